@@ -1,0 +1,83 @@
+# Everything a fresh clone needs. Run `make` alone to see the targets.
+
+PYTHON  ?= python3
+ARGS    ?=
+BENCHES ?= queue
+
+# Debian packages that the tests need, such as a Java runtime; names separated by spaces.
+DEBIAN_PACKAGES :=
+
+UV_VERSION := 0.13.7
+BIN        := .venv/bin
+STAMP      := .venv/.setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up test lint bench lock clean system
+# The targets build on one another, so running them side by side gains nothing and mixes their output.
+.NOTPARALLEL:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## install everything into .venv; does nothing when it is up to date
+
+# The stamp is written last, so an interrupted set-up starts again instead of passing for a whole one.
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Penstock needs Python 3.11 or newer, and \`$(PYTHON)\` is missing or older" >&2; \
+	  echo "hint: name another one, as in \`make setup PYTHON=python3.12\`" >&2; exit 1; }
+	@echo "==> 1/3 making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv || { \
+	  echo "error: could not make a virtual environment" >&2; \
+	  echo "hint: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+	@echo "==> 2/3 installing the locked dependencies (a minute or so with a cold cache)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock || { \
+	  echo "error: could not install requirements.lock" >&2; \
+	  echo "hint: the first set-up needs a Python package index; check the network, the proxy and pip's settings, then run \`make setup\` again" >&2; exit 1; }
+	@echo "==> 3/3 installing penstock itself"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+	@echo "==> ready: $(BIN)/penstock"
+
+up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http :0")
+	@exec $(BIN)/penstock up $(ARGS)
+
+test: system lint ## set up, then check style, types and layers and run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## check style, types and layers only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## run the benchmarks (choose with BENCHES="queue http")
+	@set -e; for bench in $(BENCHES); do $(BIN)/penstock bench $$bench $(ARGS); done
+
+# uv lives apart from .venv, so that a lock that cannot be installed can still be made anew.
+# The header, the annotations and the index are left out: they would name the machine that made the lock.
+lock: ## resolve the dependencies again and rewrite requirements.lock
+	@test -x .lock-venv/bin/uv || { $(PYTHON) -m venv .lock-venv && \
+	  .lock-venv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
+	@echo '# Written by `make lock`: what Penstock runs on and is developed with, for every platform.' > requirements.lock.new
+	@.lock-venv/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-header --no-annotate --quiet >> requirements.lock.new || { \
+	  rm -f requirements.lock.new; \
+	  echo "error: could not resolve the dependencies; requirements.lock is unchanged" >&2; exit 1; }
+	@mv requirements.lock.new requirements.lock
+	@echo "==> wrote requirements.lock"
+
+# Only root may install packages; anyone else is told which ones are missing.
+system:
+	@missing=; for package in $(DEBIAN_PACKAGES); do \
+	  dpkg -s "$$package" >/dev/null 2>&1 || missing="$$missing $$package"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "error: these system packages are missing:$$missing" >&2; \
+	  echo "hint: as root, run \`apt-get install$$missing\`" >&2; exit 1; fi; \
+	echo "==> installing system packages:$$missing"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing
+
+clean: ## back to a fresh clone, except for penstock-data
+	rm -rf .venv .lock-venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,62 @@
+"""Penstock: a message broker that speaks several agent protocols over one journal.
+
+Names load when they are first used, so `import penstock` costs next to nothing and a client never pays
+for the server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client import Client, Delivery, LeaseLost, connect, connect_sync
+    from penstock.core.errors import PenstockError
+    from penstock.server.queue_core import QueueCore
+
+    __version__: str
+
+__all__ = [
+    "Client",
+    "Delivery",
+    "LeaseLost",
+    "PenstockError",
+    "QueueCore",
+    "__version__",
+    "connect",
+    "connect_sync",
+]
+
+_HOMES = {
+    "Client": "penstock.client",
+    "Delivery": "penstock.client",
+    "LeaseLost": "penstock.client",
+    "connect": "penstock.client",
+    "connect_sync": "penstock.client",
+    "PenstockError": "penstock.core.errors",
+    "QueueCore": "penstock.server.queue_core",
+}
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("penstock")
+    except metadata.PackageNotFoundError:
+        return "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module `penstock` has no attribute `{name}`")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

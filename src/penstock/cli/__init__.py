@@ -1,0 +1,92 @@
+"""The command line: `main` parses, runs one command, and turns every failure into an exit code.
+
+Commands load when they are called, each from its own file, so `penstock stats` never imports the server.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from penstock.cli.output import print_error, print_usage_error
+from penstock.core.errors import PenstockError
+
+EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+_COMMANDS = {
+    "up": "Run the server.",
+    "stdio": "Speak Control v1 on stdin and stdout.",
+    "send": "Write to an agent.",
+    "inbox": "Take messages from an agent's inbox.",
+    "done": "Settle a message that was taken.",
+    "enqueue": "Put envelopes into a stream.",
+    "subscribe": "Print deliveries of a stream as they come.",
+    "stats": "Numbers of one stream, or of all.",
+    "peek": "Look at envelopes without taking them.",
+    "where": "Find an envelope by its id.",
+    "explain": "Say why a stream flows, or does not.",
+    "redrive": "Send dead letters back to their stream.",
+    "doctor": "Check this machine and the server.",
+}
+_CONFIG_COMMANDS = {
+    "check": "Check a config file.",
+    "show": "Print the effective config, secrets masked.",
+    "doc": "Print the reference of every setting.",
+}
+
+
+def _version() -> str:
+    import penstock
+
+    return penstock.__version__
+
+
+def build(words: Sequence[str] = ()) -> App:
+    """The parser, with every command named and none loaded.
+
+    A lazy command has the short text it is listed with; the one that is called shows its own docstring.
+    """
+    app = App(
+        name="penstock",
+        help="A message broker for agents: one journal, several doors. Every command has --json.",
+        help_format="plaintext",
+        version=_version,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for name, text in _COMMANDS.items():
+        app.command(f"penstock.cli.{name}:{name}", name=name, help=None if name in words else text)
+    config = App(name="config", help="Check, show and explain the config file.")
+    for name, text in _CONFIG_COMMANDS.items():
+        config.command(f"penstock.cli.config:{name}", name=name, help=None if name in words else text)
+    app.command(config)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # A failure may come before the options are parsed, and must be JSON all the same.
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    try:
+        code = build(words)(words)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        print_usage_error(str(error), as_json=as_json)
+        return EXIT_USAGE
+    except PenstockError as error:
+        print_error(error.refusal, as_json=as_json)
+        return EXIT_ERROR
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else EXIT_OK

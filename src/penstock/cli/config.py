@@ -1,0 +1,90 @@
+"""`penstock config check|show|doc`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from penstock.server.config import Config
+
+EXIT_CHECK = 3
+
+
+def check(file: Path | None = None, /, *, output: Output = PLAIN) -> int:
+    """Check a config file: every problem with its place and its cure; exit code 3 when there are any.
+
+    For example:
+
+      penstock config check penstock.yaml
+    """
+    config, problems = _load(file)
+    notices = list(config.notices) if config is not None else []
+    if output.as_json:
+        print_json({"ok": not problems, "problems": problems, "notices": notices})
+    else:
+        for problem in problems:
+            print_line(f"problem: {problem}")
+        for notice in notices:
+            print_line(f"notice: {notice}")
+        if not problems:
+            print_line("the config is good")
+    return EXIT_CHECK if problems else 0
+
+
+def show(file: Path | None = None, /, *, output: Output = PLAIN) -> int:
+    """Print the effective config: defaults, file and environment together, secrets masked.
+
+    For example:
+
+      penstock config show penstock.yaml
+    """
+    config, problems = _load(file)
+    if config is None:
+        if output.as_json:
+            print_json({"error": {"code": "InvalidConfig", "message": "; ".join(problems)}})
+        for problem in problems:
+            sys.stderr.write(f"error: InvalidConfig: {problem}\n")
+        sys.stderr.write("hint: see `penstock config doc` for every setting\n")
+        return 1
+    from penstock.server.config_doc import to_yaml
+
+    text = to_yaml(config)
+    if output.as_json:
+        import yaml
+
+        print_json(yaml.safe_load(text))
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def doc(*, output: Output = PLAIN) -> int:
+    """Print the reference of every setting, as Markdown.
+
+    For example:
+
+      penstock config doc > settings.md
+    """
+    from penstock.server.config_doc import reference
+
+    text = reference()
+    if output.as_json:
+        print_json({"markdown": text})
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _load(file: Path | None) -> tuple[Config | None, list[str]]:
+    from penstock.server.config import ConfigError, load
+
+    try:
+        return load(file, os.environ), []
+    except ConfigError as error:
+        return None, error.problems

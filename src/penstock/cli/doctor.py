@@ -1,0 +1,200 @@
+"""`penstock doctor`: is this machine fit, and does the server answer?"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from penstock.cli.options import DEFAULTS, Common
+from penstock.cli.output import print_json, print_table
+from penstock.core.errors import PenstockError
+
+EXIT_CHECK = 3
+DISK_LEAST_BYTES = 1024**3
+"""Less free space than this fills up within minutes under load."""
+SYNC_SLOW_MS = 50.0
+"""A disk slower than this makes every answer slow."""
+CLOCK_LEAST_S = 1_700_000_000
+"""Any clock before the end of 2023 is wrong."""
+SYNC_ROUNDS = 8
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The outcome of one check."""
+
+    check: str
+    status: Literal["ok", "info", "failed"]
+    detail: str
+
+
+def doctor(
+    *,
+    config: Annotated[Path | None, Parameter(help="The config file to check.")] = None,
+    data: Annotated[Path, Parameter(help="The data directory to check.")] = Path("penstock-data"),
+    common: Common = DEFAULTS,
+) -> int:
+    """Check Python, config, ports, disk, clock and server; exit code 3 when a check failed.
+
+    For example:
+
+      penstock doctor
+      penstock doctor --data /var/lib/penstock --json
+    """
+    findings = [
+        _python(),
+        _config(config),
+        *_ports(config, data),
+        *_disk(data),
+        _clock(),
+        _uvloop(),
+        _java(),
+        _server(common, data),
+    ]
+    is_sound = all(finding.status != "failed" for finding in findings)
+    if common.as_json:
+        print_json({"ok": is_sound, "checks": findings})
+    else:
+        print_table(
+            ["check", "status", "detail"],
+            [[finding.check, finding.status, finding.detail] for finding in findings],
+        )
+    return 0 if is_sound else EXIT_CHECK
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}, 3.11 is needed")
+
+
+def _config(file: Path | None) -> Finding:
+    from penstock.server.config import ConfigError, load
+
+    try:
+        config = load(file, os.environ)
+    except ConfigError as error:
+        return Finding("config", "failed", "; ".join(error.problems))
+    return Finding("config", "ok", config.source or "defaults")
+
+
+def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
+    """The two doors: free, or held by our own server."""
+    from penstock.client.address import Endpoints, parse, read_endpoints
+    from penstock.server.config import ConfigError, load
+
+    endpoints = read_endpoints(data / "run" / "endpoints.json") or Endpoints()
+    try:
+        listen = load(config_file, os.environ).listen
+    except ConfigError:
+        return
+    for name, place, served in (
+        ("http port", str(listen.http), endpoints.http),
+        ("control port", str(listen.control), endpoints.control),
+    ):
+        if served:
+            yield Finding(name, "ok", f"{served}, served by process {endpoints.pid}")
+        elif place.startswith("unix:") or place in {"off", "None"}:
+            yield Finding(name, "info", place)
+        else:
+            address = parse(f"tcp://{place}")
+            yield _port(name, address.host, address.port)
+
+
+def _port(name: str, host: str, port: int) -> Finding:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return Finding(name, "failed", f"{host}:{port}: {error.strerror}")
+    return Finding(name, "ok", f"{host}:{port} is free")
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    """Whether the data directory, or where it will be made, can be written, has room, and is quick."""
+    place = data.resolve()
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            sync_ms = _sync_ms(file.fileno())
+    except OSError as error:
+        yield Finding("data directory", "failed", f"cannot write in {place}: {error.strerror}")
+        return
+    yield Finding("data directory", "ok", f"{place} can be written")
+    free_bytes = shutil.disk_usage(place).free
+    has_room = free_bytes >= DISK_LEAST_BYTES
+    yield Finding("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
+    is_quick = sync_ms <= SYNC_SLOW_MS
+    yield Finding("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
+
+
+def _sync_ms(descriptor: int) -> float:
+    times = []
+    for _ in range(SYNC_ROUNDS):
+        os.write(descriptor, b"x" * 4096)
+        start = time.perf_counter()
+        os.fsync(descriptor)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[SYNC_ROUNDS // 2] * 1000
+
+
+def _clock() -> Finding:
+    wall_s, first = time.time(), time.monotonic()
+    is_sane = wall_s > CLOCK_LEAST_S and time.monotonic() >= first
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))
+    return Finding("clock", "ok" if is_sane else "failed", shown)
+
+
+def _uvloop() -> Finding:
+    if importlib.util.find_spec("uvloop") is None:
+        return Finding("uvloop", "info", "absent: slower, but everything works")
+    return Finding("uvloop", "ok", "present")
+
+
+def _java() -> Finding:
+    java = shutil.which("java")
+    if java is None:
+        return Finding("java", "info", "none found; only the Spark pipeline needs it")
+    try:
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Finding("java", "info", f"{java} does not run")
+    lines = (shown.stderr or shown.stdout).splitlines()
+    return Finding("java", "info", lines[0] if lines else java)
+
+
+def _server(common: Common, data: Path) -> Finding:
+    """A server that should be there must answer; that none was started is no fault."""
+    from penstock.client import address
+    from penstock.client.client import connect
+
+    file = data / "run" / "endpoints.json"
+    running = address.read_endpoints(file)
+    is_expected = bool(common.url) or running is not None
+    url = common.url or (running and (running.control or running.http)) or address.DEFAULT_URL
+
+    async def ask() -> str:
+        token = common.token or address.operator_token(url, file)
+        async with connect(url, token, connect_timeout=3, reconnect=False) as client:
+            await client.ping()
+            return f"{client.url}: {client.server.server}"
+
+    try:
+        return Finding("server", "ok", asyncio.run(ask()))
+    except PenstockError as error:
+        if error.code == "Unreachable" and not is_expected:
+            return Finding("server", "info", "none is running here")
+        return Finding("server", "failed", f"{error.code}: {error.refusal.message}")

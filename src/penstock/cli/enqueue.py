@@ -1,0 +1,119 @@
+"""`penstock enqueue`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import chain, groupby, islice
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from penstock.cli.options import DEFAULTS, Common, payload_of, run
+from penstock.cli.output import print_json, print_line, print_note
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+BATCH = 256
+"""Envelopes of one request."""
+
+
+def enqueue(
+    *,
+    to: Annotated[str | None, Parameter(help="The stream; else each envelope's own `to`.")] = None,
+    type_: Annotated[str, Parameter(name="--type", help="Type of the one envelope.")] = "message",
+    id_: Annotated[str | None, Parameter(name="--id", help="Its id; else one is made.")] = None,
+    payload: Annotated[str | None, Parameter(help="Its payload: JSON, or plain text.")] = None,
+    file: Annotated[
+        str | None, Parameter(help="Envelopes: a JSON object, array or JSON lines; - is stdin.")
+    ] = None,
+    delay_ms: Annotated[int | None, Parameter(help="Deliver that much later.")] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Put one envelope, or a file of them, into a stream.
+
+    Missing `id` and `ts` are filled in. Lines of a file are stored 256 at a time.
+
+    For example:
+
+      penstock enqueue --to jobs --type job.new --payload '{"n": 1}'
+      penstock enqueue --to jobs --file jobs.jsonl
+      generate | penstock enqueue --file -
+    """
+    if (payload is None) == (file is None):
+        raise PenstockError(
+            Refusal("InvalidRequest", "one of --payload and --file is needed", hint="see --help")
+        )
+
+    async def store(client: Client, envelopes: Iterator[dict[str, Any]]) -> int:
+        count = duplicates = 0
+        try:
+            while batch := list(islice(envelopes, BATCH)):
+                for address, group in groupby(batch, key=lambda envelope: to or _address(envelope)):
+                    receipt = await client.enqueue(address, list(group), delay_ms=delay_ms)
+                    count += len(receipt.ids)
+                    duplicates += len(receipt.duplicates)
+                    if common.as_json:
+                        print_json(receipt)
+        except PenstockError:
+            print_note(f"{count} envelopes were stored before the error")
+            raise
+        if not common.as_json:
+            print_line(f"stored {count - duplicates}" + (f", {duplicates} were there" if duplicates else ""))
+        return 0
+
+    if payload is not None:
+        envelope: dict[str, Any] = {"type": type_, "payload": payload_of(payload)}
+        envelope |= {} if id_ is None else {"id": id_}
+        return run(common, lambda client: store(client, iter([envelope])))
+    if file == "-":
+        return run(common, lambda client: store(client, _read(sys.stdin.buffer)))
+    try:
+        with open(str(file), "rb") as source:
+            return run(common, lambda client: store(client, _read(source)))
+    except OSError as error:
+        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
+
+
+def _read(source: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """JSON lines one by one, or one whole document when the first line is not an object by itself."""
+    first = next((line for line in source if line.strip()), b"")
+    try:
+        is_lines = isinstance(msgspec.json.decode(first), dict)
+    except msgspec.DecodeError:
+        is_lines = False
+    if is_lines:
+        for number, line in enumerate(chain([first], source), 1):
+            if line.strip():
+                yield _object(line, f"line {number}")
+        return
+    document = _decoded(first + source.read(), "the file")
+    for number, row in enumerate(document if isinstance(document, list) else [document], 1):
+        if not isinstance(row, dict):
+            raise PenstockError(Refusal("InvalidEnvelope", f"item {number} is not an object"))
+        yield row
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    row = _decoded(line, where)
+    if not isinstance(row, dict):
+        raise PenstockError(Refusal("InvalidEnvelope", f"{where} is not an object"))
+    return row
+
+
+def _decoded(data: bytes, where: str) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise PenstockError(Refusal("InvalidJSON", f"{where} is not JSON: {error}")) from None
+
+
+def _address(envelope: dict[str, Any]) -> str:
+    to = envelope.get("to")
+    if not isinstance(to, str):
+        hint = "add --to STREAM, or give each envelope a `to`"
+        raise PenstockError(Refusal("InvalidEnvelope", "an envelope has no `to`", hint=hint))
+    return to

@@ -1,0 +1,86 @@
+"""Options that every command shares, and the client they lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from cyclopts import Parameter
+
+from penstock.core.errors import PenstockError, Refusal
+
+R = TypeVar("R")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """For commands that do not talk to a server."""
+
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")] = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common(Output):
+    """For commands that do."""
+
+    url: Annotated[
+        str | None,
+        Parameter(
+            env_var="PENSTOCK_URL",
+            help="tcp://host:port, unix:/path or http://host:port; else the server on ./penstock-data.",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+    ] = None
+
+
+PLAIN = Output()
+DEFAULTS = Common()
+
+
+def run(
+    common: Common,
+    work: Callable[[Any], Awaitable[R]],
+    *,
+    agent: str | None = None,
+    reconnect: bool = False,
+) -> R:
+    """Connect, do the work with the client, close."""
+    from penstock.client import address
+    from penstock.client.client import connect
+
+    url = address.discover(common.url)
+    token = common.token or address.operator_token(url)
+
+    async def go() -> R:
+        async with connect(url, token, agent, reconnect=reconnect) as client:
+            return await work(client)
+
+    return asyncio.run(go())
+
+
+def agent_name(name: str | None) -> str:
+    """The agent to act for: `--as`, else `PENSTOCK_AGENT`."""
+    name = name or os.environ.get("PENSTOCK_AGENT")
+    if not name:
+        hint = "add --as NAME, or set PENSTOCK_AGENT"
+        raise PenstockError(Refusal("InvalidRequest", "no agent name was given", hint=hint))
+    return name
+
+
+def payload_of(text: str) -> Any:
+    """JSON when it is, else the text itself; what starts like JSON and is not, is a mistake."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        if text[:1] in {"{", "[", '"'}:
+            raise PenstockError(Refusal("InvalidJSON", f"the payload is not JSON: {error}")) from None
+        return text

@@ -1,0 +1,101 @@
+"""What commands print: JSON for programs, tables and lines for people, errors on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.errors import Refusal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE_COLUMNS = 200
+"""Width of tables in a file or a pipe, where nothing may be cut at 80."""
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line, out at once: the reader may be waiting for it."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_line(text: str) -> None:
+    sys.stdout.write(_plain(text) + "\n")
+    sys.stdout.flush()
+
+
+def print_note(text: str) -> None:
+    """A remark for the person at the terminal; never part of the result."""
+    sys.stderr.write(_plain(text) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        # Text, not markup: a stream may be called `[red]`.
+        table.add_row(*[Text(_plain(_cell(value))) for value in row])
+    console().print(table)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    width = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        print_line(f"{name.ljust(width)}  {_cell(value)}")
+
+
+def print_error(refusal: Refusal, *, as_json: bool) -> None:
+    hint = refusal.hint or refusal.kind.hint
+    sys.stderr.write(f"error: {refusal.code}: {_plain(refusal.message)}\nhint: {_plain(hint)}\n")
+    if as_json:
+        print_json({"error": refusal.wire()})
+
+
+def print_usage_error(message: str, *, as_json: bool) -> None:
+    text = " ".join(message.split())
+    hint = "add --help to see how the command is used"
+    sys.stderr.write(f"error: Usage: {_plain(text)}\nhint: {hint}\n")
+    if as_json:
+        print_json({"error": {"code": "Usage", "message": text, "hint": hint}})
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        file=sys.stdout,
+        force_terminal=is_terminal,
+        no_color=not is_terminal,
+        width=None if is_terminal else WIDE_COLUMNS,
+        highlight=False,
+        soft_wrap=not is_terminal,
+    )
+
+
+def compact(value: Any) -> str:
+    """A JSON value on one line, text as it is."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    if isinstance(value, (dict, list)):
+        return compact(value)
+    return str(value)
+
+
+def _plain(text: str) -> str:
+    """No control characters: what somebody sent must not drive the terminal."""
+    return "".join(char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text)

@@ -1,0 +1,43 @@
+"""`penstock up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from penstock.cli.options import PLAIN, Output
+
+
+def up(
+    *,
+    config: Annotated[Path | None, Parameter(help="YAML file; see `penstock config doc`.")] = None,
+    data: Annotated[str | None, Parameter(help="Data directory, or `none` for memory only.")] = None,
+    http: Annotated[str | None, Parameter(help="HOST:PORT; port 0 takes a free one.")] = None,
+    control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
+    no_pipeline: Annotated[
+        bool, Parameter(negative="", help="Accepted and without effect: there is no pipeline here yet.")
+    ] = False,
+    output: Output = PLAIN,
+) -> int:
+    """Run the server until Ctrl-C or SIGTERM.
+
+    For example:
+
+      penstock up
+      penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
+      penstock up --config penstock.yaml --log-level debug
+    """
+    from penstock.server.up import Options, main
+
+    options = Options(
+        config=config,
+        data=data,
+        http=http,
+        control=control,
+        log_level=log_level,
+        as_json=output.as_json,
+    )
+    return main(options)

@@ -1,0 +1,115 @@
+"""Where the server is: URLs of its doors, and the endpoint file that a running server leaves behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from penstock.core.errors import PenstockError, Refusal
+
+DEFAULT_URL = "tcp://127.0.0.1:9787"
+DEFAULT_PORT = 9787
+ENDPOINTS_FILE = Path("penstock-data/run/endpoints.json")
+CONTROL_PATH = "/v1/control"
+_HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
+
+
+class Address(NamedTuple):
+    """One place that speaks Control v1 lines."""
+
+    kind: Literal["tcp", "unix", "ws"]
+    url: str
+    """As shown to people; for `ws` also what is dialled."""
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    """What `endpoints.json` says about a running server; doors that are off are absent or null."""
+
+    pid: int = 0
+    version: str = ""
+    http: str | None = None
+    control: str | None = None
+
+
+def parse(url: str) -> Address:
+    """Read a URL; a door that cannot carry Control v1 is refused as `InvalidRequest`."""
+    if url.startswith("unix:"):
+        path = url.removeprefix("unix:")
+        path = path[2:] if path.startswith("//") else path
+        if not path:
+            raise _unusable(url)
+        return Address("unix", f"unix:{path}", path=path)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _unusable(url) from None
+    if not parts.hostname:
+        raise _unusable(url)
+    match parts.scheme:
+        case "tcp":
+            number = DEFAULT_PORT if port is None else port
+            return Address("tcp", f"tcp://{parts.netloc}", host=parts.hostname, port=number)
+        case "ws" | "wss" | "http" | "https":
+            scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+            path = CONTROL_PATH if parts.path in {"", "/"} else parts.path
+            return Address("ws", urlunsplit((scheme, parts.netloc, path, parts.query, "")))
+        case _:
+            raise _unusable(url)
+
+
+def read_endpoints(file: Path = ENDPOINTS_FILE) -> Endpoints | None:
+    """The endpoints of the server that runs on this data directory, or None when none does."""
+    try:
+        endpoints = msgspec.json.decode(file.read_bytes(), type=Endpoints)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return endpoints if _is_alive(endpoints.pid) else None
+
+
+def discover(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The URL to use: the one given, `PENSTOCK_URL`, a server running on `./penstock-data`, the default."""
+    if url or (url := environ.get("PENSTOCK_URL")):
+        return url
+    endpoints = read_endpoints()
+    if endpoints is not None:
+        return endpoints.control or endpoints.http or DEFAULT_URL
+    return DEFAULT_URL
+
+
+def operator_token(url: str, file: Path = ENDPOINTS_FILE) -> str | None:
+    """The operator token beside the endpoint file, if `url` is a door of that very server.
+
+    The token is never offered to any other address: a mistyped host must not learn it.
+    """
+    endpoints = read_endpoints(file)
+    if endpoints is None or url not in {endpoints.control, endpoints.http}:
+        return None
+    try:
+        return file.with_name("operator.token").read_text("utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _unusable(url: str) -> PenstockError:
+    return PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of a control door", hint=_HINT))

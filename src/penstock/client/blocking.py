@@ -1,0 +1,288 @@
+"""The client without `async`: the same methods, run on one background thread.
+
+Nothing is implemented twice. `blocking(Client.send)` is `Client.send` with the same arguments and result,
+waited for; a test compares both surfaces name by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from penstock.client.client import Client, connect
+from penstock.client.delivery import Delivery
+from penstock.client.frames import Hello
+from penstock.client.subscription import Subscription
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run on the loop and wait; an interrupt of the waiting thread cancels what it waits for."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a plain function on the loop and wait."""
+
+        async def run() -> R:
+            return function(*args, **kwargs)
+
+        return self.wait(run())
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Twin(Generic[S]):
+    """A synchronous object in front of an asynchronous one."""
+
+    def __init__(self, source: S, thread: LoopThread) -> None:
+        self._source = source
+        self._thread = thread
+
+
+class blocking(Generic[S, P, R]):  # noqa: N801 - reads as a function where it is used
+    """A coroutine method of the source, as a plain method of its twin."""
+
+    def __init__(self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    @overload
+    def __get__(self, twin: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[S], owner: object) -> Callable[P, R]: ...
+
+    def __get__(self, twin: Twin[S] | None, owner: object) -> Self | Callable[P, R]:
+        if twin is None:
+            return self
+        source, thread, method = twin._source, twin._thread, self._method
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return thread.wait(method(source, *args, **kwargs))
+
+        return call
+
+
+class mirrored(Generic[S, R]):  # noqa: N801 - reads as a function where it is used
+    """A value of the source, read through its twin."""
+
+    def __init__(self, read: Callable[[S], R]) -> None:
+        self._read = read
+
+    @overload
+    def __get__(self, twin: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[S], owner: object) -> R: ...
+
+    def __get__(self, twin: Twin[S] | None, owner: object) -> Self | R:
+        return self if twin is None else self._read(twin._source)
+
+
+class SyncDelivery(Twin[Delivery]):
+    """An envelope in your hands; settle it with one of `ack`, `nack`, `release` and `term`."""
+
+    ack = blocking(Delivery.ack)
+    nack = blocking(Delivery.nack)
+    release = blocking(Delivery.release)
+    term = blocking(Delivery.term)
+    extend = blocking(Delivery.extend)
+    reply = blocking(Delivery.reply)
+
+    id = mirrored[Delivery, str](lambda delivery: delivery.id)
+    stream = mirrored[Delivery, str](lambda delivery: delivery.stream)
+    seq = mirrored[Delivery, int](lambda delivery: delivery.seq)
+    attempt = mirrored[Delivery, int](lambda delivery: delivery.attempt)
+    lease_id = mirrored[Delivery, str](lambda delivery: delivery.lease_id)
+    lease_expires_at_ms = mirrored[Delivery, int | None](lambda delivery: delivery.lease_expires_at_ms)
+    body = mirrored[Delivery, bytes](lambda delivery: delivery.body)
+    envelope = mirrored[Delivery, dict[str, Any]](lambda delivery: delivery.envelope)
+    payload = mirrored[Delivery, Any](lambda delivery: delivery.payload)
+    is_settled = mirrored[Delivery, bool](lambda delivery: delivery.is_settled)
+    is_lost = mirrored[Delivery, bool](lambda delivery: delivery.is_lost)
+
+    def __repr__(self) -> str:
+        return repr(self._source)
+
+
+class SyncSubscription(Twin[Subscription]):
+    """`for delivery in subscription`, best inside `with`, which gives back what is left."""
+
+    close = blocking(Subscription.close)
+
+    stream = mirrored[Subscription, str](lambda subscription: subscription.stream)
+    credit = mirrored[Subscription, int](lambda subscription: subscription.credit)
+    lease_ms = mirrored[Subscription, int | None](lambda subscription: subscription.lease_ms)
+    batch = mirrored[Subscription, int](lambda subscription: subscription.batch)
+    is_open = mirrored[Subscription, bool](lambda subscription: subscription.is_open)
+
+    def open(self) -> Self:
+        """Subscribe; returns when the server agreed. Iterating does this by itself."""
+        self._thread.wait(self._source.open())
+        return self
+
+    def ack(self, deliveries: Sequence[SyncDelivery]) -> None:
+        """Ack many at once; raises when one of them failed, after all others are on record."""
+        self._thread.wait(self._source.ack([delivery._source for delivery in deliveries]))
+
+    def next_batch(self, count_max: int = 4096) -> list[SyncDelivery]:
+        """What arrived and nobody took yet, at least one; empty when the subscription is closed."""
+        batch = self._thread.wait(self._source.next_batch(count_max))
+        return [SyncDelivery(delivery, self._thread) for delivery in batch]
+
+    def batches(self, count_max: int = 4096) -> Iterator[list[SyncDelivery]]:
+        """All that arrived, list by list."""
+        while batch := self.next_batch(count_max):
+            yield batch
+
+    def __iter__(self) -> Iterator[SyncDelivery]:
+        return self
+
+    def __next__(self) -> SyncDelivery:
+        batch = self.next_batch(1)
+        if not batch:
+            raise StopIteration
+        return batch[0]
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SyncClient(Twin[Client]):
+    """A connection to Penstock for code without `async`; made by `connect_sync`. Safe to share by threads."""
+
+    enqueue = blocking(Client.enqueue)
+    send = blocking(Client.send)
+    settle = blocking(Client.settle)
+    stats = blocking(Client.stats)
+    metrics = blocking(Client.metrics)
+    peek = blocking(Client.peek)
+    where = blocking(Client.where)
+    explain = blocking(Client.explain)
+    redrive = blocking(Client.redrive)
+    ping = blocking(Client.ping)
+
+    agent = mirrored[Client, str | None](lambda client: client.agent)
+    server = mirrored[Client, Hello](lambda client: client.server)
+    url = mirrored[Client, str](lambda client: client.url)
+
+    def ask(
+        self,
+        to: str,
+        payload: object,
+        *,
+        type: str = "question",  # noqa: A002
+        timeout: float = 30.0,
+    ) -> SyncDelivery:
+        """Send, and wait for the answer that the other side gives with `delivery.reply(…)`."""
+        answer = self._thread.wait(self._source.ask(to, payload, type=type, timeout=timeout))
+        return SyncDelivery(answer, self._thread)
+
+    def pull(
+        self,
+        stream: str,
+        *,
+        max: int = 1,  # noqa: A002
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        renew: bool = True,
+    ) -> list[SyncDelivery]:
+        """Take up to `max` deliveries, waiting for the first one up to `wait_ms`."""
+        pulled = self._thread.wait(
+            self._source.pull(stream, max=max, wait_ms=wait_ms, lease_ms=lease_ms, renew=renew)
+        )
+        return [SyncDelivery(delivery, self._thread) for delivery in pulled]
+
+    def subscribe(
+        self, stream: str, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
+    ) -> SyncSubscription:
+        """Deliveries of a stream as they come; `for`, or `with` first."""
+        source = self._thread.call(
+            self._source.subscribe, stream, credit=credit, lease_ms=lease_ms, batch=batch
+        )
+        return SyncSubscription(source, self._thread)
+
+    def inbox(
+        self, agent: str | None = None, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
+    ) -> SyncSubscription:
+        """Subscribe to `agents/<agent>/inbox`, by default this client's own."""
+        source = self._thread.call(self._source.inbox, agent, credit=credit, lease_ms=lease_ms, batch=batch)
+        return SyncSubscription(source, self._thread)
+
+    def close(self) -> None:
+        """End the connection and its thread."""
+        self._thread.wait(self._source.close())
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect_sync(
+    url: str | None = None,
+    token: str | None = None,
+    agent: str | None = None,
+    *,
+    timeout: float = 30.0,
+    connect_timeout: float = 10.0,
+    reconnect: bool = True,
+    retries: int = 0,
+) -> SyncClient:
+    """Connect to Penstock, without `async`; the arguments are those of `connect`.
+
+    Example:
+        with penstock.connect_sync(agent="sam") as client:
+            client.send("jen", {"text": "hello"})
+    """
+    thread = LoopThread()
+
+    async def dial() -> Client:
+        return await connect(
+            url,
+            token,
+            agent,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            reconnect=reconnect,
+            retries=retries,
+        )
+
+    try:
+        client = thread.wait(dial())
+    except BaseException:
+        thread.close()
+        raise
+    return SyncClient(client, thread)

@@ -1,0 +1,182 @@
+"""The frames of Control v1 as the client sees them, and the few values it makes of their results.
+
+This module owns the spelling of the wire: camelCase stays here. Envelopes stay raw bytes until somebody
+looks at them, so a payload that is only passed on is never decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from penstock.core.errors import TABLE, PenstockError, Refusal
+
+EMPTY = Raw(b"{}")
+
+
+class Ok(Struct, tag="ok", tag_field="type", rename="camel"):
+    """The answer to a request."""
+
+    req_id: str
+    result: Raw = EMPTY
+
+
+class Error(Struct, tag="error", tag_field="type", rename="camel"):
+    """A refusal; `req_id` is `req` when it answers no request of ours."""
+
+    code: str
+    req_id: str = "req"
+    detail: str = ""
+    hint: str | None = None
+    ref: str | None = None
+    retry_after_ms: int | None = None
+
+    def exception(self) -> PenstockError:
+        return PenstockError(
+            refusal(self.code, self.detail, ref=self.ref, hint=self.hint, retry_after_ms=self.retry_after_ms)
+        )
+
+
+class Deliver(Struct, tag="deliver", tag_field="type", rename="camel"):
+    """One envelope, or arrays of them for a subscription with `batch` above 1."""
+
+    env: Raw
+    seq: int | list[int]
+    attempt: int | list[int]
+    lease_id: str | list[str]
+    sub_id: str = ""
+    stream: str = ""
+    lease_expires_at: int | None = None
+
+
+class Expired(Struct, tag="expired", tag_field="type", rename="camel"):
+    """A lease ended by itself."""
+
+    id: str
+    lease_id: str = ""
+    sub_id: str = ""
+    stream: str = ""
+
+
+Frame = Ok | Error | Deliver | Expired
+
+decode_frame = msgspec.json.Decoder(Frame).decode
+decode_bodies = msgspec.json.Decoder(list[Raw]).decode
+
+
+class Head(Struct):
+    """The fields of an envelope that the client itself needs."""
+
+    id: str
+    corr: str | None = None
+    type: str = ""
+    sender: str | None = msgspec.field(default=None, name="from")
+
+
+class Pulled(Struct, rename="camel"):
+    """One delivery of a pull."""
+
+    deliver: Raw
+    stream: str
+    seq: int
+    attempt: int
+    lease_id: str
+    lease_expires_at: int
+
+
+class Pull(Struct):
+    deliveries: list[Pulled]
+
+
+class Hello(Struct, frozen=True, rename="camel"):
+    """What the server said about itself."""
+
+    version: str = "v1"
+    features: list[str] = []
+    server: str | dict[str, Any] = ""
+    boot_id: str = ""
+
+
+class Receipt(Struct, frozen=True):
+    """What an enqueue stored, in the order of the request."""
+
+    ids: list[str]
+    seqs: list[int]
+    duplicates: list[str] = []
+    """The ids that were stored before; their `seqs` are those of the first time."""
+
+    @property
+    def id(self) -> str:
+        return self.ids[0]
+
+    @property
+    def seq(self) -> int:
+        return self.seqs[0]
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the first envelope was stored before."""
+        return self.ids[0] in self.duplicates
+
+
+class Single(Struct):
+    id: str
+    seq: int
+    duplicate: bool = False
+
+
+class Recipient(Struct, frozen=True):
+    """Whether anybody was ever seen behind an address, and whether somebody listens now."""
+
+    known: bool
+    present: bool
+
+
+class Sent(Struct, frozen=True):
+    """What a send stored, and whether somebody is there to read it."""
+
+    id: str
+    seq: int
+    to: str
+    recipient: Recipient | None = None
+
+
+class Redriven(Struct, frozen=True):
+    """How many dead letters went back, and how many are left."""
+
+    moved: int
+    left: int
+    kept: int = 0
+    """Dead letters that could not go back, for instance because the stream is full."""
+
+
+class Settled(Struct, frozen=True, rename="camel"):
+    """The outcome of a settle by id."""
+
+    id: str
+    op: str = ""
+    settled: bool = True
+    lease_expires_at: int | None = None
+
+
+def refusal(
+    code: str,
+    message: str,
+    *,
+    ref: str | None = None,
+    hint: str | None = None,
+    retry_after_ms: int | None = None,
+) -> Refusal:
+    """A refusal from the wire; a code that is newer than this client shows up as `Internal`."""
+    if code not in TABLE:
+        code, message = "Internal", f"{code}: {message}"
+    return Refusal(code, message, ref=ref, hint=hint, retry_after_ms=retry_after_ms)
+
+
+def head(kind: str, /, **fields: object) -> bytes:
+    """A frame without its closing brace, so that the connection can add the `reqId`; None is left out."""
+    given: Mapping[str, object] = {name: value for name, value in fields.items() if value is not None}
+    return msgspec.json.encode({"type": kind, **given})[:-1]

@@ -1,0 +1,246 @@
+"""The state of the queue machine: its channels, the open batch of facts, timers and effects.
+
+`Book` is data and the small moves that every verb shares; the verbs live beside it by concern (`intake`,
+`delivery`, `settling`, `moving`, `inspection`, `recovery`) and `queue.QueueMachine` joins them. It must never know a
+wire format, a clock or a journal's medium.
+
+Facts are gathered in an open batch. The runtime takes it at the end of its turn and gives it to the journal;
+`gate` is the open batch's number, and whoever must not be answered before a fact is durable waits for that number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.core.channels import Channel, Seen
+from penstock.core.counters import Counters
+from penstock.core.effects import Effect
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.limits import Limits
+from penstock.core.links import Consumer, Link
+from penstock.core.policy import Policy
+from penstock.core.records import Fact, Record, Settle
+from penstock.core.timers import Timers
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why a record went to the dead letters."""
+
+    reason: str
+    stream: str
+    attempts: int
+    first_wall_us: int
+    error: str | None
+
+
+class Dormant(msgspec.Struct):
+    """What remains of an unloaded channel: its numbering, its counts and its window of ids."""
+
+    seq: int
+    counters: Counters
+    settled: dict[str, Seen]
+    order: deque[str]
+    last_wall_us: int
+
+
+class Totals(msgspec.Struct):
+    """Counts of the whole machine that belong to no channel."""
+
+    dormant_forgotten: int = 0
+    dedup_evicted: int = 0
+    observations_dropped: int = 0
+    settles_refused: int = 0
+    records_refused: int = 0
+    dead_blocked: int = 0
+
+
+class Wrapping(msgspec.Struct, frozen=True):
+    """How a dialect changes a record's bytes when it moves between channels."""
+
+    bury: Callable[[bytes, Cause], bytes]
+    revive: Callable[[bytes], bytes]
+
+
+class Batch(msgspec.Struct, eq=False):
+    """Facts that become durable together."""
+
+    no: int
+    facts: list[Fact]
+    observations: list[Settle]
+
+
+class Book:
+    """Everything the queue machine knows."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        policy_for: Callable[[str], Policy],
+        wrapping: Wrapping,
+        entropy: Callable[[int], bytes],
+        auto_create: bool = True,
+    ) -> None:
+        self.limits = limits
+        self.policy_for = policy_for
+        self.wrapping = wrapping
+        self.entropy = entropy
+        self.auto_create = auto_create
+        self.boot = entropy(3).hex()
+        """Marks this run's leases: one from before a restart is never mistaken for a new one."""
+        self.channels: dict[str, Channel] = {}
+        self.dormant: dict[str, Dormant] = {}
+        self.seq_floor = 0
+        """Highest number of any channel whose numbering was forgotten: new ones start above it."""
+        self.timers: Timers[Record | Consumer | Channel] = Timers()
+        self.effects: list[Effect] = []
+        self.facts: list[Fact] = []
+        self.observations: list[Settle] = []
+        self.gate = 1
+        self.gated = False
+        """Somebody waits for the open batch even if it stays empty."""
+        self.proposed: deque[Batch] = deque()
+        self.pending_bytes = 0
+        self.bytes = 0
+        """Bodies held in all channels."""
+        self.ids = 0
+        """Settled ids remembered in all channels."""
+        self.waiting_pulls = 0
+        self.consumers: dict[int, Consumer] = {}
+        self.consumer_no = 0
+        self.links: dict[int, Link] = {}
+        self.link_no = 0
+        self.draining = False
+        self.totals = Totals()
+
+    def known(self, name: str) -> bool:
+        return name in self.channels or name in self.dormant
+
+    def find(self, name: str) -> Channel | Refusal:
+        """A channel that exists; a read never makes one."""
+        channel = self.channels.get(name)
+        if channel is not None:
+            return channel
+        if name in self.dormant:
+            return self.load(name)
+        return Refusal("UnknownStream", f"there is no stream `{name}`", ref=name)
+
+    def open_channel(self, name: str) -> Channel | Refusal:
+        """A channel for an enqueue or a subscribe, which make it when it is new."""
+        channel = self.channels.get(name)
+        if channel is not None:
+            return channel
+        if name not in self.dormant:
+            if not self.auto_create:
+                return Refusal(
+                    "UnknownStream",
+                    f"there is no stream `{name}`",
+                    ref=name,
+                    hint="`streams.autoCreate` is off: enable it, or use an existing stream",
+                )
+            if len(self.channels) >= self.limits.streams_max:
+                return Refusal(
+                    "QuotaExceeded",
+                    f"{len(self.channels)} streams exist and `limits.streams_max` allows no more",
+                    ref=name,
+                    retry_after_ms=self.limits.idle_unload_ms,
+                )
+        return self.load(name)
+
+    def load(self, name: str) -> Channel:
+        channel = Channel(name, self.policy_for(name))
+        dormant = self.dormant.pop(name, None)
+        if dormant is None:
+            channel.seq = self.seq_floor
+        else:
+            channel.seq = dormant.seq
+            channel.counters = dormant.counters
+            channel.settled = dormant.settled
+            channel.order = dormant.order
+            channel.last_wall_us = dormant.last_wall_us
+        self.channels[name] = channel
+        return channel
+
+    def rest(self, channel: Channel, now: Now) -> None:
+        """A channel may have gone idle: look again when it has been so for a while."""
+        channel.touched_us = now.us
+        if channel.ticket == 0 and not channel.live and not channel.consumers:
+            self.timers.arm(now.us + self.limits.idle_unload_ms * 1000, channel)
+
+    def unload(self, channel: Channel, now: Now) -> None:
+        """Called by its timer: put an idle channel to sleep, or look again later."""
+        channel.ticket = 0
+        if not channel.is_idle:
+            return
+        due_us = channel.touched_us + self.limits.idle_unload_ms * 1000
+        if due_us > now.us:
+            self.timers.arm(due_us, channel)
+            return
+        self.ids -= channel.trim(now.us)
+        del self.channels[channel.name]
+        self.dormant[channel.name] = Dormant(
+            channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us
+        )
+        while len(self.dormant) > self.limits.dormant_max:
+            oldest = next(iter(self.dormant))
+            gone = self.dormant.pop(oldest)
+            self.ids -= len(gone.order)
+            self.seq_floor = max(self.seq_floor, gone.seq)
+            self.totals.dormant_forgotten += 1
+
+    def settle(self, record: Record, outcome: str, now: Now) -> None:
+        """A record leaves its channel for good; its id stays in the window."""
+        channel = record.channel
+        self.bytes -= len(record.body)
+        self.ids += channel.remember(record, outcome, now.us, self.gate)
+        if self.ids > self.limits.dedup_max:
+            gone = channel.trim(now.us, keep=len(channel.order) // 2)
+            self.ids -= gone
+            self.totals.dedup_evicted += gone
+        if not channel.live:
+            self.rest(channel, now)
+
+    def observe(self, event: str, record: Record, peer: str | None) -> None:
+        """Note what gates nothing; beyond the bound it is counted instead."""
+        if len(self.observations) >= self.limits.observations_max:
+            self.totals.observations_dropped += 1
+            return
+        self.observations.append(Settle(event, record, peer, record.attempt, record.first_wall_us))
+
+    def take_effects(self) -> list[Effect]:
+        effects = self.effects
+        self.effects = []
+        return effects
+
+    def take_batch(self) -> Batch | None:
+        """Close the open batch, if anything is in it or waits for it."""
+        if not self.facts and not self.gated and not self.observations:
+            return None
+        batch = Batch(self.gate, self.facts, self.observations)
+        self.facts = []
+        self.observations = []
+        self.gated = False
+        self.gate += 1
+        self.proposed.append(batch)
+        return batch
+
+    def lease_id(self, record: Record) -> str:
+        """The opaque name of a record's current lease."""
+        holder = record.holder
+        return f"{record.lease:x}.{holder.no if holder else 0:x}.{self.boot}"
+
+    def lease_of(self, lease_id: str) -> Record | None:
+        """The record a lease id stands for, while that lease lasts."""
+        lease, _, rest = lease_id.partition(".")
+        no, _, boot = rest.partition(".")
+        if boot != self.boot:
+            return None
+        try:
+            consumer = self.consumers.get(int(no, 16))
+            return None if consumer is None else consumer.leases.get(int(lease, 16))
+        except ValueError:
+            return None

@@ -1,0 +1,200 @@
+"""A channel: an ordered, bounded, addressable sequence of records, and what it remembers of past ones.
+
+Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
+timers and no journal: the machine in `queue.py` tells it what happens. Each operation is O(1), in `head` order
+O(log n).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.core.counters import Counters, Latencies, Rate
+from penstock.core.links import Consumer
+from penstock.core.policy import Policy
+from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
+
+
+class Seen(NamedTuple):
+    """What is remembered of a settled record."""
+
+    seq: int
+    check: int
+    settled_us: int
+    outcome: str
+    batch: int
+    """The commit of its settle: who asks earlier waits for it."""
+
+
+class HeadFirst:
+    """Ready records by `seq`, with the methods of a deque that a channel uses."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Record]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for _, record in sorted(self._heap, key=lambda entry: entry[0]))
+
+    def append(self, record: Record) -> None:
+        heappush(self._heap, (record.seq, record))
+
+    appendleft = append
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+    def popleft(self) -> Record:
+        return heappop(self._heap)[1]
+
+    def remove(self, record: Record) -> None:
+        rest = [entry for entry in self._heap if entry[1] is not record]
+        rest.sort()
+        self._heap[:] = rest
+
+
+class Channel:
+    """One queue."""
+
+    __slots__ = (
+        "bytes",
+        "consumers",
+        "counters",
+        "delayed",
+        "dispatching",
+        "held",
+        "last_wall_us",
+        "latencies",
+        "leased",
+        "live",
+        "name",
+        "order",
+        "policy",
+        "rate_in",
+        "rate_out",
+        "ready",
+        "ring",
+        "seq",
+        "settled",
+        "ticket",
+        "touched_us",
+    )
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self.policy = policy
+        self.seq = 0
+        self.live: dict[str, Record] = {}
+        """Every record not settled, by id: pending, ready, leased, delayed, held."""
+        self.bytes = 0
+        self.ready: deque[Record] | HeadFirst = deque() if policy.redelivery == "tail" else HeadFirst()
+        self.leased = 0
+        self.delayed = 0
+        self.held = 0
+        self.settled: dict[str, Seen] = {}
+        self.order: deque[str] = deque()
+        """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
+        self.consumers: dict[int, Consumer] = {}
+        self.ring: deque[Consumer] = deque()
+        """Consumers that can take a record now, next one first."""
+        self.counters = Counters()
+        self.rate_in = Rate()
+        self.rate_out = Rate()
+        self.latencies = Latencies()
+        self.last_wall_us = 0
+        self.touched_us = 0
+        self.ticket = 0
+        self.dispatching = False
+
+    @property
+    def balance(self) -> int:
+        """Zero, always: invariant 2."""
+        here = len(self.ready) + self.leased + self.delayed + self.held
+        return self.counters.in_ - self.counters.settled - here
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.live and not self.consumers
+
+    def leave(self, record: Record) -> None:
+        """Take a record out of the count of its state; the caller gives it another."""
+        match record.state:
+            case 1:  # READY
+                self.ready.remove(record)
+            case 2:  # LEASED
+                self.leased -= 1
+            case 3:  # DELAYED
+                self.delayed -= 1
+            case 4:  # HELD
+                self.held -= 1
+            case _:
+                return
+
+    def make_ready(self, record: Record, *, first: bool = False) -> None:
+        record.state = READY
+        if first:
+            self.ready.appendleft(record)
+        else:
+            self.ready.append(record)
+
+    def make_delayed(self, record: Record) -> None:
+        record.state = DELAYED
+        self.delayed += 1
+
+    def make_held(self, record: Record) -> None:
+        record.state = HELD
+        self.held += 1
+
+    def make_leased(self, record: Record) -> None:
+        record.state = LEASED
+        self.leased += 1
+
+    def forget(self, record: Record) -> None:
+        """A record that never was: its commit was refused."""
+        record.state = GONE
+        del self.live[record.id]
+        self.bytes -= len(record.body)
+
+    def remember(self, record: Record, outcome: str, now_us: int, batch: int) -> int:
+        """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
+        record.state = GONE
+        record.ticket = 0
+        record.holder = record.lapsed = None
+        del self.live[record.id]
+        self.bytes -= len(record.body)
+        self.settled[record.id] = Seen(record.seq, crc32(record.body), now_us, outcome, batch)
+        order = self.order
+        order.append(record.id)
+        return 1 - self.trim(now_us)
+
+    def trim(self, now_us: int, keep: int | None = None) -> int:
+        """Forget settled ids beyond the window's count and age. Returns how many."""
+        order = self.order
+        settled = self.settled
+        limit = self.policy.dedup_count if keep is None else keep
+        oldest_us = now_us - self.policy.dedup_us
+        gone = 0
+        while order and (len(order) > limit or settled[order[0]].settled_us <= oldest_us):
+            del settled[order.popleft()]
+            gone += 1
+        return gone
+
+    def unsettle(self, id_: str) -> None:
+        """Forget a settled id before its time, so that it may come in again. O(window), and rare."""
+        del self.settled[id_]
+        self.order.remove(id_)
+
+    def recall(self, record: Record) -> None:
+        """Undo `remember`, when the journal refused the settle."""
+        if record.id in self.settled:
+            self.unsettle(record.id)
+        self.live[record.id] = record
+        self.bytes += len(record.body)

@@ -1,0 +1,122 @@
+"""What happened in a channel, in numbers of fixed size: counts, rates and latencies.
+
+Invariant 2: `in_ = ack + dead + drop + purged + moved + ready + leased + delayed`, at any instant.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+RATE_WINDOW_S = 10
+"""Seconds a rate looks back."""
+SECOND_US = 1_000_000
+LATENCY_HALF_US = 30 * SECOND_US
+"""A latency percentile covers the current half window and the one before it."""
+_SUB_BITS = 3
+_BUCKETS = 36 << _SUB_BITS
+
+
+class Counters(msgspec.Struct):
+    """Totals since the channel began, restarts included."""
+
+    in_: int = msgspec.field(default=0, name="in")
+    out: int = 0
+    re: int = 0
+    ack: int = 0
+    nack: int = 0
+    release: int = 0
+    timeout: int = 0
+    dup: int = 0
+    drop: int = 0
+    dead: int = 0
+    purged: int = 0
+    moved: int = 0
+    reject: int = 0
+
+    @property
+    def settled(self) -> int:
+        return self.ack + self.dead + self.drop + self.purged + self.moved
+
+
+class Rate:
+    """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
+
+    __slots__ = ("_counts", "_second")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (RATE_WINDOW_S + 1)
+        self._second = 0
+
+    def add(self, now_us: int, n: int) -> None:
+        second = now_us // SECOND_US
+        if second != self._second:
+            self._roll(second)
+        self._counts[second % (RATE_WINDOW_S + 1)] += n
+
+    def per_second(self, now_us: int) -> float:
+        """The mean over the whole window; the running second is left out because it is not over."""
+        second = now_us // SECOND_US
+        self._roll(second)
+        whole = sum(self._counts) - self._counts[second % (RATE_WINDOW_S + 1)]
+        return whole / RATE_WINDOW_S
+
+    def _roll(self, second: int) -> None:
+        slots = RATE_WINDOW_S + 1
+        for passed in range(max(self._second + 1, second - slots + 1), second + 1):
+            self._counts[passed % slots] = 0
+        self._second = max(self._second, second)
+
+
+def bucket_of(us: int) -> int:
+    """The histogram bucket of a duration: eight buckets for each doubling, so within 12.5 %."""
+    if us < 1 << _SUB_BITS:
+        return max(us, 0)
+    shift = us.bit_length() - _SUB_BITS - 1
+    return min(((shift + 1) << _SUB_BITS) + ((us >> shift) & ((1 << _SUB_BITS) - 1)), _BUCKETS - 1)
+
+
+def bucket_us(bucket: int) -> int:
+    """The upper end of a bucket, so a percentile is never flattered."""
+    if bucket < 1 << _SUB_BITS:
+        return bucket
+    shift = (bucket >> _SUB_BITS) - 1
+    return (((1 << _SUB_BITS) + (bucket & ((1 << _SUB_BITS) - 1)) + 1) << shift) - 1
+
+
+class Latencies:
+    """A sliding histogram: two halves of `LATENCY_HALF_US`, turned over as time passes."""
+
+    __slots__ = ("_before", "_current", "_half")
+
+    def __init__(self) -> None:
+        self._half = 0
+        self._current: list[int] = [0] * _BUCKETS
+        self._before: list[int] = [0] * _BUCKETS
+
+    def buckets(self, now_us: int) -> list[int]:
+        """The list to count in now; the hot path adds to it directly."""
+        half = now_us // LATENCY_HALF_US
+        if half != self._half:
+            adjacent = half == self._half + 1
+            self._before = self._current if adjacent else [0] * _BUCKETS
+            self._current = [0] * _BUCKETS
+            self._half = half
+        return self._current
+
+    def percentiles_us(self, now_us: int, shares: tuple[float, ...]) -> list[int]:
+        """The duration below which each share of the window lies; zeros when the window is empty."""
+        self.buckets(now_us)
+        counts = [a + b for a, b in zip(self._before, self._current, strict=True)]
+        total = sum(counts)
+        found = []
+        for share in shares:
+            rank = share * total
+            seen = 0
+            value = 0
+            for bucket, count in enumerate(counts):
+                seen += count
+                if count and seen >= rank:
+                    value = bucket_us(bucket)
+                    break
+            found.append(value)
+        return found

@@ -1,0 +1,47 @@
+"""What a machine asks its runtime to do. Effects are applied in order, before the machine is called again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.core.links import Consumer
+    from penstock.core.records import Record
+
+
+class Deliver(msgspec.Struct, gc=False, eq=False):
+    """Hand these records to one consumer, all just leased to it. A pull that found nothing gets none."""
+
+    consumer: Consumer
+    records: list[Record]
+
+
+class Expire(msgspec.Struct, gc=False, eq=False):
+    """Tell a consumer, which asked to know, that its lease ended."""
+
+    consumer: Consumer
+    record: Record
+    lease_id: str
+
+
+class Job(msgspec.Struct, eq=False):
+    """Counts what became of a group of sends."""
+
+    moved: int = 0
+    kept: int = 0
+
+
+class Send(msgspec.Struct, gc=False, eq=False):
+    """Put a record into another channel, wherever it lives, then tell the origin's machine with `sent`."""
+
+    channel: str
+    record: Record
+    origin: Record
+    event: Literal["dead", "move"]
+    reason: str
+    job: Job | None = None
+
+
+Effect = Deliver | Expire | Send

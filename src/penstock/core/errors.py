@@ -1,0 +1,129 @@
+"""Every refusal Penstock can give, once, for HTTP, WebSocket, Control v1, the CLI and the docs.
+
+A refusal is a value, never an exception inside the core. `PenstockError` wraps one at the edges where
+Python code calls us: the SDK, `QueueCore` and the CLI. Codes are frozen: clients match on them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One row of the error table."""
+
+    code: str
+    status: int
+    close: int | None
+    """WebSocket close code, when the error also ends the connection."""
+    retryable: bool
+    meaning: str
+    hint: str
+
+
+_ROWS = (
+    # code, HTTP status, close code, retryable, meaning, hint
+    ("InvalidJSON", 400, 1007, False, "the bytes are not one JSON value",
+     "send UTF-8 JSON without NaN, duplicate keys or trailing bytes"),
+    ("InvalidEnvelope", 400, None, False, "a field of the envelope is missing or wrong",
+     "an envelope needs `id`, `ts`, `type` and `payload`; see docs/reference/courier.md"),
+    ("InvalidRequest", 400, None, False, "a parameter of the request is missing or wrong",
+     "see /openapi.json for the parameters of each route"),
+    ("AddressMismatch", 400, None, False, "the envelope's `to` differs from the request's `to`",
+     "leave `to` out of the envelope, or make both equal"),
+    ("InvalidCredit", 400, None, False, "a credit grant is not a whole number that fits",
+     "grant 1 or more, and no more than `limits.credit_max` outstanding"),
+    ("UnknownOp", 400, None, False, "the frame names no operation we know",
+     "see docs/reference/courier.md for the operations"),
+    ("Unsupported", 400, None, False, "the protocol version or feature is not supported",
+     "say hello with version `v1`; the answer lists the features"),
+    ("Unauthorized", 401, 1008, False, "no token, or one we do not know",
+     "send `Authorization: Bearer <token>`"),
+    ("Forbidden", 403, 1008, False, "the token does not allow this",
+     "ask the operator for a token with the scope that is named"),
+    ("UnknownStream", 404, None, False, "there is no such stream",
+     "a stream appears with its first enqueue or subscribe"),
+    ("UnknownView", 404, None, False, "there is no such view", "see GET /health for the features"),
+    ("UnknownEnvelope", 404, None, False, "no envelope with this id is known here",
+     "ids are remembered for `streams.dedupWindowMs` after they are settled"),
+    ("UnknownRoute", 404, None, False, "there is no such route", "see /openapi.json for every route"),
+    ("MethodNotAllowed", 405, None, False, "the route does not take this method",
+     "see the Allow header of the answer"),
+    ("AlreadyAcked", 409, None, False, "the envelope was settled before", "nothing is left to do"),
+    ("LeaseExpired", 409, None, False, "the lease ended before it was settled",
+     "take a longer lease or extend it while working"),
+    ("NotLeaseHolder", 409, None, False, "somebody else holds this envelope, or nobody does",
+     "settle only what was delivered to you"),
+    ("IdConflict", 409, None, False, "the id was used before with other content",
+     "give each envelope its own id; resend the very same bytes to retry"),
+    ("TooLarge", 413, 1009, False, "the message is larger than we accept",
+     "put large content elsewhere and send a reference"),
+    ("StreamFull", 429, None, True, "the stream is at its bound",
+     "retry later, add consumers, or raise `maxDepth` or `maxBytes`"),
+    ("RateLimited", 429, None, True, "too many requests", "slow down; wait for Retry-After"),
+    ("QuotaExceeded", 429, None, True, "a bound of the whole server is reached",
+     "retry later, or raise the limit that is named"),
+    ("SlowConsumer", 429, 1008, True, "the peer does not read what it asked for",
+     "read faster, or ask for less"),
+    ("Internal", 500, 1011, True, "Penstock failed; this is a bug",
+     "report it with the log lines around this time"),
+    ("Draining", 503, 1001, True, "the server is shutting down", "reconnect in a moment"),
+    ("JournalUnavailable", 503, None, True, "the journal cannot take new records",
+     "free disk space or mend the disk; Penstock goes on by itself"),
+    ("Timeout", 504, None, True, "no answer in time", "retry, or wait longer"),
+    ("Unreachable", 503, None, True, "the server does not answer",
+     "is it running? start it with `penstock up`"),
+)  # fmt: skip
+
+TABLE: dict[str, Kind] = {row[0]: Kind(*row) for row in _ROWS}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request was not done; the request changed nothing."""
+
+    code: str
+    message: str
+    ref: str | None = None
+    """What the error is about: an envelope id, or the path of a field."""
+    retry_after_ms: int | None = None
+    hint: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return TABLE[self.code]
+
+    @property
+    def status(self) -> int:
+        return TABLE[self.code].status
+
+    def wire(self) -> dict[str, object]:
+        """The `error` object that HTTP and WebSocket clients see."""
+        kind = TABLE[self.code]
+        wire: dict[str, object] = {
+            "code": self.code,
+            "message": self.message,
+            "status": kind.status,
+            "retryable": kind.retryable,
+            "hint": self.hint or kind.hint,
+        }
+        if self.ref is not None:
+            wire["ref"] = self.ref
+        if self.retry_after_ms is not None:
+            wire["retryAfterMs"] = self.retry_after_ms
+        return wire
+
+
+class PenstockError(Exception):
+    """A refusal, raised where Python code called us."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.code}: {refusal.message}\nhint: {refusal.hint or refusal.kind.hint}")
+        self.refusal = refusal
+
+    @property
+    def code(self) -> str:
+        return self.refusal.code
+
+    @property
+    def retryable(self) -> bool:
+        return self.refusal.kind.retryable

@@ -1,0 +1,14 @@
+"""A moment, on two clocks: one that never steps, for timers, and the wall's, for people and for disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Now(NamedTuple):
+    """What every call of a machine is given instead of a clock."""
+
+    us: int
+    """Monotonic microseconds: leases, delays, latencies."""
+    wall_us: int
+    """Microseconds since 1970: what is shown, and what must survive a restart."""

@@ -1,0 +1,222 @@
+"""Intake: a record is checked, numbered, proposed to the journal, and visible once that has it.
+
+Keeps "visible only when durable" and "a duplicate of an uncommitted id waits for the same commit". A refused
+request changes nothing; an array is taken whole or not at all. O(1) a record.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.book import Book
+from penstock.core.channels import Channel
+from penstock.core.delivery import dispatch
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.records import GONE, PENDING, READY, Record, Settle, is_fresh
+
+RETRY_FULL_MS = 1_000
+"""What a producer is told to wait when a stream is full: about one look of a person."""
+SETTLE_RETRY_US = 1_000_000
+"""A record whose settle the journal refused is held back this long, or a broken disk would make it spin."""
+
+
+class Admitted(msgspec.Struct, gc=False):
+    """The answer to an enqueue, good once `gate` is committed."""
+
+    gate: int
+    seqs: list[int]
+    duplicates: list[str] | None = None
+
+
+def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted | Refusal:
+    """Admit records to a channel, or none of them."""
+    if book.draining:
+        return Refusal("Draining", "the server is shutting down and takes nothing new")
+    channel = book.open_channel(name)
+    if isinstance(channel, Refusal):
+        return channel
+    live = channel.live
+    settled = channel.settled
+    fresh: list[Record] = []
+    size = 0
+    seqs: list[int] = []
+    duplicates: list[str] | None = None
+    gate = 0
+    own: dict[str, Record] = {}
+    if settled:
+        book.ids -= channel.trim(now.us)
+    for record in records:
+        id_ = record.id
+        twin = live.get(id_) or own.get(id_)
+        if twin is not None:
+            same = twin.body == record.body
+            seq, batch = twin.seq, twin.batch if twin.state == PENDING else 0
+        elif (seen := settled.get(id_)) is not None:
+            same = seen.check == crc32(record.body)
+            seq, batch = seen.seq, 0
+        else:
+            fresh.append(record)
+            own[id_] = record
+            size += len(record.body)
+            record.seq = channel.seq + len(fresh)
+            record.batch = book.gate
+            seqs.append(record.seq)
+            continue
+        if not same:
+            channel.counters.reject += 1
+            return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
+        if duplicates is None:
+            duplicates = []
+        duplicates.append(id_)
+        seqs.append(seq)
+        gate = max(gate, batch)
+    if fresh:
+        refusal = _make_room(book, now, channel, len(fresh), size)
+        if refusal is not None:
+            channel.counters.reject += len(fresh)
+            book.rest(channel, now)
+            return refusal
+        gate = book.gate
+        admit(book, now, channel, fresh, size)
+    if duplicates is not None:
+        channel.counters.dup += len(duplicates)
+    book.rest(channel, now)
+    return Admitted(gate, seqs, duplicates)
+
+
+def admit(book: Book, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
+    """Take checked and numbered records in as pending, into the open batch."""
+    live = channel.live
+    now_us, wall_us = now
+    for record in fresh:
+        record.channel = channel
+        record.arrived_us = now_us
+        record.arrived_wall_us = wall_us
+        live[record.id] = record
+    channel.seq = fresh[-1].seq
+    channel.bytes += size
+    book.bytes += size
+    book.pending_bytes += size
+    book.facts += fresh
+
+
+def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) -> Refusal | None:
+    """Check every bound before anything changes; with `drop-oldest`, make the room."""
+    limits = book.limits
+    policy = channel.policy
+    if book.pending_bytes + size > limits.pending_max:
+        return Refusal("JournalUnavailable", "the journal is behind", retry_after_ms=RETRY_FULL_MS)
+    if book.bytes + size > limits.memory_max:
+        return Refusal(
+            "QuotaExceeded",
+            f"all streams together hold {book.bytes} bytes and `limits.memory_max` allows no more",
+            retry_after_ms=RETRY_FULL_MS,
+        )
+    depth_over = len(channel.live) + count - policy.max_depth
+    bytes_over = channel.bytes + size - policy.max_bytes
+    if depth_over <= 0 and bytes_over <= 0:
+        return None
+    victims: list[Record] = []
+    if policy.overflow == "drop-oldest" and count <= policy.max_depth and size <= policy.max_bytes:
+        for record in channel.ready:
+            if depth_over <= 0 and bytes_over <= 0:
+                break
+            victims.append(record)
+            depth_over -= 1
+            bytes_over -= len(record.body)
+    if depth_over > 0 or bytes_over > 0:
+        what = "maxDepth" if depth_over > 0 else "maxBytes"
+        bound = policy.max_depth if depth_over > 0 else policy.max_bytes
+        return Refusal(
+            "StreamFull",
+            f"stream `{channel.name}` is at its `{what}` of {bound}",
+            ref=channel.name,
+            retry_after_ms=RETRY_FULL_MS,
+        )
+    for record in victims:
+        channel.ready.popleft()
+        channel.counters.drop += 1
+        book.settle(record, "dropped", now)
+        book.facts.append(
+            Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
+        )
+    return None
+
+
+def committed(book: Book, now: Now, first_offset: int, refused: str | None = None) -> None:
+    """The oldest proposed batch is durable; with `refused`, all but its fresh facts.
+
+    Offsets are dense over what was kept, facts first, then observations.
+    """
+    batch = book.proposed.popleft()
+    offset = first_offset
+    touched: dict[Channel, int] = {}
+    kept: list[Record] = []
+    for fact in batch.facts:
+        if refused is not None and is_fresh(fact):
+            continue
+        if isinstance(fact, Record):
+            fact.offset = offset
+            kept.append(fact)
+        offset += 1
+    if refused is not None:
+        _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
+    wall_us = now.wall_us
+    for record in kept:
+        channel = record.channel
+        touched[channel] = touched.get(channel, 0) + 1
+        book.pending_bytes -= len(record.body)
+        if record.due_wall_us > wall_us:
+            channel.make_delayed(record)
+            book.timers.arm(now.us + record.due_wall_us - wall_us, record)
+        else:
+            record.state = READY
+            channel.ready.append(record)
+    for channel, count in touched.items():
+        channel.counters.in_ += count
+        channel.rate_in.add(now.us, count)
+        channel.last_wall_us = wall_us
+        dispatch(book, now, channel)
+
+
+def refused(book: Book, now: Now) -> None:
+    """The oldest proposed batch was refused whole: undo it, newest first."""
+    batch = book.proposed.popleft()
+    _withdraw(book, now, batch.facts)
+
+
+def _withdraw(book: Book, now: Now, facts: list[Record | Settle]) -> None:
+    for fact in reversed(facts):
+        if isinstance(fact, Record):
+            channel = fact.channel
+            channel.forget(fact)
+            book.bytes -= len(fact.body)
+            book.pending_bytes -= len(fact.body)
+            book.totals.records_refused += 1
+            book.rest(channel, now)
+        elif fact.event != "nack" and fact.record.state == GONE:
+            _restore(book, now, fact)
+
+
+_UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}
+
+
+def _restore(book: Book, now: Now, fact: Settle) -> None:
+    """A settle did not become durable: the record is live again, and will be delivered again."""
+    record = fact.record
+    channel = record.channel
+    name = _UNDO[fact.event]
+    setattr(channel.counters, name, getattr(channel.counters, name) - 1)
+    ids_before = len(channel.order)
+    channel.recall(record)
+    book.ids += len(channel.order) - ids_before
+    book.bytes += len(record.body)
+    book.totals.settles_refused += 1
+    if fact.event == "drop":  # undone newest first, so this restores their order
+        channel.make_ready(record, first=True)
+        return
+    channel.make_delayed(record)
+    book.timers.arm(now.us + SETTLE_RETRY_US, record)

@@ -1,0 +1,76 @@
+"""Every bound of the server in one place, each with the reason for its default."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section `limits` of the config file."""
+
+    streams_max: int = 100_000
+    """Streams in memory: about 2 KiB each when empty."""
+    dormant_max: int = 1_000_000
+    """Unloaded streams whose numbering is remembered: about 200 bytes each."""
+    idle_unload_ms: int = 60_000
+    """An empty stream nobody listens to leaves memory after this."""
+    dedup_max: int = 2_000_000
+    """Settled ids remembered in all streams together: about 300 bytes each."""
+    memory_max: int = 2048 * MIB
+    """Bytes of envelopes held in all streams together."""
+    pending_max: int = 64 * MIB
+    """Bytes accepted but not yet committed: a journal further behind than this refuses."""
+    envelope_max: int = 1 * MIB
+    """Bytes of one envelope."""
+    frame_max: int = 8 * MIB
+    """Bytes of one request body, WebSocket message or control line: room for arrays."""
+    batch_max: int = 4096
+    """Envelopes or ids in one array."""
+    depth_max: int = 64
+    """Nesting of JSON: parsers of our readers have limits too."""
+    id_max: int = 256
+    """Characters of an envelope id."""
+    name_max: int = 512
+    """Characters of a stream name."""
+    type_max: int = 256
+    """Characters of an envelope type."""
+    credit_max: int = 100_000
+    """Outstanding credit of one subscription."""
+    lease_min_ms: int = 1_000
+    """Shorter leases expire on the way."""
+    lease_max_ms: int = 12 * 3_600_000
+    """A lease, extensions included, ends after this."""
+    delay_max_ms: int = 15 * 60_000
+    """Longest delay of a nack."""
+    schedule_max_ms: int = 30 * 86_400_000
+    """Longest delay of an enqueue."""
+    pull_max: int = 1_000
+    """Envelopes of one pull."""
+    pull_wait_max_ms: int = 60_000
+    """Longest wait of one pull: proxies cut longer ones."""
+    waiters_max: int = 10_000
+    """Pulls waiting at once."""
+    links_max: int = 20_000
+    """Connections at once."""
+    subscriptions_max: int = 1_024
+    """Subscriptions of one connection."""
+    outbox_max: int = 1 * MIB
+    """Bytes handed to a connection that its peer has not read: then deliveries pause."""
+    outbox_hard_max: int = 16 * MIB
+    """Bytes at which a peer that reads no answers is cut off."""
+    answers_max: int = 10_000
+    """Requests of one connection waiting for their commit: then we stop reading it."""
+    strikes_max: int = 20
+    """Unknown operations before a connection is closed."""
+    control_rate: int = 1_000_000
+    """Frames a second of one connection before it is closed for flooding."""
+    hello_ms: int = 10_000
+    """A control connection that needs a token must present it within this."""
+    observations_max: int = 10_000
+    """Observations waiting for the journal: further ones are dropped and counted."""
+    drain_ms: int = 5_000
+    """Time for leases to settle when the server is told to stop."""
+    metric_streams_max: int = 1_000
+    """Streams with their own label in /metrics; the rest is summed as `other`."""

@@ -1,0 +1,136 @@
+"""Moving records between channels: dead letters, redrive; and purging.
+
+A record that moves is held at its origin while a `Send` takes a copy to the other channel, wherever that lives. Only when the
+copy is accepted does the origin settle it, in the same commit when both are here. A full dead-letter channel therefore
+loses nothing: the record stays held and is tried again.
+"""
+
+from __future__ import annotations
+
+from penstock.core.book import Book, Cause
+from penstock.core.channels import Channel
+from penstock.core.effects import Job, Send
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.intake import admit
+from penstock.core.records import DELAYED, Record, Settle
+
+DEAD_PREFIX = "dlq/"
+HELD_RETRY_US = 1_000_000
+"""How often a record is offered to a dead-letter channel that was full."""
+
+
+def dead_name(name: str) -> str:
+    """The dead-letter channel of a channel; that of a dead-letter channel is itself."""
+    return name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
+
+
+def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) -> None:
+    """A record has failed for good. In a dead-letter channel it ends here, elsewhere it moves to one."""
+    channel = record.channel
+    if channel.name.startswith(DEAD_PREFIX):
+        channel.counters.dead += 1
+        book.facts.append(Settle("dead", record, peer, record.attempt, record.first_wall_us, reason))
+        book.settle(record, "dead", now)
+        return
+    channel.make_held(record)
+    offer(book, record, reason)
+
+
+def offer(book: Book, record: Record, reason: str) -> None:
+    """Ask for a held record to be taken by its dead-letter channel."""
+    channel = record.channel
+    cause = Cause(reason, channel.name, record.attempt, record.first_wall_us, record.error)
+    letter = Record(
+        record.id,
+        record.kind,
+        book.wrapping.bury(record.body, cause),
+        record.sender,
+        record.corr,
+        reserved=True,
+    )
+    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", reason))
+
+
+def accept(book: Book, now: Now, send: Send) -> Refusal | None:
+    """Take a record that another channel sends here. What is live here under its id is the record itself."""
+    channel = book.open_channel(send.channel)
+    if isinstance(channel, Refusal):
+        return channel
+    record = send.record
+    if record.id in channel.live:
+        if send.event == "dead":
+            return None
+        return Refusal("IdConflict", f"`{record.id}` is in `{channel.name}` already", ref=record.id)
+    policy = channel.policy
+    size = len(record.body)
+    if len(channel.live) >= policy.max_depth or channel.bytes + size > policy.max_bytes:
+        return Refusal("StreamFull", f"stream `{channel.name}` is full", ref=channel.name)
+    if record.id in channel.settled:
+        channel.unsettle(record.id)
+        book.ids -= 1
+    record.seq = channel.seq + 1
+    record.batch = book.gate
+    admit(book, now, channel, [record], size)
+    return None
+
+
+def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
+    """The other channel has answered: settle the origin, or keep it."""
+    record = send.origin
+    channel = record.channel
+    if refusal is None:
+        channel.leave(record)
+        if send.event == "dead":
+            channel.counters.dead += 1
+        else:
+            channel.counters.moved += 1
+        book.facts.append(
+            Settle(send.event, record, None, record.attempt, record.first_wall_us, send.reason)
+        )
+        book.settle(record, "dead" if send.event == "dead" else "moved", now)
+        if send.job is not None:
+            send.job.moved += 1
+        return
+    if send.job is not None:
+        send.job.kept += 1
+    if send.event == "dead":
+        book.totals.dead_blocked += 1
+        book.timers.arm(now.us + HELD_RETRY_US, record)
+        return
+    channel.leave(record)
+    channel.make_ready(record)
+
+
+def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
+    """Send dead letters back where they came from, oldest first. The job is counted when the effects are applied."""
+    channel = book.find(dead_name(name))
+    if isinstance(channel, Refusal):
+        return channel
+    job = Job()
+    home = channel.name.removeprefix(DEAD_PREFIX)
+    for _ in range(min(limit, len(channel.ready))):
+        record = channel.ready.popleft()
+        channel.make_held(record)
+        back = Record(
+            record.id,
+            record.kind,
+            book.wrapping.revive(record.body),
+            record.sender,
+            record.corr,
+            reserved=True,
+        )
+        book.effects.append(Send(home, back, record, "move", "redrive", job))
+    return job
+
+
+def purge(book: Book, now: Now, channel: Channel) -> int:
+    """Drop what is ready or delayed, as facts. Leases go on."""
+    doomed = [*channel.ready, *(record for record in channel.live.values() if record.state == DELAYED)]
+    channel.ready.clear()
+    channel.delayed = 0
+    for record in doomed:
+        channel.counters.purged += 1
+        book.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
+        book.settle(record, "purged", now)
+    return len(doomed)

@@ -1,0 +1,90 @@
+"""Globs over stream names: what a pattern matches, and which pattern of several fits best.
+
+Owns the meaning of `*`: any run of characters, none included, and `/` is a character like any other, so
+`agents/*` covers `agents/Jen/inbox`. Nothing else is special. Knows nothing of scopes, caps or rules.
+
+Cost: a pattern is cut at its stars once; a match is one substring search per piece, each starting where
+the one before ended. Taking the leftmost place for every piece is always enough, so nothing backtracks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
+
+STAR = "*"
+
+
+class Glob(msgspec.Struct, frozen=True):
+    """One pattern, cut at its stars."""
+
+    pattern: str
+    head: str
+    """What a name must start with: the pattern up to its first star, or all of it."""
+    middle: tuple[str, ...]
+    """Pieces between two stars, in the order in which a name must hold them."""
+    tail: str | None
+    """What a name must end with; None when the pattern has no star and so names one thing."""
+
+    @classmethod
+    def parse(cls, pattern: str) -> Glob:
+        """Cut a pattern at its stars; every text is a pattern."""
+        head, *rest = pattern.split(STAR)
+        if not rest:
+            return cls(pattern, head, (), None)
+        *middle, tail = rest
+        return cls(pattern, head, tuple(piece for piece in middle if piece), tail)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.tail is None
+
+    @property
+    def literal_length(self) -> int:
+        """How many characters of a name the pattern fixes."""
+        return len(self.head) + sum(map(len, self.middle)) + len(self.tail or "")
+
+    def matches(self, name: str) -> bool:
+        """Whether the pattern covers the whole name."""
+        if self.tail is None:
+            return name == self.head
+        position = len(self.head)
+        end = len(name) - len(self.tail)
+        # The head and the tail may not share characters: `a*a` does not match `a`.
+        if end < position or not name.startswith(self.head) or not name.endswith(self.tail):
+            return False
+        for piece in self.middle:
+            position = name.find(piece, position, end)
+            if position < 0:
+                return False
+            position += len(piece)
+        return True
+
+
+# Patterns come from the config and from tokens, so there are few; the bound guards against a caller's mistake.
+_glob = lru_cache(maxsize=4096)(Glob.parse)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the pattern covers the whole name."""
+    return _glob(pattern).matches(name)
+
+
+def best(patterns: Iterable[str], name: str) -> str | None:
+    """The pattern that fits a name most closely, or None when none matches.
+
+    A pattern without a star beats every glob. Among globs the longest text before the first star wins,
+    then the one that fixes more characters, then the one that comes first.
+    """
+    chosen: Glob | None = None
+    for pattern in patterns:
+        glob = _glob(pattern)
+        if glob.matches(name) and (chosen is None or _closeness(glob) > _closeness(chosen)):
+            chosen = glob
+    return None if chosen is None else chosen.pattern
+
+
+def _closeness(glob: Glob) -> tuple[bool, int, int]:
+    return glob.is_exact, len(glob.head), glob.literal_length

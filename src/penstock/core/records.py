@@ -1,0 +1,99 @@
+"""Records, and the facts about them that a journal keeps.
+
+A `Record` is what a channel holds: the exact bytes a consumer will get, and where they stand. The dialect
+makes it, the machine owns it from the moment it is admitted. A record is its own `enqueue` fact; every
+later change that must survive a restart is a `Settle`. Both refer to the live object for what never changes
+(channel, seq, id, body) and carry copies of what does, so a journal may encode them later, elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.core.channels import Channel
+    from penstock.core.links import Consumer
+
+# States of a record. Plain ints: they are compared on the hot path.
+PENDING = 0  # waits for its commit; invisible
+READY = 1
+LEASED = 2
+DELAYED = 3
+HELD = 4  # on its way to another channel; counted as delayed
+GONE = 5
+
+STATE_NAMES = ("pending", "ready", "inflight", "delayed", "held", "settled")
+
+
+class Record(msgspec.Struct, gc=False, eq=False):
+    """One record of one channel.
+
+    Not tracked by the garbage collector: a million queued records must not cost a pause. It is
+    part of one cycle (its channel holds it while it is live), which every way out of a channel breaks.
+    """
+
+    id: str
+    kind: str
+    body: bytes
+    sender: str | None = None
+    corr: str | None = None
+    due_wall_us: int = 0
+    """When a scheduled or delayed record becomes ready."""
+    scheduled_wall_us: int = 0
+    """The time its producer asked for, which never changes; 0 means at once."""
+    reserved: bool = False
+    """May use the space a journal keeps for settles: it moves what is already accepted."""
+
+    channel: Channel = None  # type: ignore[assignment]  # set when admitted
+    seq: int = 0
+    state: int = PENDING
+    attempt: int = 0
+    """Deliveries so far."""
+    released: int = 0
+    """Deliveries given back that do not count."""
+    holder: Consumer | None = None
+    lapsed: Consumer | None = None
+    """Who held it last and lost it to the clock."""
+    lease: int = 0
+    """Number of its current lease, never used again."""
+    ticket: int = 0
+    """Number of its current timer: that of its lease until extended."""
+    deadline_us: int = 0
+    leased_us: int = 0
+    batch: int = 0
+    """The commit that makes it visible."""
+    offset: int = -1
+    arrived_us: int = 0
+    arrived_wall_us: int = 0
+    first_wall_us: int = 0
+    error: str | None = None
+    """Reason of the latest nack."""
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+
+class Settle(msgspec.Struct, gc=False, eq=False):
+    """A change of a record that the journal keeps, complete in itself."""
+
+    event: str
+    """`ack nack dead drop purge move` are facts; `release extend timeout` are observations."""
+    record: Record
+    peer: str | None
+    attempt: int
+    first_wall_us: int
+    reason: str | None = None
+    due_wall_us: int = 0
+
+
+Fact = Record | Settle
+
+
+def is_fresh(fact: Fact) -> bool:
+    """Whether a journal short of space may refuse it: only what adds records, never what settles them."""
+    if isinstance(fact, Record):
+        return not fact.reserved
+    return fact.event == "drop"

@@ -1,0 +1,74 @@
+"""A journal row: the one shape in which every door's facts and observations are kept.
+
+Names, types and meanings are frozen in `docs/reference/tables.md`; columns may be added, never changed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.records import Fact, Record
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of history. The journal fills the first five columns when it appends."""
+
+    journal: str = ""
+    shard: int = 0
+    epoch: int = 0
+    offset: int = -1
+    recorded_at: int = 0
+    """Microseconds since 1970; never decreases within a shard."""
+    door: str = "courier"
+    event: str = ""
+    channel: str = ""
+    seq: int = 0
+    id: str | None = None
+    kind: str | None = None
+    sender: str | None = None
+    peer: str | None = None
+    corr: str | None = None
+    attempt: int | None = None
+    size: int | None = msgspec.field(default=None, name="bytes")
+    recipients: int | None = None
+    reason: str | None = None
+    ref_offset: int | None = None
+    ref_at: int | None = None
+    first_at: int | None = None
+    meta: str | None = None
+    body: bytes | None = None
+
+
+def row_of(fact: Fact) -> Row:
+    """The row of a queue's fact. Reads only what never changes, so it may run later and elsewhere."""
+    if isinstance(fact, Record):
+        return Row(
+            event="enqueue",
+            channel=fact.channel.name,
+            seq=fact.seq,
+            id=fact.id,
+            kind=fact.kind,
+            sender=fact.sender,
+            corr=fact.corr,
+            size=len(fact.body),
+            meta=f'{{"due":{fact.scheduled_wall_us}}}' if fact.scheduled_wall_us else None,
+            body=fact.body,
+        )
+    record = fact.record
+    return Row(
+        event=fact.event,
+        channel=record.channel.name,
+        seq=record.seq,
+        id=record.id,
+        kind=record.kind,
+        sender=record.sender,
+        peer=fact.peer,
+        corr=record.corr,
+        attempt=fact.attempt,
+        size=len(record.body),
+        reason=fact.reason,
+        ref_offset=record.offset,
+        ref_at=record.arrived_wall_us,
+        first_at=fact.first_wall_us or None,
+        meta=f'{{"due":{fact.due_wall_us}}}' if fact.due_wall_us else None,
+    )

@@ -1,0 +1,136 @@
+"""Who may do what: scopes, and the principal that holds them.
+
+Owns the scope grammar and the answer to "may this principal do that". Knows nothing of tokens, headers or
+addresses: a principal is made elsewhere, from a token or from where a peer sits.
+
+    streams:<pattern>:<verb>    verbs enqueue, subscribe, read, admin, or * for all of them
+    views:<pattern>:<verb>      verbs read, subscribe, admin, or *
+    admin:*                     everything, on every stream and view, and the administration of the server
+
+`subscribe` covers what a consumer does: pull, credit, ack, nack, release, extend. `read` covers looking
+without taking: stats, peek, explain, and for a view its snapshot and its live changes.
+
+Cost: a question that was asked before is one dictionary lookup; a new one is a match per scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from penstock.core.patterns import matches
+
+ScopeKind: TypeAlias = Literal["streams", "views", "admin"]
+
+ANY = "*"
+STREAM_VERBS = ("enqueue", "subscribe", "read", "admin", ANY)
+VIEW_VERBS = ("read", "subscribe", "admin", ANY)
+AGENTS = "agents/"
+
+
+class Scope(msgspec.Struct, frozen=True, cache_hash=True):
+    """One line of what a token allows."""
+
+    kind: ScopeKind
+    pattern: str
+    verb: str
+
+    def covers(self, kind: ScopeKind, verb: str, name: str) -> bool:
+        """Whether this scope alone allows a verb on a stream or a view."""
+        if self.kind == "admin":
+            return True
+        return self.kind == kind and self.verb in (verb, ANY) and matches(self.pattern, name)
+
+    def __str__(self) -> str:
+        return "admin:*" if self.kind == "admin" else f"{self.kind}:{self.pattern}:{self.verb}"
+
+
+def parse(text: str) -> Scope | str:
+    """Read one scope; a string in return says what is wrong with it."""
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "admin":
+            return Scope("admin", ANY, ANY) if rest == ANY else f"`{text}` should be `admin:*`"
+        case "streams":
+            return _named("streams", text, rest, STREAM_VERBS)
+        case "views":
+            return _named("views", text, rest, VIEW_VERBS)
+        case _:
+            return f"`{text}` should start with `streams:`, `views:` or be `admin:*`"
+
+
+def _named(kind: ScopeKind, text: str, rest: str, verbs: tuple[str, ...]) -> Scope | str:
+    pattern, colon, verb = rest.rpartition(":")
+    if not colon or not pattern:
+        return f"`{text}` should be `{kind}:<pattern>:<verb>`"
+    if ":" in pattern:
+        return f"`{text}` has too many `:`; a name holds none"
+    if not pattern.isprintable():
+        return f"`{text!r}` has control characters in its pattern"
+    if verb not in verbs:
+        return f"`{text}` has the verb `{verb}`; {kind} know {', '.join(f'`{known}`' for known in verbs)}"
+    return Scope(kind, pattern, verb)
+
+
+def require(texts: Iterable[str]) -> tuple[Scope, ...]:
+    """Read scopes that must be right, and raise ValueError with every problem: for config time only."""
+    parsed = [parse(text) for text in texts]
+    problems = [problem for problem in parsed if isinstance(problem, str)]
+    if problems:
+        raise ValueError("; ".join(problems))
+    return tuple(scope for scope in parsed if isinstance(scope, Scope))
+
+
+class Principal(msgspec.Struct, frozen=True, cache_hash=True):
+    """The authenticated party of a connection or a request."""
+
+    name: str
+    """How logs and answers call it; never the token itself."""
+    agent: str | None = None
+    """The agent it speaks for: `from` is then filled and verified."""
+    scopes: tuple[Scope, ...] = ()
+    operator: bool = False
+    """Whether it may use what belongs to the person who runs the server: journal, console, tokens."""
+    anonymous: bool = False
+    """Whether it showed no token, and so depends on where the peer sits."""
+
+    def allows(self, verb: str, stream: str) -> bool:
+        """Whether it may do this on the stream."""
+        return _allowed(self, "streams", verb, stream)
+
+    def allows_view(self, verb: str, view: str) -> bool:
+        """Whether it may do this on the view."""
+        return _allowed(self, "views", verb, view)
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may administer the server."""
+        return self.operator or any(scope.kind == "admin" for scope in self.scopes)
+
+    def vouches(self, from_: str) -> bool:
+        """Whether it may send as this `from`: an agent only as itself, everybody else as anyone."""
+        if self.agent is None or from_ == self.agent:
+            return True
+        address = AGENTS + self.agent
+        return from_ == address or from_.startswith(address + "/")
+
+
+# One cache for all principals: a principal's hash is computed once and an equal principal has equal rights.
+# A peer that asks about many names evicts other entries, which then cost one match again.
+@lru_cache(maxsize=16_384)
+def _allowed(principal: Principal, kind: ScopeKind, verb: str, name: str) -> bool:
+    return any(scope.covers(kind, verb, name) for scope in principal.scopes)
+
+
+ANONYMOUS = Principal(
+    "anonymous",
+    scopes=require(["streams:*:enqueue", "streams:*:subscribe", "streams:*:read", "views:*:read"]),
+    anonymous=True,
+)
+"""A peer without a token where none is needed: the Courier verbs on everything, no administration."""
+
+OPERATOR = Principal("operator", scopes=require(["admin:*"]), operator=True)
+"""The person who runs the server."""

@@ -1,0 +1,69 @@
+"""Deadlines on one heap, for everything in a machine that waits.
+
+A timer is (deadline, ticket, subject) and is never removed: it is stale when its subject carries another
+ticket. Stale timers are skipped at the top and swept when they outnumber the rest, so arming costs one push and
+disarming nothing. Push O(log n), in practice O(1) because deadlines mostly grow.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+
+class Subject(Protocol):
+    """Whatever a timer is for."""
+
+    ticket: int
+
+
+S = TypeVar("S", bound=Subject)
+
+SWEEP_MIN = 4096
+"""Below this many timers a sweep is not worth its bookkeeping."""
+
+
+class Timers(Generic[S]):
+    """The deadlines of one machine."""
+
+    __slots__ = ("_sweep_at", "heap", "ticket")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, S]] = []
+        self.ticket = 0
+        """The newest ticket. The hot path of the queue counts it up and pushes by itself."""
+        self._sweep_at = SWEEP_MIN
+
+    def arm(self, deadline_us: int, subject: S) -> None:
+        """Wake `subject` at `deadline_us`; whatever it waited for before is forgotten."""
+        self.ticket = ticket = self.ticket + 1
+        subject.ticket = ticket
+        heappush(self.heap, (deadline_us, ticket, subject))
+
+    def sweep(self) -> None:
+        """Drop stale timers once they may be the majority. Amortised O(1) a timer."""
+        heap = self.heap
+        if len(heap) < self._sweep_at:
+            return
+        heap[:] = [timer for timer in heap if timer[2].ticket == timer[1]]
+        heapify(heap)
+        self._sweep_at = max(SWEEP_MIN, 2 * len(heap))
+
+    def next_deadline(self) -> int | None:
+        """The earliest deadline that is not stale."""
+        heap = self.heap
+        while heap:
+            deadline_us, ticket, subject = heap[0]
+            if subject.ticket == ticket:
+                return deadline_us
+            heappop(heap)
+        return None
+
+    def pop_due(self, now_us: int) -> S | None:
+        """The next subject whose time has come; the caller gives it another ticket, or none."""
+        heap = self.heap
+        while heap and heap[0][0] <= now_us:
+            _, ticket, subject = heappop(heap)
+            if subject.ticket == ticket:
+                return subject
+        return None

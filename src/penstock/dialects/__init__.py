@@ -1,0 +1,1 @@
+"""Pure dialects: each turns one protocol's bytes into calls of the core and back."""

@@ -1,0 +1,1 @@
+"""Courier: envelopes, Control v1 lines, the subscribe socket and the HTTP bodies."""

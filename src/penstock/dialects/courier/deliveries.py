@@ -1,0 +1,63 @@
+"""Delivery frames of Control v1 and of the subscribe socket, built from bytes that are already JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.core.instant import Now
+from penstock.core.links import Consumer
+from penstock.core.records import Record
+
+_encode = msgspec.json.encode
+
+
+def control_prefix(consumer: Consumer) -> bytes:
+    """What every delivery to one subscription begins with."""
+    stream = _encode(consumer.channel.name)
+    return b'{"type":"deliver","stream":%b,"subId":%b,"env":' % (stream, _encode(consumer.label))
+
+
+def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, records: list[Record]) -> bytes:
+    """Delivery lines for one subscription, several envelopes a line when it asked for batches."""
+    expires = (now.wall_us + consumer.lease_us) // 1000
+    if consumer.batch <= 1:
+        tail = b'.%x.%b","leaseExpiresAt":%d}\n' % (consumer.no, boot.encode(), expires)
+        return b"".join(
+            [
+                b'%b%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
+                % (prefix, record.body, record.seq, record.attempt, record.lease, tail)
+                for record in records
+            ]
+        )
+    end = b',"leaseExpiresAt":%d}\n' % expires
+    return b"".join(
+        [prefix + arrays + end for arrays in _arrays(boot, consumer, records)],
+    )
+
+
+def socket_frames(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
+    """Delivery messages of the subscribe socket."""
+    if consumer.batch <= 1:
+        tail = b'.%x.%b"}' % (consumer.no, boot.encode())
+        return [
+            b'{"deliver":%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
+            % (record.body, record.seq, record.attempt, record.lease, tail)
+            for record in records
+        ]
+    return [b'{"deliver":' + arrays + b"}" for arrays in _arrays(boot, consumer, records)]
+
+
+def _arrays(boot: str, consumer: Consumer, records: list[Record]) -> Iterator[bytes]:
+    """The four arrays of each batch, from the first one's value on."""
+    size = consumer.batch
+    lease_end = f".{consumer.no:x}.{boot}"
+    for start in range(0, len(records), size):
+        part = records[start : start + size]
+        yield b'[%b],"seq":%b,"attempt":%b,"leaseId":%b' % (
+            b",".join([record.body for record in part]),
+            _encode([record.seq for record in part]),
+            _encode([record.attempt for record in part]),
+            _encode([f"{record.lease:x}{lease_end}" for record in part]),
+        )

@@ -1,0 +1,1 @@
+"""The journal: where facts become durable before anybody sees them."""

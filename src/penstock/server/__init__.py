@@ -1,0 +1,1 @@
+"""The server: runtime, config, security and the commands that run it."""

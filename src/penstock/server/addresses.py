@@ -1,0 +1,88 @@
+"""Where the doors listen, and which places are this very machine."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+LOCALHOST = "localhost"
+UNIX_PREFIX = "unix:"
+OFF = "off"
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,252})")
+
+
+class HostPort(NamedTuple):
+    """A TCP address to listen on."""
+
+    host: str
+    port: int
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """What to bind: `localhost` means both loopback addresses, so that every client finds one."""
+        return ("127.0.0.1", "::1") if self.host.lower() == LOCALHOST else (self.host,)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Control: TypeAlias = HostPort | Path | None
+"""Where the control door listens: TCP, a Unix socket, or nowhere."""
+
+
+def parse_host_port(text: str) -> HostPort:
+    """Read `HOST:PORT` or `[IPV6]:PORT`; ValueError says what is wrong."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"`{text}` should be HOST:PORT, e.g. `localhost:8787`")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if not _is_ip(host) or ":" not in host:
+            raise ValueError(f"`{host}` is not an IPv6 address")
+    elif ":" in host:
+        raise ValueError(f"`{text}` should have its IPv6 address in brackets, e.g. `[::1]:8787`")
+    elif not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"`{host}` is not a host name or an address")
+    return HostPort(host, parse_port(port))
+
+
+def parse_port(text: str) -> int:
+    """Read a port number; 0 takes a free one."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535):
+        raise ValueError(f"`{text}` is not a port from 0 to 65535")
+    return int(text)
+
+
+def parse_control(text: str) -> Control:
+    """Read `HOST:PORT`, `unix:PATH` or `off`; ValueError says what is wrong."""
+    if text == OFF:
+        return None
+    if text.startswith(UNIX_PREFIX):
+        path = text.removeprefix(UNIX_PREFIX)
+        if not path or "\0" in path:
+            raise ValueError(f"`{text}` should name a path after `{UNIX_PREFIX}`")
+        return Path(path)
+    return parse_host_port(text)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine for certain; other names are not looked up."""
+    if host.lower() == LOCALHOST:
+        return True
+    if not _is_ip(host):
+        return False
+    address = ip_address(host)
+    # A dual-stack listener shows IPv4 peers as ::ffff:127.0.0.1.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,279 @@
+"""The HTTP answers: a request value in, a reply value out, once what it says is durable.
+
+No sockets here: `transports/http.py` brings requests and carries replies, and the simulator could too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.scopes import Principal
+from penstock.dialects.courier import operations
+from penstock.dialects.courier.envelopes import json_problem
+from penstock.dialects.courier.operations import Late, Outcome, PullRequest, Result
+from penstock.dialects.courier.pulls import PullSession
+from penstock.server import openapi, prometheus
+from penstock.server.auth import Guard, TokenStore, bearer
+from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.runtime import Connection, Runtime
+
+WELCOME = """Penstock is running.
+
+Send a message     curl -d '{"to":"sam","type":"hello","payload":{}}' %(url)s/v1/send
+Take it            curl -d '{"stream":"agents/sam/inbox"}' %(url)s/v1/pull
+The whole surface  %(url)s/openapi.json
+"""
+
+
+class Request(msgspec.Struct):
+    """An HTTP request, read whole."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    peer: str
+    is_loopback_bind: bool
+    body: bytes = b""
+
+
+class Reply(msgspec.Struct):
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+
+
+Done = Callable[[Reply], None]
+Cancel = Callable[[], None]
+
+
+def json_reply(status: int, body: object) -> Reply:
+    return Reply(status, msgspec.json.encode(body))
+
+
+def error_reply(refusal: Refusal) -> Reply:
+    reply = json_reply(refusal.status, {"error": refusal.wire()})
+    if refusal.status in (429, 503):
+        wait_ms = refusal.retry_after_ms or 1_000
+        reply.headers = {"Retry-After": str(ceil(wait_ms / 1000))}
+    elif refusal.status == 401:
+        reply.headers = {"WWW-Authenticate": "Bearer"}
+    return reply
+
+
+class NoWire:
+    """The wire of a request that is answered with a reply instead."""
+
+    buffered = 0
+
+    def send(self, messages: list[bytes]) -> None:
+        return None
+
+    def hold(self, on: bool) -> None:
+        return None
+
+    def close(self, code: int, reason: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        return None
+
+
+class Api:
+    """Every HTTP route of the server."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokens: TokenStore,
+        guard: Guard,
+        *,
+        assign_id: bool,
+        query_token: bool,
+        version: str,
+        log_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.runtime = runtime
+        self.tokens = tokens
+        self._guard = guard
+        self._assign_id = assign_id
+        self._query_token = query_token
+        self._openapi = openapi.document(version)
+        self._prometheus = prometheus.Exporter(runtime, log_dropped)
+
+    def route(self, request: Request) -> Match | Refusal:
+        """The route of a request, or what to say instead."""
+        match = find(request.method, request.path)
+        if match is not None:
+            return match
+        allowed = methods(request.path)
+        if allowed:
+            return Refusal("MethodNotAllowed", f"`{request.path}` takes {', '.join(allowed)}")
+        close = nearest(request.path)
+        hint = f"did you mean `{close}`?" if close else None
+        return Refusal("UnknownRoute", f"there is no `{request.path[:200]}`", hint=hint)
+
+    def identify(self, request: Request, match: Match) -> Principal | Refusal:
+        """Who asks, or why nobody is let in. Before anything costly."""
+        headers = request.headers
+        refusal = self._guard.check_headers(headers.get("Host"), headers.get("Origin"))
+        if refusal is not None:
+            return refusal
+        query_token = request.query.get("access_token") if self._query_token else None
+        token = bearer(headers.get("Authorization"), headers.get("Sec-WebSocket-Protocol"), query_token)
+        principal = self.tokens.resolve(token)
+        if principal is None and not match.route.is_open:
+            message = "the token is not known" if token else "a token is needed"
+            return Refusal("Unauthorized", message)
+        if principal is not None and principal.anonymous and not match.route.is_open:
+            refusal = self._guard.check_peer(request.peer, request.is_loopback_bind)
+            if refusal is not None:
+                return refusal
+        return principal or Principal("nobody", anonymous=True)
+
+    def handle(self, request: Request, match: Match, principal: Principal, done: Done) -> Cancel | None:
+        """Answer through `done`, now or later. Returns how to give up, where that matters."""
+        runtime = self.runtime
+        now = runtime.scheduler.now()
+        name = match.route.name
+        if name == "pull":
+            return self._pull(now, request, principal, done)
+        reply = self._plain(now, name, principal, request)
+        if reply is not None:
+            done(reply)
+            return None
+        outcome = self._operate(now, match, request, principal)
+        runtime.apply(now)
+        self._answer(outcome, done)
+        return None
+
+    def _plain(self, now: Now, name: str, principal: Principal, request: Request) -> Reply | None:
+        """Routes that are no operations of the queue."""
+        match name:
+            case "health":
+                health = self.runtime.health(now)
+                return json_reply(200 if health["ok"] else 503, health)
+            case "openapi":
+                return Reply(200, self._openapi)
+            case "prometheus":
+                text = self._prometheus.render(now, principal)
+                return Reply(200, text, prometheus.CONTENT_TYPE)
+            case "welcome":
+                url = f"http://{request.headers.get('Host', 'localhost')}"
+                return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
+            case _:
+                return None
+
+    def _operate(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
+        machine = self.runtime.machine
+        route = match.route
+        if route.body is not None:
+            body = self._body(request.body, route.body)
+            if isinstance(body, Refusal):
+                return body
+            match route.name:
+                case "enqueue":
+                    return operations.enqueue(machine, now, principal, body, assign=self._assign_id)
+                case "send":
+                    return operations.send(machine, now, principal, body)
+                case "settle":
+                    return operations.settle(machine, now, principal, body)
+                case "redrive":
+                    return operations.redrive(machine, now, principal, body)
+                case _:
+                    return operations.purge(machine, now, principal, body)
+        query = self.query(request, route.query)
+        if isinstance(query, Refusal):
+            return query
+        match route.name:
+            case "stats":
+                assert isinstance(query, StreamQuery)
+                return operations.stats(machine, now, principal, query.stream)
+            case "metrics":
+                return operations.metrics(machine, now, principal)
+            case "peek":
+                assert isinstance(query, PeekQuery)
+                return operations.peek(machine, now, principal, query.stream, query.state, query.max)
+            case "where":
+                return operations.where(machine, now, principal, match.value)
+            case _:
+                return operations.explain(machine, now, principal, match.value)
+
+    def _answer(self, outcome: Outcome, done: Done) -> None:
+        if isinstance(outcome, Refusal):
+            done(error_reply(outcome))
+            return
+        gate = outcome.gate
+        fresh = isinstance(outcome, Result) and outcome.fresh
+
+        def finish(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                done(error_reply(refusal))
+            elif isinstance(outcome, Late):
+                done(error_reply(outcome.refusal))
+            else:
+                done(json_reply(200, outcome.value()))
+
+        self.runtime.when(gate, fresh, finish)
+
+    def _pull(self, now: Now, request: Request, principal: Principal, done: Done) -> Cancel | None:
+        runtime = self.runtime
+        pull = self._body(request.body, PullRequest)
+        lease_us = pull if isinstance(pull, Refusal) else operations.check_pull(runtime.machine, principal, pull)
+        if isinstance(lease_us, Refusal):
+            done(error_reply(lease_us))
+            return None
+
+        def finish(body: operations.Body) -> None:
+            done(json_reply(200, body))
+            if isinstance(connection, Connection):
+                connection.lost()
+
+        session = PullSession(runtime, finish)
+        connection = runtime.open(session, NoWire(), principal, request.peer)
+        if isinstance(connection, Refusal):
+            done(error_reply(connection))
+            return None
+        consumer = runtime.machine.pull(
+            now, connection.link, pull.stream, pull.max, pull.wait_ms * 1000, lease_us
+        )
+        if isinstance(consumer, Refusal):
+            connection.lost()
+            done(error_reply(consumer))
+            return None
+        runtime.apply(now)
+        return connection.lost
+
+    def _body(self, data: bytes, kind: type[Any]) -> Any:
+        """The request's body as its type, or what is wrong with it."""
+        try:
+            body = msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError as error:
+            return _misfit(error)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return Refusal("InvalidJSON", f"the body is not JSON: {error}")
+        problem = json_problem(data, self.runtime.machine.limits)
+        return body if problem is None else problem
+
+    def query(self, request: Request, kind: type[Any]) -> Any:
+        """The request's query as its type, or what is wrong with it."""
+        given = {key: value for key, value in request.query.items() if key != "access_token"}
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            return _misfit(error)
+
+
+def _misfit(error: msgspec.ValidationError) -> Refusal:
+    text = str(error)
+    field = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else text.split("`")[1]
+    return Refusal("InvalidRequest", text[:1].lower() + text[1:], ref=field)

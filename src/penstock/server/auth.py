@@ -1,0 +1,202 @@
+"""Who is there: tokens to principals, and the guard of the doors that ask for none.
+
+Tokens are kept as sha256 only, so neither a dump of the process nor a log line gives one away. Where no tokens
+are configured, peers on this machine may come in without one. Web pages run on this machine too, so the
+guard also looks at `Host` (a page whose name was re-bound to 127.0.0.1) and at `Origin` (a page from elsewhere).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.server.addresses import HostPort, is_loopback, parse_control
+from penstock.server.config import Auth, Config, ConfigError, digest_of
+
+UNIX_PEER = "unix"
+"""The peer address of a Unix socket: whoever may open the file is on this machine."""
+
+_SCHEME = "bearer "
+_SUBPROTOCOL = "bearer."
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+class TokenStore:
+    """Every token the server knows, by digest."""
+
+    def __init__(self, auth: Auth, operator_token: str | None = None) -> None:
+        self._holders: dict[bytes, tuple[bytes, Principal]] = {}
+        for number, token in enumerate(auth.tokens, 1):
+            if token.token.startswith("env:"):
+                raise ConfigError([f"auth.tokens[{number - 1}].token: `env:` is resolved by `load`"])
+            name = token.name or token.agent or f"token-{number}"
+            principal = Principal(name, agent=token.agent, scopes=require(token.scopes))
+            self._add(bytes.fromhex(digest_of(token.token)), principal)
+        self.required = bool(auth.tokens)
+        """Whether everybody needs a token; the operator's own does not count."""
+        if operator_token is not None:
+            self._add(sha256(operator_token.encode()).digest(), OPERATOR)
+
+    def _add(self, digest: bytes, principal: Principal) -> None:
+        self._holders[digest] = (digest, principal)
+
+    def resolve(self, token: str | None) -> Principal | None:
+        """The holder of a token; without one, ANONYMOUS where none is required; None means 401.
+
+        A wrong token is never anonymous: its holder expects rights that it would silently not have.
+        """
+        if token is None:
+            return None if self.required else ANONYMOUS
+        digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
+        known, principal = self._holders.get(digest, (b"", None))
+        return principal if hmac.compare_digest(known, digest) else None
+
+    def __repr__(self) -> str:
+        names = ", ".join(principal.name for _, principal in self._holders.values())
+        return f"<TokenStore of {names or 'no tokens'}>"
+
+
+class Guard:
+    """Where a peer may come from. Both checks answer with a refusal, or None when all is well."""
+
+    def __init__(self, config: Config) -> None:
+        self._tokens_required = bool(config.auth.tokens)
+        self._allow_anonymous = config.auth.allow_anonymous
+        self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
+
+    def check_peer(self, peer_ip: str | None, bind_is_loopback: bool) -> Refusal | None:
+        """Whether a peer without a token may come in from there; ask only about an anonymous principal."""
+        if self._allow_anonymous:
+            return None
+        if peer_ip == UNIX_PEER or (bind_is_loopback and peer_ip is not None and is_loopback(peer_ip)):
+            return None
+        return Refusal("Unauthorized", "without a token only peers on this machine are served")
+
+    def check_headers(self, host: str | None, origin: str | None) -> Refusal | None:
+        """Whether a browser may have been tricked into this request.
+
+        Ask for every request: `Host` matters wherever no token is required. `Origin` matters for WebSocket
+        upgrades and for whatever changes something, tokens or not; a browser always sends it with those.
+        """
+        if not self._tokens_required and not self._allow_anonymous:
+            name = _host_name(host or "")
+            if name is None or not is_loopback(name):
+                return Refusal(
+                    "Forbidden",
+                    f"the Host `{_shown(host)}` is not a name of this machine",
+                    hint="use localhost, 127.0.0.1 or [::1], or configure tokens",
+                )
+        if origin is None:
+            return None
+        parsed = _origin(origin)
+        if parsed is not None and (parsed in self._origins or _is_same_place(parsed, host or "")):
+            return None
+        return Refusal(
+            "Forbidden",
+            f"the Origin `{_shown(origin)}` is another site",
+            hint="add it to `listen.origins` to let its pages connect",
+        )
+
+
+def start_check(config: Config, http_hosts: Sequence[str], control: str | None) -> None:
+    """Raise ConfigError when peers without a token could come in from other machines by accident.
+
+    `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too.
+    """
+    if config.auth.tokens or config.auth.allow_anonymous:
+        return
+    open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
+    address = parse_control(control) if control is not None else None
+    if isinstance(address, HostPort) and not is_loopback(address.host):
+        open_doors.append(f"control on `{address}`")
+    if open_doors:
+        cure = "hint: add `auth.tokens`, listen on `localhost`, or set `auth.allowAnonymous: true`"
+        raise ConfigError([f"{door} would serve anyone without a token; {cure}" for door in open_doors])
+
+
+def bearer(authorization: str | None, protocols: str | None = None, query: str | None = None) -> str | None:
+    """The token of a request, or None when it shows none.
+
+    Looks at the header `Authorization`, then at `Sec-WebSocket-Protocol`, where browsers can put a
+    `bearer.<token>`, then at the query's `access_token`: pass that only where `auth.queryToken` is set.
+    Credentials that cannot be read give "", which no token equals, so they are refused and not overlooked.
+    """
+    if authorization is not None:
+        scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :].strip()
+        return token if scheme.lower() == _SCHEME else ""
+    for offered in _offered(protocols):
+        if offered.startswith(_SUBPROTOCOL):
+            return offered.removeprefix(_SUBPROTOCOL)
+    return query
+
+
+def subprotocol(protocols: str | None) -> str | None:
+    """What to answer to the offered WebSocket protocols: browsers hang up when none of theirs is chosen.
+
+    A protocol that is not a token is preferred, so that the token is not sent back without need.
+    """
+    offered = _offered(protocols)
+    plain = [name for name in offered if not name.startswith(_SUBPROTOCOL)]
+    return next(iter(plain or offered), None)
+
+
+def write_operator_token(path: Path) -> str:
+    """Make a new operator token and write it to a file that nobody else could ever read."""
+    token = secrets.token_urlsafe(32)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # O_EXCL also refuses a link that is already there.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return token
+
+
+def _offered(protocols: str | None) -> list[str]:
+    return [name for part in (protocols or "").split(",") if (name := part.strip())]
+
+
+def _host_name(host: str) -> str | None:
+    """The name in a `Host` header, without port and brackets; None when it is not one."""
+    try:
+        parts = urlsplit(f"//{host}")
+        port = parts.port
+    except ValueError:
+        return None
+    # Only HOST[:PORT]: of anything else, browsers and parsers disagree on which part is the host.
+    return parts.hostname if parts.netloc == host and "@" not in host and port != 0 else None
+
+
+def _origin(text: str) -> tuple[str, str, int] | None:
+    """An Origin as scheme, host and port; None for `null` and for what no browser sends."""
+    try:
+        parts = urlsplit(text.lower())
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    is_bare = not (parts.path or parts.query or parts.fragment or "@" in parts.netloc)
+    return (parts.scheme, parts.hostname, port) if parts.hostname and port and is_bare else None
+
+
+def _is_same_place(origin: tuple[str, str, int], host: str) -> bool:
+    """Whether an Origin is the very host and port a request was sent to."""
+    scheme, name, port = origin
+    return _host_name(host) is not None and _origin(f"{scheme}://{host}") == (scheme, name, port)
+
+
+def _shown(header: str | None) -> str:
+    text = header or ""
+    return (text if text.isprintable() else repr(text))[:80]

@@ -1,0 +1,241 @@
+"""The config file and the environment, read into one checked value.
+
+Every problem of a file is reported at once, each with its path, its line and what would be right. After
+loading, tokens exist only as their sha256, so a config can be shown or logged without giving one away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.core import patterns
+from penstock.core.limits import Limits
+from penstock.core.policy import Policy, Retry
+from penstock.server import shape, yamltree
+from penstock.server.addresses import HostPort, parse_host_port, parse_port
+from penstock.server.contradictions import contradictions
+from penstock.server.sections import (
+    Auth,
+    Listen,
+    Logs,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+    Token,
+    Trigger,
+)
+
+__all__ = [
+    "Auth",
+    "Config",
+    "ConfigError",
+    "Limits",
+    "Listen",
+    "Logs",
+    "RetrySettings",
+    "StreamCaps",
+    "Streams",
+    "Token",
+    "Trigger",
+    "digest_of",
+    "load",
+    "policy_for",
+]
+
+LATER_SECTIONS = ("spaces", "relay", "pipeline", "console")
+"""Sections of later versions: known by name, so that the error does not suggest something else."""
+
+ENV_TOKEN_SCOPES = ("streams:*:*", "views:*:*")
+"""What a token of COURIER_TOKENS allows: everything but the administration of the server."""
+
+_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Config(Sections, frozen=True):
+    """The effective settings: defaults, then the file, then the environment."""
+
+    source: str | None = None
+    """The file they came from."""
+    notices: tuple[str, ...] = ()
+    """What the file asks for that this version accepts but does not do yet."""
+
+
+class ConfigError(Exception):
+    """The config cannot be used; holds every problem, not only the first."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def load(path: Path | None, env: Mapping[str, str]) -> Config:
+    """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
+    if path is None and env.get("COURIER_CONFIG"):
+        path = Path(env["COURIER_CONFIG"])
+    tree = yamltree.Tree() if path is None else yamltree.parse(_read(path))
+    problems = list(tree.problems)
+    document: dict[str, Any] = {}
+    if isinstance(tree.value, dict):
+        # A section whose lines are all commented out is as good as absent.
+        empty = {key for key in Sections.__struct_fields__ if tree.value.get(key) is None}
+        document = {key: value for key, value in tree.value.items() if key not in empty}
+    elif tree.value is not None:
+        problems.append(((), f"got {shape.shorten(tree.value)}, expected a mapping of sections"))
+
+    parts: dict[str, Any] = {}
+    for name, section in document.items():
+        if name in LATER_SECTIONS:
+            line = tree.lines[(name,)]
+            problems.append(((), f"section `{name}` is not supported by this version (line {line})"))
+        else:
+            parts[name] = _section(name, section, problems)
+    unread = [name for name, part in parts.items() if part is None]
+    _apply_env(parts, env, problems)
+    config = Config(
+        **{name: part for name, part in parts.items() if part is not None},
+        source=None if path is None else str(path),
+        notices=tuple(_notices(document)),
+    )
+    problems += contradictions(config, unread)
+    config, missing = _hide_tokens(config, env)
+    problems += missing
+    if problems:
+        raise ConfigError([_line(where, message, tree.lines) for where, message in problems])
+    return config
+
+
+def policy_for(config: Config, stream: str) -> Policy:
+    """How the named stream behaves: the settings of all streams, and what its closest pattern changes."""
+    caps = config.streams.per_stream_caps
+    pattern = patterns.best(caps, stream)
+    settings = config.streams if pattern is None else _overlaid(config.streams, caps[pattern])
+    retry = settings.retry
+    return Policy(
+        lease_us=settings.default_lease_ms * 1_000,
+        max_depth=settings.max_depth,
+        max_bytes=settings.max_bytes,
+        overflow=settings.overflow,
+        redelivery=settings.redelivery,
+        max_deliveries=settings.max_deliveries,
+        max_inflight=settings.max_inflight,
+        on_disconnect=settings.on_disconnect,
+        late_ack=settings.late_ack,
+        dedup_count=settings.dedup_window,
+        dedup_us=settings.dedup_window_ms * 1_000,
+        retry=None
+        if retry is None
+        else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+    )
+
+
+def digest_of(token: str) -> str:
+    """The sha256 of a token in hex; a text that already is `sha256:<hex>` gives that."""
+    if _SHA256.fullmatch(token):
+        return token.removeprefix("sha256:")
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _overlaid(streams: Streams, caps: StreamCaps) -> Streams:
+    given = {name: value for name, value in msgspec.structs.asdict(caps).items() if value is not UNSET}
+    return msgspec.structs.replace(streams, **given)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(4 * yamltree.TEXT_MAX + 1).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([f"cannot read `{path}`: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"`{path}` is not UTF-8 text"]) from error
+
+
+def _line(where: yamltree.Path, message: str, lines: Mapping[yamltree.Path, int]) -> str:
+    """One problem as one line, with the line of the nearest key that the file really has."""
+    if not where:
+        return message
+    known = [lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines]
+    return f"{yamltree.show(where)}: {message}" + (f" (line {known[0]})" if known else "")
+
+
+def _is_secret(path: yamltree.Path) -> bool:
+    """Whether a value at this path could be a token, even one that is in the wrong place."""
+    return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
+
+
+def _section(name: str, value: Any, problems: list[shape.Misfit]) -> Any:
+    """One section as its type, or None after adding what is wrong with it."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(Sections)}
+    if name not in fields:
+        problems.append(((name,), "unknown key" + shape.suggestion(name, list(fields))))
+        return None
+    found = list(shape.misfits(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
+    if found:
+        problems += found
+        return None
+    return msgspec.convert(value, fields[name])
+
+
+def _apply_env(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
+    """Let the environment have the last word on where to listen, and add its tokens."""
+    listen: Listen = parts.get("listen") or Listen()
+    bind, port = env.get("COURIER_BIND"), env.get("COURIER_HTTP_PORT")
+    try:
+        if bind or port:
+            address = parse_host_port(listen.http)
+            address = HostPort(bind or address.host, parse_port(port) if port else address.port)
+            parts["listen"] = msgspec.structs.replace(listen, http=str(parse_host_port(str(address))))
+    except ValueError as error:
+        problems.append(((), f"COURIER_BIND or COURIER_HTTP_PORT: {error}"))
+    texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
+    added = tuple(
+        Token(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
+        for number, text in enumerate(filter(None, texts), 1)
+    )
+    if added:
+        auth: Auth = parts.get("auth") or Auth()
+        parts["auth"] = msgspec.structs.replace(auth, tokens=auth.tokens + added)
+
+
+def _notices(document: Mapping[str, Any]) -> Iterator[str]:
+    if document.get("triggers"):
+        yield "`triggers` are checked but not run yet: they come with a later version"
+    if "journal" in document:
+        yield "`journal` is checked but not used yet: records are kept in memory and end with the process"
+
+
+def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:
+    """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
+    problems: list[shape.Misfit] = []
+    hidden: list[Token] = []
+    seen: dict[str, int] = {}
+    for index, token in enumerate(config.auth.tokens):
+        path: yamltree.Path = ("auth", "tokens", index, "token")
+        text = token.token
+        if text.startswith("env:"):
+            variable = text.removeprefix("env:")
+            text = env.get(variable, "")
+            if not text:
+                problems.append((path, f"the environment has no variable `{variable}`"))
+                continue
+        elif text.startswith("sha256:") and not _SHA256.fullmatch(text):
+            problems.append((path, "expected 64 lower case hexadecimal digits after `sha256:`"))
+            continue
+        if not re.fullmatch(r"[!-~]+", text) or not text.strip("*"):
+            problems.append((path, "expected printable ASCII without spaces, and more than asterisks"))
+            continue
+        digest = digest_of(text)
+        if digest in seen:
+            problems.append((path, f"is the same token as auth.tokens[{seen[digest]}]"))
+        seen.setdefault(digest, index)
+        hidden.append(msgspec.structs.replace(token, token=f"sha256:{digest}"))
+    auth = msgspec.structs.replace(config.auth, tokens=tuple(hidden))
+    return msgspec.structs.replace(config, auth=auth), problems

@@ -1,0 +1,168 @@
+"""The reference pages and the effective config, printed from the types so that they cannot drift."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, UNSET
+from msgspec.inspect import DictType, StructType, Type, UnionType, VarTupleType, type_info
+
+from penstock.core.errors import TABLE
+from penstock.server import shape, yamltree
+from penstock.server.config import LATER_SECTIONS, Config
+from penstock.server.sections import Sections
+
+MASK = "********"
+
+_CONFIG_HEAD = """\
+# Config file
+
+*Printed by `penstock config doc` from the types in `src/penstock/server/sections.py`; do not edit.*
+
+`penstock up --config FILE` reads one YAML file. Every key may be left out. An unknown key, a key given twice
+or a value of the wrong kind is an error that names its path and line, and all errors are shown at once;
+`penstock config check FILE` shows them without starting anything, `penstock config show` prints the effective values.
+Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) or `_us` (microseconds), sizes are bytes.
+
+| environment | does |
+| --- | --- |
+| `COURIER_CONFIG` | names the file when `--config` is not given |
+| `COURIER_BIND` | replaces the host of `listen.http` |
+| `COURIER_HTTP_PORT` | replaces its port |
+| `COURIER_TOKENS` | adds tokens, separated by commas, each for everything but administration |
+"""
+
+_SENTENCES = {
+    "triggers[]": "A rule that is tried on every new envelope. Rules are checked by this version, but not run yet.",
+    "limits": "Every bound of the server, with the reason for its default.",
+    "journal": "How records become durable. Checked by this version, but not used yet: records live in memory.",
+}
+
+_ERRORS_HEAD = """\
+# Errors
+
+*Printed from the table in `src/penstock/core/errors.py`; do not edit.*
+
+Every refusal has one of these codes, on every door. HTTP answers with the status and
+`{"error": {"code", "message", "status", "retryable", "hint"}}`, and where they apply `ref` (the envelope id or the
+field it is about) and `retryAfterMs`, which is also the `Retry-After` header, rounded up to seconds. On a WebSocket
+and on control lines the same object comes as an error frame; the connection stays open unless a close code is given.
+A refused request changed nothing. What is retryable may succeed later without a change.
+
+| code | status | close | retryable | meaning | hint |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def to_yaml(config: Config) -> str:
+    """The effective config as YAML that loads again, but for its tokens, which are masked."""
+    plain: dict[str, Any] = msgspec.to_builtins(config)
+    for name in ("source", "notices"):
+        del plain[name]
+    for token in plain["auth"]["tokens"]:
+        token["token"] = MASK
+    return yamltree.dump(plain)
+
+
+def reference() -> str:
+    """The reference of the config file, in Markdown."""
+    parts = [_CONFIG_HEAD]
+    for field in msgspec.structs.fields(Sections):
+        kind = type_info(field.type)
+        parts.append(_section(_step(field.encode_name, kind), kind, 2))
+    later = ", ".join(f"`{name}`" for name in LATER_SECTIONS)
+    parts.append(f"## Later sections\n\n{later}: known names that this version refuses.\n")
+    return "\n".join(parts)
+
+
+def error_reference() -> str:
+    """The reference of all error codes, in Markdown."""
+    rows = [
+        f"| `{kind.code}` | {kind.status} | {kind.close or ''} | {'yes' if kind.retryable else 'no'} "
+        f"| {kind.meaning} | {kind.hint} |\n"
+        for kind in TABLE.values()
+    ]
+    return _ERRORS_HEAD + "".join(rows)
+
+
+def field_docs(struct: type) -> dict[str, str]:
+    """The texts under the fields of a class, by field name."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                docs[name] = " ".join(doc.split())
+            case _:
+                pass
+    return docs
+
+
+def _section(path: str, kind: Type, level: int) -> str:
+    """One type as a heading, a sentence and a table, followed by the types of its fields."""
+    struct = _struct_in(kind)
+    assert struct is not None
+    docs = field_docs(struct.cls)
+    sentence = _SENTENCES.get(path) or (inspect.getdoc(struct.cls) or "").splitlines()[0]
+    lines = [f"{'#' * level} `{path}`", "", sentence, ""]
+    lines += ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    nested = []
+    for field in struct.fields:
+        meaning = docs.get(field.name, f"as `streams.{field.encode_name}`")
+        value = "a whole number of 1 or more" if path == "limits" else _value(field.type)
+        lines.append(f"| `{field.encode_name}` | {value} | {_default(field)} | {meaning} |")
+        if (inner := _struct_in(field.type)) is not None and not _is_repeated(path, inner):
+            nested.append(_section(f"{path}.{_step(field.encode_name, field.type)}", field.type, 3))
+    return "\n".join(lines) + "\n" + "".join("\n" + text for text in nested)
+
+
+def _value(kind: Type) -> str:
+    """The type column: structs have a table of their own."""
+    words = shape.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
+    if _struct_in(kind) is None:
+        return words
+    return words.replace("each entry a mapping", "see below").replace("a mapping", "see below")
+
+
+def _default(field: Any) -> str:
+    if field.required:
+        return "required"
+    value = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    if value in (NODEFAULT, UNSET, None) or isinstance(value, msgspec.Struct):
+        return ""
+    if isinstance(value, tuple | list | dict):
+        return "none" if not value else f"`{value}`"
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def _struct_in(kind: Type) -> StructType | None:
+    """The struct that a field holds, be it optional, in a list or by name."""
+    match kind:
+        case StructType():
+            return kind
+        case VarTupleType(item_type=inner) | DictType(value_type=inner):
+            return _struct_in(inner)
+        case UnionType(types=types):
+            return next((found for inner in types if (found := _struct_in(inner))), None)
+        case _:
+            return None
+
+
+def _step(name: str, kind: Type) -> str:
+    match kind:
+        case VarTupleType():
+            return f"{name}[]"
+        case DictType():
+            return f"{name}.<pattern>"
+        case _:
+            return name
+
+
+def _is_repeated(path: str, struct: StructType) -> bool:
+    """Whether the type has its table already: `retry` of a pattern is `retry` of all streams."""
+    return path.endswith("<pattern>") and struct.cls.__name__ == "RetrySettings"

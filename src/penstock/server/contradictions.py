@@ -1,0 +1,113 @@
+"""What no type can say of a config: values that exclude one another, or that have a grammar of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.core import scopes
+from penstock.core.limits import Limits
+from penstock.server.addresses import parse_control, parse_host_port
+from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams, Trigger
+from penstock.server.shape import Misfit, shorten
+from penstock.server.yamltree import Path
+
+ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+AGENT = re.compile(r"[^/:*\s]+")
+
+# The first of each pair has to fit into the second.
+_NESTED_LIMITS = (
+    ("lease_min_ms", "lease_max_ms"),
+    ("envelope_max", "frame_max"),
+    ("outbox_max", "outbox_hard_max"),
+)
+
+
+def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Misfit]:
+    """Every problem that is left in sections whose types fit.
+
+    A section that could not be read holds its defaults here, so nothing is compared with it.
+    """
+    if "limits" not in unread:
+        yield from _lease_problems(config.streams, config.limits)
+    yield from _stream_problems(config.streams)
+    yield from _trigger_problems(config.triggers)
+    yield from _auth_problems(config.auth)
+    yield from _listen_problems(config.listen)
+    limits = config.limits
+    for name, value in msgspec.structs.asdict(limits).items():
+        if value < 1:
+            yield ("limits", name), f"got `{value}`, expected 1 or more"
+    for low, high in _NESTED_LIMITS:
+        if getattr(limits, low) > getattr(limits, high):
+            message = f"`{getattr(limits, low)}` is more than `{high}`, which is {getattr(limits, high)}"
+            yield ("limits", low), message
+
+
+def _settings(streams: Streams) -> Iterator[tuple[Path, Streams | StreamCaps]]:
+    """The settings of all streams and those of each pattern, with their paths."""
+    yield ("streams",), streams
+    for pattern, caps in streams.per_stream_caps.items():
+        yield ("streams", "perStreamCaps", pattern), caps
+
+
+def _lease_problems(streams: Streams, limits: Limits) -> Iterator[Misfit]:
+    for path, settings in _settings(streams):
+        lease_ms = settings.default_lease_ms
+        if lease_ms is not UNSET and not limits.lease_min_ms <= lease_ms <= limits.lease_max_ms:
+            bounds = f"from {limits.lease_min_ms} to {limits.lease_max_ms}, the limits of a lease"
+            yield (*path, "defaultLeaseMs"), f"got `{lease_ms}`, expected a number {bounds}"
+
+
+def _stream_problems(streams: Streams) -> Iterator[Misfit]:
+    for pattern in streams.per_stream_caps:
+        if ":" in pattern or not pattern.isprintable():
+            message = "no stream is called this; a name holds no `:` and no control characters"
+            yield ("streams", "perStreamCaps", pattern), message
+    for path, settings in _settings(streams):
+        retry = settings.retry
+        if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
+            message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
+            yield (*path, "retry", "baseMs"), message
+
+
+def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:
+    seen: dict[str, int] = {}
+    for index, trigger in enumerate(triggers):
+        if trigger.id in seen:
+            yield ("triggers", index, "id"), f"`{trigger.id}` is also the id of triggers[{seen[trigger.id]}]"
+        seen.setdefault(trigger.id, index)
+        if all(value is UNSET for value in msgspec.structs.astuple(trigger.when)):
+            message = "is empty and would fire on every envelope; name at least one key"
+            yield ("triggers", index, "when"), message
+        for number, action in enumerate(trigger.do):
+            if ":" in action.to.replace("${", "") or not action.to.isprintable():
+                yield ("triggers", index, "do", number, "to"), f"no stream is called `{action.to}`"
+
+
+def _auth_problems(auth: Auth) -> Iterator[Misfit]:
+    if auth.tokens and auth.allow_anonymous:
+        yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
+    for index, token in enumerate(auth.tokens):
+        path = ("auth", "tokens", index)
+        if token.agent is not None and not AGENT.fullmatch(token.agent):
+            message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
+            yield (*path, "agent"), message
+        for number, text in enumerate(token.scopes):
+            if isinstance(problem := scopes.parse(text), str):
+                yield (*path, "scopes", number), problem
+
+
+def _listen_problems(listen: Listen) -> Iterator[Misfit]:
+    for name, parse in (("http", parse_host_port), ("control", parse_control)):
+        try:
+            parse(getattr(listen, name))
+        except ValueError as error:
+            yield ("listen", name), str(error)
+    for index, origin in enumerate(listen.origins):
+        if not ORIGIN.fullmatch(origin):
+            message = f"got {shorten(origin)}, expected e.g. `https://app.example.com`, without a path"
+            yield ("listen", "origins", index), message

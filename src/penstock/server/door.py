@@ -1,0 +1,167 @@
+"""The HTTP door: between the aiohttp listener and the API, it checks who comes in and opens sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
+from penstock.dialects.courier import subscribe
+from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession, error_message
+from penstock.server import logs
+from penstock.server.api import Api, Reply, Request, error_reply
+from penstock.server.auth import subprotocol
+from penstock.server.routes import Match, methods
+from penstock.server.runtime import Connection, Runtime
+from penstock.transports.http import Exchange, Plan
+from penstock.transports.outbox import SocketWire
+
+SMALL_BODY = 64 * 1024
+"""Bound on bodies of routes that take no envelopes."""
+
+
+class SubscribePlan(Plan):
+    """Opens a subscribe socket, or one that only says why it is refused."""
+
+    def __init__(
+        self, runtime: Runtime, principal: Principal, query: SubscribeQuery, refusal: Refusal | None, peer: str
+    ) -> None:
+        self.message_max = runtime.machine.limits.frame_max
+        self._runtime = runtime
+        self._principal = principal
+        self._query = query
+        self._refusal = refusal
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        session = SubscribeSession(self._runtime, self._query)
+        connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            wire.send([error_message(connection)])
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        session.open(self._runtime.scheduler.now())
+        self._runtime.touch(connection)
+        return connection
+
+
+class ControlPlan(Plan):
+    """Opens a WebSocket that carries Control v1 lines."""
+
+    merge = True
+
+    def __init__(self, runtime: Runtime, principal: Principal, peer: str) -> None:
+        self.message_max = runtime.machine.limits.frame_max
+        self._runtime = runtime
+        self._principal = principal
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        session = ControlSession(self._runtime, token_needed=False)
+        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            wire.send([error_message(connection)])
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        return connection
+
+
+class CourierDoor:
+    """Courier on the HTTP port."""
+
+    def __init__(self, api: Api, *, is_loopback_bind: bool) -> None:
+        self._api = api
+        self._runtime = api.runtime
+        self._is_loopback_bind = is_loopback_bind
+        self.body_max = api.runtime.machine.limits.frame_max
+        self._matches: dict[Exchange, tuple[Request, Match, Principal]] = {}
+
+    def admit(self, exchange: Exchange) -> Reply | None:
+        checked = self._check(exchange)
+        if isinstance(checked, Reply):
+            return checked
+        request, match, principal = checked
+        if match.route.upgrade:
+            hint = f"open `{request.path}` as a WebSocket"
+            return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
+        size = exchange.size
+        if size is not None and size > SMALL_BODY and match.route.name not in ("enqueue", "send"):
+            return self.too_large(exchange)
+        self._matches[exchange] = checked
+        return None
+
+    def _check(self, exchange: Exchange) -> tuple[Request, Match, Principal] | Reply:
+        pairs = exchange.query_pairs
+        query = dict(pairs)
+        request = Request(
+            exchange.method, exchange.path, query, exchange.headers, exchange.peer, self._is_loopback_bind
+        )
+        match = self._api.route(request)
+        if isinstance(match, Refusal):
+            reply = error_reply(match)
+            if match.code == "MethodNotAllowed":
+                reply.headers = {"Allow": ", ".join(methods(request.path))}
+            return reply
+        principal = self._api.identify(request, match)
+        if isinstance(principal, Refusal):
+            return error_reply(principal)
+        if len(query) != len(pairs):
+            return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
+        return request, match, principal
+
+    async def answer(self, exchange: Exchange) -> Reply:
+        request, match, principal = self._matches.pop(exchange)
+        request.body = exchange.body
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        cancel = self._api.handle(request, match, principal, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if cancel is not None:
+                cancel()
+            raise
+
+    def upgrade(self, exchange: Exchange) -> SubscribePlan | ControlPlan | Reply:
+        checked = self._check(exchange)
+        soft = dict(exchange.query_pairs).get("softAuth") == "1"
+        if isinstance(checked, Reply):
+            if not soft or checked.status not in (401, 403):
+                return checked
+            refusal = Refusal("Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted")
+            nobody = Principal("nobody", anonymous=True)
+            return SubscribePlan(self._runtime, nobody, SubscribeQuery(""), refusal, exchange.peer)
+        request, match, principal = checked
+        plan: SubscribePlan | ControlPlan
+        if match.route.name == "control":
+            plan = ControlPlan(self._runtime, principal, exchange.peer)
+        elif match.route.name == "subscribe":
+            query = self._api.query(request, SubscribeQuery)
+            if isinstance(query, Refusal):
+                return error_reply(query)
+            refused = subscribe.check(self._runtime, principal, query)
+            if refused is not None and not (soft and refused.status in (401, 403)):
+                return error_reply(refused)
+            plan = SubscribePlan(self._runtime, principal, query, refused, exchange.peer)
+        else:
+            return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
+        plan.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+        return plan
+
+    def too_large(self, exchange: Exchange) -> Reply:
+        self._matches.pop(exchange, None)
+        return error_reply(Refusal("TooLarge", f"the body is over the bound of {self.body_max} bytes"))
+
+    def failed(self, exchange: Exchange, error: BaseException) -> Reply:
+        self._matches.pop(exchange, None)
+        if isinstance(error, TimeoutError):
+            return error_reply(Refusal("Timeout", "the body did not arrive in time"))
+        if isinstance(error, ValueError) and exchange.is_upgrade:
+            return error_reply(Refusal("InvalidRequest", str(error)))
+        logs.error("http.failed", exc=error, path=exchange.path)
+        return error_reply(Refusal("Internal", "the request failed; the log says why"))

@@ -1,0 +1,120 @@
+"""The public surface as OpenAPI 3.1, printed from the route table and the types of the requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import TABLE
+from penstock.server.routes import ROUTES, Route
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "status", "retryable", "hint"],
+            "properties": {
+                "code": {"enum": sorted(TABLE)},
+                "message": {"type": "string"},
+                "status": {"type": "integer"},
+                "retryable": {"type": "boolean"},
+                "hint": {"type": "string"},
+                "ref": {"type": "string"},
+                "retryAfterMs": {"type": "integer"},
+            },
+        }
+    },
+}
+
+
+def document(version: str) -> bytes:
+    """The document, encoded once."""
+    kinds = [kind for route in ROUTES for kind in (route.body, route.query) if kind is not None]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    _describe_envelopes(schemas)
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Penstock",
+                "version": version,
+                "description": "A queue for envelopes with credits, leases and dead letters.",
+                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            },
+            "paths": paths,
+            "components": {
+                "schemas": {**schemas, "Error": _ERROR},
+                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{}, {"bearer": []}],
+        }
+    )
+
+
+_ENVELOPE = {
+    "type": "object",
+    "required": ["id", "ts", "type", "payload"],
+    "properties": {
+        "id": {"type": "string", "minLength": 1, "maxLength": 256},
+        "ts": {"type": "string", "format": "date-time"},
+        "from": {"type": "string"},
+        "type": {"type": "string", "minLength": 1, "maxLength": 256},
+        "corr": {"type": ["string", "null"]},
+        "schema": {"type": ["string", "null"]},
+        "version": {"type": ["integer", "null"]},
+        "refs": {"type": ["array", "null"], "items": {"type": "string"}},
+        "tags": {"type": ["array", "null"], "items": {"type": "string"}},
+        "headers": {
+            "type": ["object", "null"],
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+        },
+        "payload": {},
+    },
+}
+
+
+def _describe_envelopes(schemas: dict[str, Any]) -> None:
+    """An envelope is raw bytes to us; readers want to know what is in it."""
+    schemas["Envelope"] = _ENVELOPE
+    reference = {"$ref": "#/components/schemas/Envelope"}
+    enqueue = schemas["EnqueueRequest"]["properties"]
+    enqueue["envelope"] = reference
+    enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
+
+
+def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    problem = {
+        "description": "Refused",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    content_type = route.content_type.split(";")[0]
+    schema = {"type": "object"} if content_type == "application/json" else {"type": "string"}
+    answer = {"description": "Done", "content": {content_type: {"schema": schema}}}
+    responses: dict[str, Any] = {"101" if route.upgrade else "200": answer}
+    if route.upgrade:
+        responses["101"] = {"description": "Switching to WebSocket"}
+    for status in sorted({kind.status for kind in TABLE.values()}):
+        responses[str(status)] = problem
+    if route.name == "health":
+        responses = {"200": answer, "503": answer}
+    operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "responses": responses}
+    parameters = []
+    if "{" in route.path:
+        name = route.path.split("{")[1].split("}")[0]
+        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    query = schemas.get(route.query.__name__, {})
+    for name, shape in query.get("properties", {}).items():
+        required = name in query.get("required", [])
+        parameters.append({"name": name, "in": "query", "required": required, "schema": shape})
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        reference = {"$ref": f"#/components/schemas/{route.body.__name__}"}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    return operation

@@ -1,0 +1,128 @@
+"""GET /metrics: the counters of the queue for Prometheus, read at the moment of the scrape.
+
+The first `limits.metric_streams_max` streams have a label of their own, the rest is summed as `other`, so a
+stream per agent cannot drown the collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.core.instant import Now
+from penstock.core.scopes import Principal
+from penstock.server.runtime import Runtime
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OTHER = "other"
+
+_COUNTERS = {
+    "q.in": "Envelopes accepted",
+    "q.out": "Deliveries, redeliveries included",
+    "q.ack": "Envelopes acknowledged",
+    "q.nack": "Deliveries refused by their consumer",
+    "q.re": "Deliveries after the first",
+    "q.release": "Deliveries given back",
+    "q.timeout": "Leases that expired",
+    "q.dup": "Enqueues answered as duplicates",
+    "q.drop": "Envelopes dropped at a bound",
+    "q.dead": "Envelopes moved to the dead letters",
+    "q.purged": "Envelopes purged",
+    "q.moved": "Dead letters sent back",
+    "q.reject": "Enqueues refused at a bound",
+}
+_GAUGES = {
+    "q.depth": "Envelopes ready",
+    "q.if": "Envelopes in flight",
+    "q.delayed": "Envelopes waiting for their time",
+}
+_LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
+
+
+class Exporter:
+    """Renders the metrics of one runtime."""
+
+    def __init__(self, runtime: Runtime, log_dropped: Callable[[], int]) -> None:
+        self._runtime = runtime
+        self._log_dropped = log_dropped
+
+    def render(self, now: Now, principal: Principal) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(_Scrape(self._families(now, principal)))
+        return generate_latest(registry)
+
+    def _families(self, now: Now, principal: Principal) -> list[Metric]:
+        machine = self._runtime.machine
+        limit = machine.limits.metric_streams_max
+        sums: dict[str, dict[str, float]] = {}
+        latencies: dict[str, dict[str, float]] = {}
+        for name, channel in machine.channels.items():
+            if not principal.allows("read", name):
+                continue
+            label = name if len(sums) < limit else OTHER
+            into = sums.setdefault(label, dict.fromkeys([*_COUNTERS, *_GAUGES], 0))
+            for key, value in machine.metrics(now, channel).items():
+                into[key] += value
+            if label != OTHER:
+                stats = machine.stats(now, channel)
+                latencies[label] = {share: stats[key] for key, share in _LATENCIES.items()}
+        families: list[Metric] = []
+        for key, help_ in _COUNTERS.items():
+            counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
+            for label, values in sums.items():
+                counter.add_metric([label], values[key])
+            families.append(counter)
+        for key, help_ in _GAUGES.items():
+            gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
+            for label, values in sums.items():
+                gauge.add_metric([label], values[key])
+            families.append(gauge)
+        wait = GaugeMetricFamily(
+            "penstock_q_lat_ms", "Enqueue to first delivery, last minute", labels=["stream", "quantile"]
+        )
+        for label, shares in latencies.items():
+            for share, value in shares.items():
+                wait.add_metric([label, share], value)
+        families.append(wait)
+        return families + self._server(now)
+
+    def _server(self, now: Now) -> list[Metric]:
+        runtime, machine = self._runtime, self._runtime.machine
+        totals = machine.totals
+        gauges = {
+            "penstock_streams": ("Streams in memory", len(machine.channels)),
+            "penstock_streams_dormant": ("Streams unloaded", len(machine.dormant)),
+            "penstock_links": ("Connections", len(machine.links)),
+            "penstock_bytes": ("Bytes of envelopes held", machine.bytes),
+            "penstock_pending_bytes": ("Bytes waiting for their commit", machine.pending_bytes),
+            "penstock_dedup_ids": ("Settled ids remembered", machine.ids),
+            "penstock_uptime_seconds": ("Seconds since the start", runtime.health(now)["uptime"]),
+        }
+        counters = {
+            "penstock_records_refused": ("Envelopes the journal refused", totals.records_refused),
+            "penstock_settles_refused": ("Settles the journal refused", totals.settles_refused),
+            "penstock_observations_dropped": ("Observations dropped", totals.observations_dropped),
+            "penstock_dead_letters_blocked": ("Offers to a full dead-letter stream", totals.dead_blocked),
+            "penstock_dedup_evicted": ("Ids forgotten before their time", totals.dedup_evicted),
+            "penstock_streams_forgotten": ("Dormant streams forgotten", totals.dormant_forgotten),
+            "penstock_slow_peers_cut": ("Peers cut off for not reading", runtime.slow_cut),
+            "penstock_log_lines_dropped": ("Log lines dropped", self._log_dropped()),
+        }
+        families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
+        return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
+
+
+def _metric(key: str) -> str:
+    return "penstock_" + key.replace(".", "_")
+
+
+class _Scrape:
+    """One scrape's families, in the shape the library collects from."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

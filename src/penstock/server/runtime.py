@@ -1,0 +1,387 @@
+"""The runtime: one loop around the pure machine.
+
+Bytes go to a session, the session calls the machine, effects are applied in order, facts go to the journal, and what became
+durable goes out: one append and at most one write per connection per turn. It knows neither sockets nor clocks
+by name: the scheduler, the wires and the journal are given to it, so the simulator runs this very code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.core.effects import Deliver, Expire, Send
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.links import Link
+from penstock.core.queue import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.answers import Session
+from penstock.journal.port import Committed, Journal, Outcome
+
+SHARD = 0
+EPOCH = 0
+
+
+class Timer(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """The loop, as far as the runtime needs one."""
+
+    def now(self) -> Now: ...
+
+    def soon(self, call: Callable[[], None]) -> object:
+        """Call on the next turn."""
+
+    def at(self, us: int, call: Callable[[], None]) -> Timer:
+        """Call when the monotonic clock shows `us`."""
+
+
+class Wire(Protocol):
+    """One connection's way out. `transports.outbox` has the real ones."""
+
+    def send(self, messages: list[bytes]) -> None: ...
+
+    @property
+    def buffered(self) -> int: ...
+
+    def hold(self, on: bool) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+Log = Callable[..., None]
+"""`log(event, **fields)`."""
+
+
+class Connection:
+    """One peer: its session, its link in the machine, and its wire."""
+
+    __slots__ = ("_runtime", "closed", "held", "link", "opened_us", "peer", "session", "stuck", "wire")
+
+    def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
+        self._runtime = runtime
+        self.session = session
+        self.link = link
+        self.wire = wire
+        self.peer = peer
+        self.opened_us = 0
+        self.stuck = False
+        """The transport has more than it likes: nothing new is handed to it."""
+        self.held = False
+        """We do not read from the peer."""
+        self.closed = False
+
+    def received(self, data: bytes) -> None:
+        self._runtime.received(self, data)
+
+    def lost(self) -> None:
+        self._runtime.lost(self)
+
+    def congested(self, on: bool) -> None:
+        self._runtime.congested(self, on)
+
+
+class Runtime:
+    """A machine at work."""
+
+    def __init__(
+        self,
+        machine: QueueMachine,
+        journal: Journal,
+        scheduler: Scheduler,
+        *,
+        authenticate: Callable[[str | None], Principal | None],
+        version: str,
+        log: Log | None = None,
+        log_records: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.journal = journal
+        self.scheduler = scheduler
+        self.finished = 0
+        self.boot_id = machine.entropy(8).hex()
+        self._authenticate = authenticate
+        self._version = version
+        self._log = log
+        self._log_records = log_records
+        self._connections: dict[int, Connection] = {}
+        self._dirty: dict[Connection, None] = {}
+        self._waiting: dict[Session, None] = {}
+        self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
+        self._turning = False
+        self._timer: Timer | None = None
+        self._timer_us = 0
+        self._started = scheduler.now()
+        self._drained: Callable[[int], None] | None = None
+        self.slow_cut = 0
+        """Peers cut off because they did not read."""
+
+    # Connections
+
+    def open(self, session: Any, wire: Wire, principal: Principal, peer: str) -> Connection | Refusal:
+        """A peer has connected."""
+        link = self.machine.connect(principal, session)
+        if isinstance(link, Refusal):
+            return link
+        session.link = link
+        connection = Connection(self, session, link, wire, peer)
+        connection.opened_us = self.scheduler.now().us
+        self._connections[link.no] = connection
+        if self._log is not None:
+            self._log("conn.open", link=link.no, peer=peer, who=principal.name)
+        return connection
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Bytes from a peer."""
+        if connection.closed:
+            return
+        connection.session.receive(self.scheduler.now(), data)
+        self.touch(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """A peer is gone."""
+        link = connection.link
+        if self._connections.pop(link.no, None) is None:
+            return
+        connection.closed = True
+        self._waiting.pop(connection.session, None)
+        self._dirty.pop(connection, None)
+        now = self.scheduler.now()
+        self.machine.disconnect(now, link)
+        self.apply(now)
+        self._schedule()
+        if self._log is not None:
+            self._log(
+                "conn.close",
+                link=link.no,
+                peer=connection.peer,
+                who=link.principal.name,
+                durMs=(now.us - connection.opened_us) // 1000,
+            )
+
+    def congested(self, connection: Connection, on: bool) -> None:
+        """A transport's buffer is full, or has room again."""
+        connection.stuck = on
+        if not on and not connection.closed:
+            self.touch(connection)
+
+    def touch(self, connection: Connection) -> None:
+        """Something may have to be written to this peer."""
+        self._dirty[connection] = None
+        self._schedule()
+
+    # What sessions call
+
+    def authenticate(self, token: str | None) -> Principal | None:
+        return self._authenticate(token)
+
+    def wait(self, session: Session) -> None:
+        self._waiting[session] = None
+
+    def apply(self, now: Now) -> None:
+        """Carry out effects until none are left."""
+        machine = self.machine
+        while machine.effects:
+            for effect in machine.take_effects():
+                if isinstance(effect, Deliver):
+                    link = effect.consumer.link
+                    link.session.deliver(now, effect.consumer, effect.records)
+                elif isinstance(effect, Send):
+                    # One shard, one machine: the router's whole table.
+                    machine.sent(now, effect, machine.accept(now, effect))
+                    continue
+                else:
+                    assert isinstance(effect, Expire)
+                    link = effect.consumer.link
+                    link.session.expired(effect.consumer, effect.record, effect.lease_id)
+                connection = self._connections.get(link.no)
+                if connection is not None:
+                    self._dirty[connection] = None
+        self._schedule()
+
+    def health(self, now: Now) -> dict[str, Any]:
+        """What GET /health says."""
+        draining = self.machine.draining
+        return {
+            "ok": not draining,
+            "status": "draining" if draining else "ok",
+            "version": self._version,
+            "bootId": self.boot_id,
+            "features": ["courier", "control"],
+            "spaces": [],
+            "clients": len(self._connections),
+            "uptime": round((now.us - self._started.us) / 1_000_000, 3),
+        }
+
+    # Requests that are not connections
+
+    def when(self, gate: int, fresh: bool, call: Callable[[Refusal | None], None]) -> None:
+        """Call back when batch `gate` has its outcome."""
+        if gate <= self.finished:
+            call(None)
+            return
+        if gate == self.machine.gate:
+            self.machine.gated = True
+        self._gates.setdefault(gate, []).append((fresh, call))
+        self._schedule()
+
+    def flushed(self, call: Callable[[], None]) -> None:
+        """Call back when everything asked so far is durable, answered and handed to the wires."""
+
+        def later(refusal: Refusal | None) -> None:
+            self.scheduler.soon(call)
+
+        self.when(self.machine.gate, False, later)
+
+    # Turns
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self.scheduler.soon(self._turn)
+
+    def _turn(self) -> None:
+        """End of a turn: append what is new, write what is due, arm the timer."""
+        self._turning = False
+        batch = self.machine.take_batch()
+        if batch is not None:
+            facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
+            self.journal.append(SHARD, EPOCH, facts, self._done)
+        if self._dirty:
+            self._flush()
+        self._arm()
+        if self._drained is not None and not self.machine.proposed and self.machine.leased == 0:
+            self._end_drain()
+
+    def _flush(self) -> None:
+        dirty = self._dirty
+        self._dirty = {}
+        limits = self.machine.limits
+        for connection in dirty:
+            if connection.closed:
+                continue
+            session, wire = connection.session, connection.wire
+            if session.out:
+                out = session.out
+                session.out = []
+                wire.send(out)
+            if session.closing is not None:
+                connection.closed = True
+                wire.close(*session.closing)
+                continue
+            backlog = wire.buffered if connection.stuck else 0
+            if backlog > limits.outbox_hard_max:
+                self.slow_cut += 1
+                connection.closed = True
+                wire.abort()
+                if self._log is not None:
+                    self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
+                continue
+            hold = backlog > limits.outbox_max or len(session.answers) > limits.answers_max
+            if hold != connection.held:
+                connection.held = hold
+                wire.hold(hold)
+            if not connection.stuck:
+                link = connection.link
+                link.room = limits.outbox_max
+                if link.stalled:
+                    now = self.scheduler.now()
+                    self.machine.writable(now, link)
+                    self.apply(now)
+
+    def _done(self, outcome: Outcome) -> None:
+        """The journal has answered for the oldest batch."""
+        machine = self.machine
+        now = self.scheduler.now()
+        batch = machine.proposed[0]
+        fresh: Refusal | None = None
+        whole: Refusal | None = None
+        if isinstance(outcome, Committed):
+            machine.committed(now, outcome.first_offset, outcome.refused)
+            if outcome.refused is not None:
+                fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
+            if self._log is not None and self._log_records:
+                self._log_batch(batch.facts)
+        else:
+            machine.refused(now)
+            fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
+        if fresh is not None and self._log is not None:
+            self._log("journal.refused", reason=fresh.message, facts=len(batch.facts))
+        self.finished = batch.no
+        self.apply(now)
+        for session in list(self._waiting):
+            if not session.finished(batch.no, fresh, whole):
+                del self._waiting[session]
+            connection = self._connections.get(session.link.no)
+            if connection is not None:
+                self._dirty[connection] = None
+        for is_fresh, call in self._gates.pop(batch.no, ()):
+            call(fresh if is_fresh else whole)
+        # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
+        if not self._turning:
+            self._turn()
+
+    def _log_batch(self, facts: list[Any]) -> None:
+        assert self._log is not None
+        for fact in facts:
+            event = getattr(fact, "event", "enqueue")
+            record = getattr(fact, "record", fact)
+            self._log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)
+
+    # Time
+
+    def _arm(self) -> None:
+        deadline_us = self.machine.next_deadline()
+        if deadline_us is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        if self._timer is not None:
+            # A timer that fires too early finds nothing and arms again: cheaper than moving it at every lease.
+            if self._timer_us <= deadline_us:
+                return
+            self._timer.cancel()
+        self._timer_us = deadline_us
+        self._timer = self.scheduler.at(deadline_us, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self.scheduler.now()
+        self.machine.wake(now)
+        self.apply(now)
+        self._schedule()
+
+    # The end
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        """Stop taking work, wait for leases to settle, then close every connection.
+
+        `drained` is called once, with the number of leases given up.
+        """
+        now = self.scheduler.now()
+        self._drained = drained
+        self.machine.drain(now)
+        self.apply(now)
+        self.scheduler.at(now.us + self.machine.limits.drain_ms * 1000, self._end_drain)
+        self._schedule()
+
+    def _end_drain(self) -> None:
+        drained = self._drained
+        if drained is None:
+            return
+        self._drained = None
+        abandoned = self.machine.leased
+        refusal = Refusal("Draining", "the server is shutting down")
+        for connection in self._connections.values():
+            connection.session.drain(refusal)
+            self._dirty[connection] = None
+        self._flush()
+        drained(abandoned)

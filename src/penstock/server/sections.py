@@ -1,0 +1,216 @@
+"""The sections of the config file, as types: the schema, the defaults and the reference in one place.
+
+A text under a field becomes its line in `docs/reference/config.md`, so write it for the operator.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.core.limits import MIB, Limits
+
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
+Scalar: TypeAlias = str | int | float | bool
+
+Overflow: TypeAlias = Literal["reject", "drop-oldest"]
+Redelivery: TypeAlias = Literal["tail", "head"]
+OnDisconnect: TypeAlias = Literal["release", "hold"]
+LateAck: TypeAlias = Literal["reject", "accept"]
+
+
+class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Back-off before an envelope that failed is delivered again."""
+
+    base_ms: Positive = 1_000
+    """Delay after the first failure."""
+    factor: Annotated[float, Meta(ge=1.0, le=1_000.0)] = 2.0
+    """Each further failure multiplies the delay by this."""
+    max_ms: Positive = 60_000
+    """Longest delay."""
+    jitter: Share = 0.2
+    """Share of the delay that is drawn at random, so that failures do not return together."""
+
+
+class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Settings of the streams one pattern covers; a key that is left out keeps the value of `streams`."""
+
+    default_lease_ms: Positive | UnsetType = UNSET
+    max_depth: Positive | UnsetType = UNSET
+    max_bytes: Positive | UnsetType = UNSET
+    overflow: Overflow | UnsetType = UNSET
+    redelivery: Redelivery | UnsetType = UNSET
+    max_deliveries: Count | UnsetType = UNSET
+    max_inflight: Count | UnsetType = UNSET
+    on_disconnect: OnDisconnect | UnsetType = UNSET
+    late_ack: LateAck | UnsetType = UNSET
+    dedup_window: Positive | UnsetType = UNSET
+    dedup_window_ms: Positive | UnsetType = UNSET
+    retry: RetrySettings | UnsetType | None = UNSET
+
+
+class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How streams behave."""
+
+    default_lease_ms: Positive = 30_000
+    """How long a consumer holds an envelope when it does not ask for a time of its own."""
+    max_depth: Positive = 100_000
+    """Envelopes of one stream: waiting, delayed and leased together."""
+    max_bytes: Positive = 256 * MIB
+    """Bytes of those envelopes."""
+    overflow: Overflow = "reject"
+    """At a bound: refuse the new envelope, or drop the oldest one that nobody holds."""
+    redelivery: Redelivery = "tail"
+    """Where an envelope goes that was nacked or whose lease expired."""
+    max_deliveries: Count = 0
+    """Failed deliveries before an envelope moves to `dlq/<stream>`; 0 means never."""
+    max_inflight: Count = 0
+    """Leases of one stream at once; 0 means no bound, 1 means strictly one after the other."""
+    on_disconnect: OnDisconnect = "release"
+    """What happens to the leases of a subscription that disconnects: back at once, or held to their end."""
+    late_ack: LateAck = "reject"
+    """Whether an ack counts after the lease expired, while the envelope still waits."""
+    auto_create: bool = True
+    """Whether an enqueue or a subscribe creates its stream; otherwise it is answered with 404."""
+    assign_id: bool = False
+    """Whether an envelope without an `id` is given one; otherwise it is refused."""
+    dedup_window: Positive = 10_000
+    """Settled ids that a stream remembers to recognise duplicates."""
+    dedup_window_ms: Positive = 600_000
+    """How long it remembers them."""
+    retry: RetrySettings | None = None
+    """Back-off after a nack without a delay; left out, the envelope returns at once."""
+    per_stream_caps: dict[Text, StreamCaps] = {}
+    """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
+    An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
+
+
+class When(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from", "tags_any": "tagsAny"}
+):
+    """What an envelope must look like; every key that is given must fit, and at least one is."""
+
+    to: Texts | UnsetType = UNSET
+    """Stream; `*` is any run of characters; in a list one has to fit."""
+    from_: Texts | UnsetType = UNSET
+    """Sender, likewise."""
+    type: Texts | UnsetType = UNSET
+    """Type, likewise."""
+    tags: Texts | UnsetType = UNSET
+    """Tags that must all be there."""
+    tags_any: Texts | UnsetType = UNSET
+    """Tags of which one must be there."""
+    headers: dict[str, Scalar] | UnsetType = UNSET
+    """Headers that must have these values."""
+
+
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a trigger does."""
+
+    action: Literal["notify"]
+    """Send a new envelope."""
+    to: Text
+    """Stream it goes to; may hold `${env.<path>}`."""
+    type: Text | UnsetType = UNSET
+    """Type of the new envelope."""
+    payload: Any = None
+    """Payload of the new envelope; texts in it may hold `${env.<path>}`."""
+
+
+class TriggerLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How often a trigger fires."""
+
+    cooldown_ms: Count = 0
+    """After it fired, further matches within this time are suppressed and counted."""
+    cooldown_key: Text | UnsetType = UNSET
+    """Template of what the cooldown is counted by, e.g. `${env.from}`; left out, the rule as a whole."""
+    trailing: bool = False
+    """Whether one summary follows at the end of a cooldown that suppressed something."""
+
+
+class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule that is tried on every new envelope."""
+
+    id: Text
+    """Name of the rule; no two share one."""
+    when: When
+    """What it waits for."""
+    do: Annotated[tuple[Action, ...], Meta(min_length=1)]
+    """What it does then, in this order."""
+    limits: TriggerLimits = TriggerLimits()
+    """How often."""
+
+
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One token and what it allows."""
+
+    token: Text
+    """The token itself, `sha256:<hex>` of it, or `env:NAME` to take it from the environment."""
+    scopes: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    """`streams:<pattern>:<verb>` (enqueue, subscribe, read, admin, `*`), `views:<pattern>:<verb>`, `admin:*`."""
+    name: Text | None = None
+    """How logs call its holder; left out, the agent or a number."""
+    agent: Text | None = None
+    """The agent its holder speaks for: `from` is then filled and verified."""
+
+
+class Auth(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Who may come in."""
+
+    tokens: tuple[Token, ...] = ()
+    """With tokens here, everybody needs one; without, peers on this machine may use the Courier verbs."""
+    allow_anonymous: bool = False
+    """Serve peers without a token from other machines too. Anyone who reaches the port may then read and write."""
+    query_token: bool = False
+    """Accept `?access_token=`; such tokens end up in the logs of proxies."""
+
+
+class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the doors are."""
+
+    http: str = "localhost:8787"
+    """HTTP and WebSocket: `HOST:PORT`; `localhost` means 127.0.0.1 and ::1, port 0 a free one."""
+    control: str = "127.0.0.1:9787"
+    """Control v1 lines: `HOST:PORT`, `unix:PATH` or `off`."""
+    origins: tuple[str, ...] = ()
+    """Web pages from elsewhere that may connect, e.g. `https://app.example.com`."""
+
+
+class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How records become durable."""
+
+    sync: Literal["commit", "interval", "off"] = "commit"
+    """When the disk is synced: at every group commit, now and then, or by the system alone."""
+    linger_us: Count = 200
+    """How long a record may wait for company before its commit."""
+
+
+class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server says about itself."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important event that is written."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """JSON lines, short text, or text on a terminal and JSON elsewhere."""
+    payload: bool = False
+    """Whether events may carry payloads."""
+    file: Text | None = None
+    """A file to append to instead of standard error."""
+
+
+class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    streams: Streams = Streams()
+    triggers: tuple[Trigger, ...] = ()
+    auth: Auth = Auth()
+    listen: Listen = Listen()
+    limits: Limits = Limits()
+    journal: Journal = Journal()
+    logs: Logs = Logs()

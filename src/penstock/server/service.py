@@ -1,0 +1,183 @@
+"""The server put together from its config: machine, journal, doors, and the files that tell where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.policy import Policy
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.control import ControlSession
+from penstock.journal.memory import MemoryJournal
+from penstock.server import logs
+from penstock.server.addresses import HostPort, is_loopback, parse_control, parse_host_port
+from penstock.server.api import Api
+from penstock.server.auth import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
+from penstock.server.config import Config, policy_for
+from penstock.server.door import CourierDoor
+from penstock.server.machine import make_machine
+from penstock.server.runtime import Connection, Runtime
+from penstock.server.schedulers import LoopScheduler
+from penstock.transports.http import HttpListener
+from penstock.transports.lines import listen_tcp, listen_unix
+from penstock.transports.outbox import Wire
+
+POLICY_CACHE_MAX = 100_000
+"""Policies remembered by stream name; then the cache starts over."""
+
+
+def version() -> str:
+    try:
+        return installed_version("penstock")
+    except PackageNotFoundError:
+        return "0.1.0"
+
+
+def policies(config: Config) -> Callable[[str], Policy]:
+    """The policy of a stream, remembered by name."""
+    known: dict[str, Policy] = {}
+
+    def find(name: str) -> Policy:
+        policy = known.get(name)
+        if policy is None:
+            if len(known) >= POLICY_CACHE_MAX:
+                known.clear()
+            policy = known[name] = policy_for(config, name)
+        return policy
+
+    return find
+
+
+class Endpoints(msgspec.Struct, omit_defaults=True):
+    """What `run/endpoints.json` says."""
+
+    pid: int
+    version: str
+    http: str
+    control: str | None = None
+    pub: str | None = None
+    pull: str | None = None
+    console: str | None = None
+
+
+class Service:
+    """A running Penstock."""
+
+    def __init__(self, config: Config, data: Path | None, log_dropped: Callable[[], int]) -> None:
+        self._config = config
+        loop = asyncio.get_running_loop()
+        self.scheduler = LoopScheduler(loop)
+        machine = make_machine(
+            config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
+        )
+        self.run_dir = (data / "run") if data is not None else Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tokens = TokenStore(config.auth, write_operator_token(self.run_dir / "operator.token"))
+        self.guard = Guard(config)
+        self.runtime = Runtime(
+            machine,
+            MemoryJournal(self.scheduler.soon),
+            self.scheduler,
+            authenticate=self.tokens.resolve,
+            version=version(),
+            log=logs.event,
+            log_records=config.logs.level == "debug",
+        )
+        self._log_dropped = log_dropped
+        self._http: HttpListener | None = None
+        self._control: asyncio.Server | None = None
+        self.endpoints: Endpoints | None = None
+
+    async def start(self) -> Endpoints:
+        """Open every door, then say where they are."""
+        config = self._config
+        address = parse_host_port(config.listen.http)
+        start_check(config, address.hosts, config.listen.control)
+        api = Api(
+            self.runtime,
+            self.tokens,
+            self.guard,
+            assign_id=config.streams.assign_id,
+            query_token=config.auth.query_token,
+            version=version(),
+            log_dropped=self._log_dropped,
+        )
+        door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
+        self._http = HttpListener(door)
+        port = await self._http.start(address.hosts, address.port)
+        control = await self._start_control()
+        url = f"http://{HostPort(address.host, port)}"
+        self.endpoints = Endpoints(os.getpid(), version(), url, control)
+        self._write_endpoints(self.endpoints)
+        # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
+        gc.collect()
+        gc.freeze()
+        return self.endpoints
+
+    async def _start_control(self) -> str | None:
+        address = parse_control(self._config.listen.control)
+        if address is None:
+            return None
+        if isinstance(address, HostPort):
+            local = is_loopback(address.host)
+            self._control = await listen_tcp(
+                address.host, address.port, lambda wire, peer: self._accept(wire, peer, local)
+            )
+            port = self._control.sockets[0].getsockname()[1]
+            return f"tcp://{HostPort(address.host, port)}"
+        address.parent.mkdir(parents=True, exist_ok=True)
+        self._control = await listen_unix(address, lambda wire, _: self._accept(wire, UNIX_PEER, True))
+        return f"unix:{address.absolute()}"
+
+    def _accept(self, wire: Wire, peer: str, local_bind: bool) -> Connection | None:
+        """A control connection: anonymous where that is allowed, else waiting for a token."""
+        principal = self.tokens.resolve(None)
+        if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
+            principal = None
+        return self.open_control(wire, principal, peer)
+
+    def open_control(self, wire: Wire, principal: Principal | None, peer: str) -> Connection | None:
+        runtime = self.runtime
+        session = ControlSession(runtime, token_needed=principal is None)
+        connection = runtime.open(session, wire, principal or Principal("nobody", anonymous=True), peer)
+        if isinstance(connection, Refusal):
+            logs.warning("conn.refused", peer=peer, reason=connection.message)
+            return None
+        if principal is None:
+            deadline_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
+            runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection, session))
+        return connection
+
+    def _expect_hello(self, connection: Connection, session: ControlSession) -> None:
+        if session.token_needed and not connection.closed:
+            connection.wire.abort()
+
+    def _write_endpoints(self, endpoints: Endpoints) -> None:
+        path = self.run_dir / "endpoints.json"
+        draft = path.with_suffix(".json.tmp")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(endpoints)) + b"\n")
+        draft.replace(path)
+
+    async def drain(self) -> int:
+        """Stop taking work, let leases settle, close everything; returns the leases given up."""
+        if self._control is not None:
+            self._control.close()
+        loop = asyncio.get_running_loop()
+        drained: asyncio.Future[int] = loop.create_future()
+        self.runtime.drain(drained.set_result)
+        abandoned = await drained
+        if self._http is not None:
+            await self._http.stop(1.0)
+        self.runtime.journal.close()
+        (self.run_dir / "endpoints.json").unlink(missing_ok=True)
+        return abandoned

@@ -1,0 +1,60 @@
+"""`penstock stdio`: Control v1 on stdin and stdout, a queue inside another program's process tree.
+
+Exits when stdin ends, after writing what is still to be answered. Logs go to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import ANONYMOUS
+from penstock.dialects.courier.control import ControlSession
+from penstock.journal.memory import MemoryJournal
+from penstock.server import logs
+from penstock.server.config import Config, load
+from penstock.server.machine import make_machine
+from penstock.server.runtime import Connection, Runtime
+from penstock.server.schedulers import LoopScheduler
+from penstock.server.service import policies, version
+from penstock.transports.lines import open_stdio
+from penstock.transports.outbox import Wire
+
+
+def main(config_path: Path | None = None) -> int:
+    """Serve one client on stdin and stdout."""
+    config = load(config_path, os.environ)
+    writer = logs.setup(config.logs)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_run(config))
+    finally:
+        writer.close()
+    return 0
+
+
+async def _run(config: Config) -> None:
+    loop = asyncio.get_running_loop()
+    scheduler = LoopScheduler(loop)
+    machine = make_machine(
+        config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
+    )
+    runtime = Runtime(
+        machine, MemoryJournal(scheduler.soon), scheduler, authenticate=lambda _: ANONYMOUS, version=version()
+    )
+
+    def accept(wire: Wire, peer: str) -> Connection | None:
+        connection = runtime.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")
+        return None if isinstance(connection, Refusal) else connection
+
+    ended, output = await open_stdio(accept)
+    await ended.wait()
+    flushed = asyncio.Event()
+    runtime.flushed(flushed.set)
+    await flushed.wait()
+    output.close()
+    await output.closed.wait()

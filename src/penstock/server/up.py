@@ -1,0 +1,123 @@
+"""`penstock up`: run the server until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.server import logs
+from penstock.server.config import Config, ConfigError, load
+from penstock.server.service import Service, version
+
+if TYPE_CHECKING:
+    from penstock.server.logs import Writer
+
+EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
+
+
+class Options(msgspec.Struct):
+    """The flags of `penstock up`; what is None comes from the config."""
+
+    config: Path | None = None
+    data: str | None = None
+    http: str | None = None
+    control: str | None = None
+    log_level: str | None = None
+    as_json: bool = False
+
+
+def configure(options: Options, env: Mapping[str, str]) -> Config:
+    """The config of the file and the environment, with the flags over it."""
+    config = load(options.config, env)
+    listen = config.listen
+    if options.http is not None:
+        listen = msgspec.structs.replace(listen, http=options.http)
+    if options.control is not None:
+        listen = msgspec.structs.replace(listen, control=options.control)
+    log = config.logs
+    if options.log_level is not None:
+        log = msgspec.structs.replace(log, level=options.log_level)
+    return msgspec.structs.replace(config, listen=listen, logs=log)
+
+
+def main(options: Options) -> int:
+    """Run until a signal; the exit code says how it went."""
+    try:
+        config = configure(options, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    data = None if options.data == "none" else Path(options.data or "penstock-data").absolute()
+    writer = logs.setup(config.logs)
+    try:
+        import uvloop
+
+        runner = uvloop.run
+    except ImportError:
+        runner = asyncio.run  # type: ignore[assignment]
+    try:
+        return runner(_run(config, data, writer, as_json=options.as_json))
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    except OSError as error:
+        print(f"error: {error}\nhint: {_cure(error)}", file=sys.stderr)
+        return EXIT_ERROR
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    finally:
+        writer.close()
+
+
+def _cure(error: OSError) -> str:
+    match error.errno:
+        case 98 | 48:
+            return "another program listens there; choose another port, e.g. `--http localhost:0`"
+        case 13 | 1:
+            return "choose a directory or port that you may use"
+        case 28:
+            return "the disk is full"
+        case _:
+            return "`penstock doctor` checks the machine"
+
+
+async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bool) -> int:
+    service = Service(config, data, lambda: writer.dropped)
+    endpoints = await service.start()
+    for notice in config.notices:
+        logs.warning("config.notice", note=notice)
+    if as_json:
+        print(msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(), flush=True)
+    else:
+        print(f"penstock {version()} is up", flush=True)
+        print(f"  http     {endpoints.http}", flush=True)
+        print(f"  control  {endpoints.control or 'off'}", flush=True)
+        print("  journal  memory: envelopes do not survive a restart", flush=True)
+        print(f"  run      {service.run_dir}", flush=True)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        if stopping.is_set():
+            logs.event("server.exit", signal=name, note="a second signal: exit at once")
+            writer.close()
+            os._exit(EXIT_ERROR)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    await stopping.wait()
+    logs.event("server.drain", leased=service.runtime.machine.leased)
+    abandoned = await service.drain()
+    logs.event("server.stop", abandoned=abandoned)
+    return EXIT_OK

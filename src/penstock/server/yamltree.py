@@ -1,0 +1,164 @@
+"""YAML text as plain values that remember their lines.
+
+A strict YAML: one document, no duplicate keys, no tags, no merge keys, and only `true` and `false` are
+booleans, because `sync: off` and `country: no` are texts to everyone but YAML 1.1. Values come out as dict, list,
+str, int, float, bool and None. Size, depth and aliases are bounded, so no file can exhaust the memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+import yaml
+
+TEXT_MAX = 1024 * 1024
+NODES_MAX = 100_000
+DEPTH_MAX = 32
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_TAG = "tag:yaml.org,2002:"
+TOO_MUCH = f"the file has more than {NODES_MAX} values, or is nested deeper than {DEPTH_MAX} levels"
+
+
+class _TooMuchError(Exception):
+    """Further values would not fit the bounds."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes; which plain texts are numbers and booleans is decided below, not by YAML 1.1."""
+
+
+_PLAIN = {
+    "bool": (re.compile(r"true|false", re.IGNORECASE), "tTfF"),
+    "int": (re.compile(r"[-+]?(0|[1-9](_?[0-9]){0,17}|0x[0-9a-fA-F]{1,16}|0o[0-7]{1,20})"), "-+0123456789"),
+    "float": (
+        re.compile(r"[-+]?[0-9]{1,17}(\.[0-9]{0,17}([eE][-+]?[0-9]{1,2})?|[eE][-+]?[0-9]{1,2})"),
+        "-+0123456789",
+    ),
+    "null": (re.compile(r"~|null|", re.IGNORECASE), ["~", "n", "N", ""]),
+    "merge": (re.compile(r"<<"), "<"),
+}
+_Loader.yaml_implicit_resolvers = {}
+for _name, (_pattern, _first) in _PLAIN.items():
+    _Loader.add_implicit_resolver(
+        _TAG + _name, re.compile(rf"(?:{_pattern.pattern})$", _pattern.flags), list(_first)
+    )
+
+
+class Tree(msgspec.Struct):
+    """What a text holds, where, and what is wrong with it."""
+
+    value: Any = None
+    lines: dict[Path, int] = {}
+    problems: list[tuple[Path, str]] = []
+
+
+def parse(text: str) -> Tree:
+    """Read a text; problems are collected, never raised."""
+    tree = Tree()
+    if len(text) > TEXT_MAX:
+        tree.problems.append(((), f"the file has {len(text)} characters, at most {TEXT_MAX} are read"))
+        return tree
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        # Only the problem, not the lines around it: they may hold a token.
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1})" if mark else ""
+        tree.problems.append(((), f"not valid YAML: {error.problem or error.context}{where}"))
+    except yaml.YAMLError as error:
+        tree.problems.append(((), f"not valid YAML: {str(error).splitlines()[0]}"))
+    except RecursionError:
+        tree.problems.append(((), TOO_MUCH))
+    else:
+        try:
+            tree.value = None if node is None else _Builder(tree).build(node, ())
+        except _TooMuchError:
+            tree.problems.append(((), TOO_MUCH))
+    return tree
+
+
+def dump(value: Any) -> str:
+    """Plain values as YAML that `parse` reads back."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def show(path: Path) -> str:
+    """A path as people write it: `auth.tokens[0].scopes`, `perStreamCaps["agents/*"]`."""
+    return "".join(_parts(path))
+
+
+def _parts(path: Path) -> Iterator[str]:
+    for index, part in enumerate(path):
+        if isinstance(part, int):
+            yield f"[{part}]"
+        elif not re.fullmatch(r"[\w-]+", part):
+            yield f'["{part}"]' if part.isprintable() else f"[{part!r}]"
+        else:
+            yield f".{part}" if index else part
+
+
+class _Builder:
+    """Turns nodes into values. Aliases are expanded, so the bound on nodes also stops a bomb of them."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._nodes_left = NODES_MAX
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        self._tree.lines[path] = node.start_mark.line + 1
+        self._nodes_left -= 1
+        if self._nodes_left < 0 or len(path) > DEPTH_MAX:
+            raise _TooMuchError
+        match node:
+            case yaml.MappingNode() if node.tag == _TAG + "map":
+                return self._mapping(node, path)
+            case yaml.SequenceNode() if node.tag == _TAG + "seq":
+                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+            case yaml.ScalarNode():
+                return self._scalar(node, path)
+            case _:
+                return self._problem(path, f"the tag `{node.tag}` is not read here")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._problem(path, "a key must be a plain text")
+                continue
+            key = key_node.value
+            line = key_node.start_mark.line + 1
+            if key_node.tag == _TAG + "merge":
+                self._problem(path, f"merge keys (`<<`, line {line}) are not read; repeat the keys")
+            elif key in built:
+                self._problem((*path, key), f"given twice, again in line {line}")
+            else:
+                built[key] = self.build(value_node, (*path, key))
+                self._tree.lines[*path, key] = line
+        return built
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        text: str = node.value
+        name = node.tag.removeprefix(_TAG)
+        if name in ("str", "merge"):
+            return text
+        # An explicit `!!int` may stand before any text; then it has to look like one too.
+        if name not in _PLAIN or not _PLAIN[name][0].fullmatch(text):
+            return self._problem(path, f"the tag `{node.tag}` is not read here")
+        match name:
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return int(text, 0)
+            case "float":
+                return float(text)
+            case _:
+                return None
+
+    def _problem(self, path: Path, message: str) -> None:
+        self._tree.problems.append((path, message))

@@ -1,0 +1,233 @@
+"""HTTP and WebSocket on one port, with aiohttp: reads requests whole, carries replies, upgrades sockets.
+
+What a request means is the `Door`'s business; every aiohttp name of the server is in this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from aiohttp import WSMsgType, web
+from aiohttp.web_protocol import RequestHandler
+
+from penstock.transports.outbox import Endpoint, SocketWire
+
+BODY_TIMEOUT_S = 30.0
+"""A body that takes longer is given up: one slow peer must not hold memory for long."""
+KEEPALIVE_S = 75.0
+
+
+class Plan(ABC):
+    """How an upgrade goes on."""
+
+    merge = False
+    """Whether the messages of a turn may share a frame."""
+    subprotocol: str | None = None
+    message_max: int
+
+    @abstractmethod
+    def open(self, wire: SocketWire) -> Endpoint | None:
+        """The socket is open: make its endpoint, or close it through the wire."""
+
+
+class Answer(Protocol):
+    """What a request is answered with."""
+
+    status: int
+    body: bytes
+    content_type: str
+    headers: dict[str, str]
+
+
+class Exchange:
+    """One request as the door sees it."""
+
+    __slots__ = ("_request", "body", "headers", "is_upgrade", "method", "path", "peer", "size")
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self.method = request.method
+        self.path = request.path
+        self.headers: Mapping[str, str] = request.headers
+        self.peer = request.remote or ""
+        self.size = request.content_length
+        self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
+        self.body = b""
+
+    @property
+    def query_pairs(self) -> list[tuple[str, str]]:
+        return list(self._request.query.items())
+
+
+class Door(Protocol):
+    """Answers requests. `answer` is called with the body read, `admit` before it."""
+
+    body_max: int
+
+    def admit(self, exchange: Exchange) -> Answer | None:
+        """Refuse before the body is read, or None."""
+
+    async def answer(self, exchange: Exchange) -> Answer:
+        """The answer to a plain request."""
+
+    def upgrade(self, exchange: Exchange) -> Plan | Answer:
+        """How to go on with a WebSocket, or why not."""
+
+    def too_large(self, exchange: Exchange) -> Answer:
+        """The answer to a body over the bound."""
+
+    def failed(self, exchange: Exchange, error: BaseException) -> Answer:
+        """The answer when we failed."""
+
+
+class _Handler(RequestHandler):
+    """aiohttp's protocol, which also tells an upgraded endpoint about back-pressure."""
+
+    endpoint: Endpoint | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.endpoint is not None:
+            self.endpoint.congested(True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.endpoint is not None:
+            self.endpoint.congested(False)
+
+
+class _Server(web.Server):
+    def __call__(self) -> RequestHandler:
+        return _Handler(self, loop=self._loop, **self._kwargs)
+
+
+class HttpListener:
+    """The HTTP port of one door."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._server: _Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._closers: dict[asyncio.Task[Any], None] = {}
+
+    async def start(self, hosts: tuple[str, ...], port: int) -> int:
+        """Listen on every host, on one port; returns it."""
+        loop = asyncio.get_running_loop()
+        self._server = _Server(
+            self._handle,
+            request_factory=self._make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            loop=loop,
+        )
+        for host in hosts:
+            try:
+                listener = await loop.create_server(self._server, host, port, backlog=1024)
+            except OSError:
+                if not self._listeners:
+                    raise
+                continue  # no IPv6 on this machine: one address is enough
+            self._listeners.append(listener)
+            port = listener.sockets[0].getsockname()[1]
+        return port
+
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Close what is left."""
+        self.stop_listening()
+        if self._server is not None:
+            await self._server.shutdown(timeout_s)
+
+    def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        limit = self._door.body_max
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        exchange = Exchange(request)
+        try:
+            if exchange.is_upgrade:
+                return await self._upgrade(request, exchange)
+            early = self._door.admit(exchange)
+            if early is not None:
+                return self._refuse_body(request, early)
+            if request.can_read_body:
+                if exchange.size is not None and exchange.size > self._door.body_max:
+                    return self._refuse_body(request, self._door.too_large(exchange))
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    exchange.body = await request.read()
+            return _response(await self._door.answer(exchange))
+        except web.HTTPRequestEntityTooLarge:
+            return self._refuse_body(request, self._door.too_large(exchange))
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            return _response(self._door.failed(exchange, error))
+
+    def _refuse_body(self, request: web.BaseRequest, answer: Answer) -> web.Response:
+        response = _response(answer)
+        if request.can_read_body and not request.content.is_eof():
+            response.force_close()  # the rest of the body is not worth reading
+        return response
+
+    async def _upgrade(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        plan = self._door.upgrade(exchange)
+        if not isinstance(plan, Plan):
+            return _response(plan)
+        protocols = (plan.subprotocol,) if plan.subprotocol else ()
+        # aiohttp's bound is above ours, so that ours can say why before it closes.
+        bound = 2 * plan.message_max
+        ws = web.WebSocketResponse(compress=False, max_msg_size=bound, protocols=protocols, decode_text=False)
+        if not ws.can_prepare(request):
+            return _response(self._door.failed(exchange, ValueError("not a WebSocket request")))
+        await ws.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return ws
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def close(code: int, reason: bytes) -> None:
+            task = asyncio.get_running_loop().create_task(ws.close(code=code, message=reason))
+            self._closers[task] = None
+            task.add_done_callback(self._closers.pop)
+
+        wire = SocketWire(transport, merge=plan.merge, closer=close)
+        endpoint = plan.open(wire)
+        if endpoint is None:
+            await ws.receive()
+            return ws
+        protocol = request.protocol
+        assert isinstance(protocol, _Handler)
+        protocol.endpoint = endpoint
+        try:
+            while True:
+                message = await ws.receive()
+                if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+                    data: bytes = message.data
+                    endpoint.received(data + b"\n" if plan.merge else data)
+                    if not wire.readable.is_set():
+                        await wire.readable.wait()
+                else:
+                    break
+        finally:
+            protocol.endpoint = None
+            endpoint.lost()
+        return ws
+
+
+def _response(answer: Answer) -> web.Response:
+    headers = answer.headers
+    response = web.Response(body=answer.body, status=answer.status, headers=headers or None)
+    response.headers["Content-Type"] = answer.content_type
+    response.headers["Server"] = "penstock"
+    return response

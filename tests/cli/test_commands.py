@@ -1,0 +1,193 @@
+"""Every command as a user runs it, against a real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.server_process import environment
+
+
+@pytest.fixture
+def cli(server, tmp_path):
+    def run(*words, stdin=None, url=True, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(**({"PENSTOCK_URL": server.control} if url else {}), **more),
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def ok(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_send_inbox_done(cli, stream):
+    name = stream.replace("/", "-")
+    assert "never seen" in ok(cli("send", name, "hello", "--as", "sam"))
+    sent = json.loads(ok(cli("send", name, '{"n": 1}', "--type", "note", "--json")))
+    assert sent["to"] == f"agents/{name}/inbox"
+    shown = ok(cli("inbox", "--as", name))
+    assert "hello" in shown and "from sam" in shown and f"penstock done {sent['id']} --lease" in shown
+    assert "done" in ok(cli("done", sent["id"], "--as", name))
+    again = cli("done", sent["id"], "--as", name)
+    assert again.returncode == 1 and again.stderr.startswith("error: AlreadyAcked:")
+    assert json.loads(ok(cli("stats", "--stream", f"agents/{name}/inbox", "--json")))["inflight"] == 1
+
+
+def test_inbox_acks_and_prints_json_lines(cli, stream):
+    name = stream.replace("/", "-")
+    for number in range(3):
+        ok(cli("send", name, str(number)))
+    rows = [json.loads(line) for line in ok(cli("inbox", "--as", name, "--ack", "--json")).splitlines()]
+    assert [row["deliver"]["payload"] for row in rows] == [0, 1, 2]
+    empty = cli("inbox", "--as", name, "--wait", "0.1")
+    assert (empty.returncode, empty.stdout) == (0, "") and "nothing" in empty.stderr
+
+
+def test_done_with_other_verbs(cli, stream):
+    name = stream.replace("/", "-")
+    sent = json.loads(ok(cli("send", name, "x", "--json")))
+    row = json.loads(ok(cli("inbox", "--as", name, "--json")))
+    ok(cli("done", sent["id"], "--lease", row["leaseId"], "--op", "extend", "--ms", "60000"))
+    ok(cli("done", sent["id"], "--lease", row["leaseId"], "--op", "term", "--reason", "no"))
+    dead = json.loads(ok(cli("peek", f"agents/{name}/inbox", "--state", "dead", "--json")))
+    assert [entry["env"]["id"] for entry in dead["rows"]] == [sent["id"]]
+    assert json.loads(ok(cli("redrive", f"agents/{name}/inbox", "--json")))["moved"] == 1
+
+
+def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", "one", "--payload", '{"n": 1}'))
+    (tmp_path / "many.json").write_text(
+        json.dumps([{"id": f"a{n}", "type": "t", "payload": n} for n in range(3)], indent=1)
+    )
+    assert "stored 3" in ok(cli("enqueue", "--to", stream, "--file", "many.json"))
+    lines = "\n".join(
+        json.dumps({"id": f"l{n}", "to": stream, "type": "t", "payload": n}) for n in range(600)
+    )
+    assert "stored 600" in ok(cli("enqueue", "--file", "-", stdin=lines))
+    assert json.loads(ok(cli("stats", stream, "--json")))["depth"] == 604
+    bad = cli("enqueue", "--to", stream, "--file", "-", stdin='{"id":"x","type":"t","payload":1}\n{oops\n')
+    assert bad.returncode == 1 and "error: InvalidJSON: line 2" in bad.stderr
+
+
+def test_looking(cli, stream):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "[red]hi"))
+    assert stream in ok(cli("stats"))
+    assert "[red]hi" in ok(cli("peek", stream))
+    assert "ready" in ok(cli("where", stream))
+    assert "not flowing" in ok(cli("explain", stream))
+    assert json.loads(ok(cli("explain", stream, "--json")))["flowing"] is False
+    for words in (["stats"], ["peek", stream], ["where", stream], ["explain", stream]):
+        assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
+
+
+def test_subscribe_prints_and_acks(cli, stream):
+    for number in range(3):
+        ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", str(number)))
+    ok(cli("subscribe", stream, "--max", "3"))
+    rows = ok(cli("subscribe", "--stream", stream, "--max", "3", "--ack", "--json")).splitlines()
+    assert [json.loads(row)["deliver"]["payload"] for row in rows] == [0, 1, 2]
+    assert json.loads(ok(cli("stats", stream, "--json")))["depth"] == 0
+
+
+def _subscriber(server, stream, tmp_path):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "penstock.cli",
+            "subscribe",
+            stream,
+            "--ack",
+            "--json",
+            "--url",
+            server.control,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    )
+
+
+def test_ctrl_c_is_quiet(server, cli, stream, tmp_path):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", "1"))
+    with _subscriber(server, stream, tmp_path) as child:
+        assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=20)
+        assert (child.returncode, errors) == (130, b"")
+
+
+def test_a_reader_that_leaves_is_no_error(server, cli, stream, tmp_path):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", "1"))
+    with _subscriber(server, stream, tmp_path) as child:
+        assert child.stdout.readline()
+        child.stdout.close()
+        ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", "2"))
+        errors = child.stderr.read()
+        assert (child.wait(20), errors) == (0, b"")
+
+
+def test_refusals_have_a_code_a_message_and_a_hint(cli):
+    done = cli("stats", "tests/nothing-here")
+    assert (done.returncode, done.stdout) == (1, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: UnknownStream: ") and second.startswith("hint: ")
+    done = cli("stats", "tests/nothing-here", "--json")
+    assert json.loads(done.stdout)["error"]["code"] == "UnknownStream" and done.returncode == 1
+
+
+def test_nobody_there(cli):
+    done = cli("stats", "--url", "tcp://127.0.0.1:1")
+    assert done.returncode == 1 and done.stderr.startswith("error: Unreachable:")
+
+
+@pytest.mark.parametrize(
+    "words", [["stats", "--bogus"], ["nonsense"], ["done"], ["done", "x", "--op", "eat"]]
+)
+def test_wrong_usage_is_exit_2(cli, words):
+    done = cli(*words)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: Usage: ")
+    assert json.loads(cli(*words, "--json").stdout)["error"]["code"] == "Usage"
+
+
+def test_a_server_on_the_data_directory_is_found_with_its_token(server):
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "stats", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=server.folder,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert "streams" in json.loads(ok(done))
+
+
+def test_doctor_finds_the_server(server):
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=server.folder,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    report = json.loads(ok(done))
+    found = {check["check"]: check for check in report["checks"]}
+    assert report["ok"] and found["server"]["status"] == "ok" and found["http port"]["status"] == "ok"

@@ -1,0 +1,115 @@
+"""What the command line must not load, and what it does without a server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock.cli import build, main
+from tests.server_process import environment
+
+HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal", "uvloop", "yaml")
+
+
+@pytest.mark.parametrize(
+    "words", [["stats"], ["send", "a", "b"], ["inbox", "--as", "a"], ["--help"], ["where", "x"]]
+)
+def test_client_commands_never_load_the_server(words):
+    script = (
+        "import sys; from penstock.cli import main; main(sys.argv[1:]);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        env=environment(PENSTOCK_URL="tcp://127.0.0.1:1"),
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_every_command_has_json_help_and_an_example(capsys):
+    app = build()
+    names = [name for name in app.resolved_commands() if not name.startswith("-") and name != "config"]
+    for words in [[name] for name in names] + [["config", name] for name in ("check", "show", "doc")]:
+        assert main([*words, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--json" in shown and "For example:" in shown and "penstock " in shown.split("For example:")[1]
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == penstock.__version__
+
+
+def test_config_check(tmp_path, capsys):
+    good = tmp_path / "good.yaml"
+    good.write_text("streams:\n  maxDepth: 10\n")
+    assert main(["config", "check", str(good)]) == 0
+    assert "good" in capsys.readouterr().out
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("streems: {}\n")
+    assert main(["config", "check", str(bad), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False and "streems" in report["problems"][0]
+
+
+def test_config_show_masks_and_doc_prints(tmp_path, capsys):
+    file = tmp_path / "c.yaml"
+    file.write_text("auth:\n  tokens:\n    - {name: t, token: sesame, scopes: ['streams:*:*']}\n")
+    assert main(["config", "show", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "maxDepth" in shown and "sesame" not in shown
+    assert main(["config", "show", str(file), "--json"]) == 0
+    assert "streams" in json.loads(capsys.readouterr().out)
+    assert main(["config", "doc"]) == 0
+    assert "maxDepth" in capsys.readouterr().out
+
+
+def test_doctor_fails_on_a_bad_config(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("streems: {}\n")
+    assert main(["doctor", "--config", str(bad), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert {"python", "config", "data directory", "disk sync", "clock", "java", "server"} <= {
+        check["check"] for check in report["checks"]
+    }
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys):
+    from penstock.cli.output import print_line
+
+    print_line("a\x1b[31mb")
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_names_of_the_package_load_on_demand():
+    script = "import sys, penstock; print('penstock.client' in sys.modules, penstock.PenstockError.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["False", "PenstockError"]
+    with pytest.raises(AttributeError):
+        _ = penstock.nothing
+    assert "connect" in dir(penstock)
+
+
+def test_the_list_of_commands_says_what_each_is_for(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("up", "send", "doctor"):
+        [line] = [line for line in shown.splitlines() if line.startswith(f"│ {name} ")]
+        assert len(line.strip("│ ").split()) > 2

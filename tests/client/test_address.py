@@ -1,0 +1,75 @@
+"""Where the server is said to be, and who learns the operator token."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from penstock.client import address
+from penstock.core.errors import PenstockError
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("tcp://h:1", ("tcp", "tcp://h:1", "h", 1, "")),
+        ("tcp://h", ("tcp", "tcp://h", "h", 9787, "")),
+        ("tcp://[::1]:5", ("tcp", "tcp://[::1]:5", "::1", 5, "")),
+        ("unix:/run/p", ("unix", "unix:/run/p", "", 0, "/run/p")),
+        ("unix:///run/p", ("unix", "unix:/run/p", "", 0, "/run/p")),
+        ("http://h:8787", ("ws", "ws://h:8787/v1/control", "", 0, "")),
+        ("https://h/", ("ws", "wss://h/v1/control", "", 0, "")),
+        ("ws://h/door", ("ws", "ws://h/door", "", 0, "")),
+    ],
+)
+def test_urls(url, expected):
+    assert tuple(address.parse(url)) == expected
+
+
+@pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "unix:", "tcp://", "tcp://h:port", "off"])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(PenstockError) as caught:
+        address.parse(url)
+    assert caught.value.code == "InvalidRequest"
+
+
+def _write(folder, **endpoints):
+    run = folder / "penstock-data" / "run"
+    run.mkdir(parents=True)
+    file = run / "endpoints.json"
+    file.write_bytes(msgspec.json.encode({"pid": os.getpid(), "version": "1", **endpoints}))
+    return file
+
+
+def test_discovery_goes_from_argument_to_environment_to_file_to_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert address.discover(None, {}) == address.DEFAULT_URL
+    _write(tmp_path, control="unix:/s", http="http://h:1")
+    assert address.discover(None, {}) == "unix:/s"
+    assert address.discover(None, {"PENSTOCK_URL": "tcp://e:1"}) == "tcp://e:1"
+    assert address.discover("tcp://a:1", {"PENSTOCK_URL": "tcp://e:1"}) == "tcp://a:1"
+
+
+def test_without_a_control_door_http_is_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path, control=None, http="http://h:1")
+    assert address.discover(None, {}) == "http://h:1"
+
+
+def test_the_file_of_a_dead_server_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    _write(tmp_path, control="unix:/s", pid=child)
+    assert address.discover(None, {}) == address.DEFAULT_URL
+
+
+def test_the_operator_token_is_only_for_the_server_that_wrote_it(tmp_path):
+    file = _write(tmp_path, control="tcp://127.0.0.1:1", http="http://127.0.0.1:2")
+    assert address.operator_token("tcp://127.0.0.1:1", file) is None
+    file.with_name("operator.token").write_text("secret\n")
+    assert address.operator_token("tcp://127.0.0.1:1", file) == "secret"
+    assert address.operator_token("http://127.0.0.1:2", file) == "secret"
+    assert address.operator_token("tcp://elsewhere:1", file) is None

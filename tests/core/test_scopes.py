@@ -1,0 +1,141 @@
+"""Scopes say what they allow, and a principal has exactly what its scopes give it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, Scope, parse, require
+
+VERBS = ("enqueue", "subscribe", "read", "admin")
+
+
+def holder(*scopes: str, agent: str | None = None) -> Principal:
+    return Principal("test", agent=agent, scopes=require(scopes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "streams:*:enqueue",
+        "streams:agents/Jen/inbox:subscribe",
+        "streams:a*:*",
+        "streams:x:read",
+        "streams:x:admin",
+        "views:*:read",
+        "views:latestPerAgent:*",
+        "admin:*",
+    ],
+)
+def test_a_scope_reads_back_as_written(text: str) -> None:
+    scope = parse(text)
+    assert isinstance(scope, Scope)
+    assert str(scope) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "should start with"),
+        ("streams", "should be `streams:<pattern>:<verb>`"),
+        ("streams:x", "should be `streams:<pattern>:<verb>`"),
+        ("streams::read", "should be `streams:<pattern>:<verb>`"),
+        ("streams:a:b:read", "too many `:`"),
+        ("streams:x:", "the verb ``"),
+        ("streams:x:write", "the verb `write`"),
+        ("streams:a\nb:read", "control characters"),
+        ("views:x:enqueue", "the verb `enqueue`; views know"),
+        ("admin", "should be `admin:*`"),
+        ("admin:x", "should be `admin:*`"),
+        ("STREAMS:*:read", "should start with"),
+        ("stream:*:read", "should start with"),
+    ],
+)
+def test_a_wrong_scope_says_what_is_wrong(text: str, problem: str) -> None:
+    answer = parse(text)
+    assert isinstance(answer, str)
+    assert problem in answer
+
+
+@given(st.text())
+def test_any_text_is_a_scope_or_a_problem(text: str) -> None:
+    assert isinstance(parse(text), Scope | str)
+
+
+def test_required_scopes_raise_every_problem() -> None:
+    with pytest.raises(ValueError, match=r"`x`.*`streams:y`"):
+        require(["x", "streams:*:read", "streams:y"])
+
+
+def test_a_scope_allows_its_verb_on_its_streams_only() -> None:
+    sam = holder("streams:agents/sam/*:subscribe", "streams:*:enqueue")
+    assert sam.allows("subscribe", "agents/sam/inbox")
+    assert sam.allows("enqueue", "jobs")
+    assert not sam.allows("subscribe", "agents/jen/inbox")
+    assert not sam.allows("read", "agents/sam/inbox")
+    assert not sam.allows_view("read", "latestPerAgent")
+    assert not sam.is_admin
+
+
+def test_stream_and_view_scopes_do_not_mix() -> None:
+    assert holder("views:*:*").allows_view("read", "latestPerAgent")
+    assert not holder("views:*:*").allows("read", "latestPerAgent")
+    assert not holder("streams:*:*").allows_view("read", "latestPerAgent")
+
+
+def test_a_star_allows_every_verb_but_not_the_server() -> None:
+    everything = holder("streams:*:*")
+    assert all(everything.allows(verb, "jobs") for verb in VERBS)
+    assert not everything.is_admin
+
+
+def test_admin_allows_everything() -> None:
+    admin = holder("admin:*")
+    assert all(admin.allows(verb, "jobs") and admin.allows_view(verb, "x") for verb in VERBS)
+    assert admin.is_admin and not admin.operator
+
+
+def test_no_scopes_allow_nothing() -> None:
+    assert not any(holder().allows(verb, "jobs") for verb in VERBS)
+
+
+def test_anonymous_has_the_courier_verbs_and_no_administration() -> None:
+    assert all(ANONYMOUS.allows(verb, "any/stream") for verb in ("enqueue", "subscribe", "read"))
+    assert ANONYMOUS.allows_view("read", "latestPerAgent")
+    assert not ANONYMOUS.allows("admin", "any/stream")
+    assert not ANONYMOUS.is_admin and not ANONYMOUS.operator and ANONYMOUS.anonymous
+
+
+def test_the_operator_may_do_everything() -> None:
+    assert all(OPERATOR.allows(verb, "any/stream") for verb in VERBS)
+    assert OPERATOR.is_admin and OPERATOR.operator and not OPERATOR.anonymous
+
+
+@given(
+    st.lists(
+        st.builds(Scope, st.just("streams"), st.text("ab*", max_size=4), st.sampled_from([*VERBS, "*"]))
+    ),
+    st.sampled_from(VERBS),
+    st.text("ab", max_size=4),
+)
+def test_a_remembered_answer_is_the_right_one(scopes: list[Scope], verb: str, stream: str) -> None:
+    principal = Principal("test", scopes=tuple(scopes))
+    expected = any(scope.covers("streams", verb, stream) for scope in scopes)
+    assert principal.allows(verb, stream) == expected
+    assert principal.allows(verb, stream) == expected
+
+
+@pytest.mark.parametrize("from_", ["sam", "agents/sam", "agents/sam/outbox", "agents/sam/a/b"])
+def test_an_agent_speaks_for_itself(from_: str) -> None:
+    assert holder(agent="sam").vouches(from_)
+
+
+@pytest.mark.parametrize(
+    "from_", ["", "jen", "samuel", "Sam", "agents/samuel", "agents/jen", "agents/", "x/agents/sam", "sam/x"]
+)
+def test_an_agent_does_not_speak_for_others(from_: str) -> None:
+    assert not holder(agent="sam").vouches(from_)
+
+
+@given(st.text())
+def test_without_an_agent_anyone_may_be_named(from_: str) -> None:
+    assert holder().vouches(from_)

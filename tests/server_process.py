@@ -1,0 +1,134 @@
+"""A real server as a child process, for tests that talk to it from outside.
+
+Import the fixtures into a `conftest.py`: `server` is shared by a session, `start_server` makes one with
+options of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+
+START_S = 20.0
+"""How long a server may take to open its doors on a busy machine."""
+STOP_S = 15.0
+SOURCE = str(Path(penstock.__file__).parents[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child: this checkout importable, nothing of the developer's settings."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "COURIER_"))
+    }
+    return {**kept, "PYTHONPATH": SOURCE, **more}
+
+
+class ServerProcess:
+    """A running `penstock up`."""
+
+    def __init__(self, folder: Path, *words: str, config: str | None = None) -> None:
+        self.folder = folder
+        self.data = folder / "penstock-data"
+        command = [sys.executable, "-m", "penstock.cli", "up", *words]
+        if "--data" not in words:
+            command += ["--data", str(self.data)]
+        for flag in ("--http", "--control"):
+            if flag not in words:
+                command += [flag, "127.0.0.1:0"]
+        if config is not None:
+            file = folder / "config.yaml"
+            file.write_text(config)
+            command += ["--config", str(file)]
+        self._output = (folder / "server.log").open("ab")
+        self._file = self.data / "run" / "endpoints.json"
+        self._file.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=self._output, stderr=subprocess.STDOUT
+        )
+        self.endpoints: dict[str, Any] = self._ready()
+
+    @property
+    def control(self) -> str:
+        return str(self.endpoints["control"])
+
+    @property
+    def http(self) -> str:
+        return str(self.endpoints["http"])
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self.process.kill()
+        self.process.wait(STOP_S)
+        self._output.close()
+
+    def stop(self) -> int:
+        """As an operator would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            code = self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            self._output.close()
+        return code
+
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def _ready(self) -> dict[str, Any]:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            try:
+                return dict(msgspec.json.decode(self._file.read_bytes()))
+            except (OSError, msgspec.DecodeError):
+                pass
+            try:
+                code = self.process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                continue
+            self._output.close()
+            raise AssertionError(f"the server ended with code {code}:\n{self.log()}")
+        self.kill()
+        raise AssertionError(f"the server did not open its doors:\n{self.log()}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests that only need their own streams."""
+    process = ServerProcess(tmp_path_factory.mktemp("server"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Makes servers that end with the test."""
+    started: list[ServerProcess] = []
+
+    def start(*words: str, config: str | None = None) -> ServerProcess:
+        started.append(ServerProcess(tmp_path, *words, config=config))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.process.poll() is None:
+            process.stop()
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> str:
+    """A stream nobody else uses."""
+    return f"tests/{request.node.name}".translate({ord("["): "-", ord("]"): None, ord(":"): "-"})
