@@ -84,9 +84,9 @@ def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
 
 
 def test_looking(cli, stream):
-    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "[red]hi"))
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "hi [red]you"))
     assert stream in ok(cli("stats"))
-    assert "[red]hi" in ok(cli("peek", stream))
+    assert "hi [red]you" in ok(cli("peek", stream))
     assert "ready" in ok(cli("where", stream))
     assert "not flowing" in ok(cli("explain", stream))
     assert json.loads(ok(cli("explain", stream, "--json")))["flowing"] is False
@@ -191,3 +191,9 @@ def test_doctor_finds_the_server(server):
     report = json.loads(ok(done))
     found = {check["check"]: check for check in report["checks"]}
     assert report["ok"] and found["server"]["status"] == "ok" and found["http port"]["status"] == "ok"
+
+
+def test_stdio_answers_and_ends_with_its_input(cli):
+    hello = '{"type":"hello","version":"v1"}\n{"type":"ping","reqId":"p"}\n'
+    answers = [json.loads(line) for line in ok(cli("stdio", stdin=hello)).splitlines()]
+    assert [answer["reqId"] for answer in answers] == ["hello", "p"]

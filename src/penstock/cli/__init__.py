@@ -31,6 +31,7 @@ _COMMANDS = {
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
     "doctor": "Check this machine and the server.",
+    "bench": "Measure the server, beside a peer.",
 }
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",
@@ -76,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         code = build(words)(words)
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # `stdio` hands it to the event loop, which closes it
+            sys.stdout.flush()
     except CycloptsError as error:
         print_usage_error(str(error), as_json=as_json)
         return EXIT_USAGE

@@ -28,7 +28,11 @@ def enqueue(
     id_: Annotated[str | None, Parameter(name="--id", help="Its id; else one is made.")] = None,
     payload: Annotated[str | None, Parameter(help="Its payload: JSON, or plain text.")] = None,
     file: Annotated[
-        str | None, Parameter(help="Envelopes: a JSON object, array or JSON lines; - is stdin.")
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True,  # for `-`
+            help="Envelopes: a JSON object, array or JSON lines; - is stdin.",
+        ),
     ] = None,
     delay_ms: Annotated[int | None, Parameter(help="Deliver that much later.")] = None,
     common: Common = DEFAULTS,

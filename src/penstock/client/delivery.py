@@ -69,7 +69,7 @@ class Delivery:
         "stream",
     )
 
-    def __init__(  # noqa: PLR0917 - positional because this is made for every envelope
+    def __init__(
         self,
         holder: Holder,
         raw: Raw,

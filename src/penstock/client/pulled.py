@@ -66,7 +66,7 @@ class PulledLeases:
     async def settle(self, delivery: Delivery, op: str, **fields: object) -> None:
         delivery.check()
         delivery.state = State.SETTLING
-        body = head("settle", id=delivery.id, op=op, leaseId=delivery.lease_id, **fields)
+        body = self._frame(delivery, op, **fields)
         try:
             await self._connection.request(body, is_repeatable=True)
         except PenstockError as error:
@@ -102,7 +102,13 @@ class PulledLeases:
         self._forget(delivery)
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
-        return head("settle", id=delivery.id, op="extend", leaseId=delivery.lease_id, ms=ms)
+        return self._frame(delivery, "extend", ms=ms)
+
+    def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
+        # The lease is what counts; the stream tells the server where to look once it is gone.
+        return head(
+            "settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields
+        )
 
     def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
         error = None if answer.cancelled() else answer.exception()

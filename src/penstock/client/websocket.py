@@ -14,6 +14,8 @@ from penstock.client.address import Address
 from penstock.client.lines import LINE_MAX, WRITE_HIGH, Link, Receiver
 from penstock.core.errors import PenstockError, Refusal
 
+CLOSE_S = 1.0
+"""How long the goodbye of a WebSocket may take."""
 MESSAGE_BYTES = 1024 * 1024
 """Lines are gathered up to this into one message; a longer line travels alone."""
 
@@ -74,6 +76,7 @@ class WebSocketLink:
             reason = str(error)
         finally:
             self._writer.cancel()
+            await self._socket.close()
             await self._session.close()
             code = self._socket.close_code
             receiver, self._receiver = self._receiver, None
@@ -117,7 +120,12 @@ async def open_websocket(address: Address, receiver: Receiver, token: str | None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         socket = await session.ws_connect(
-            address.url, headers=headers, max_msg_size=LINE_MAX, heartbeat=30, compress=0
+            address.url,
+            headers=headers,
+            max_msg_size=LINE_MAX,
+            heartbeat=30,
+            compress=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
         )
     except aiohttp.WSServerHandshakeError as error:
         await session.close()

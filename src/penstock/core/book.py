@@ -45,6 +45,7 @@ class Dormant(msgspec.Struct):
     settled: dict[str, Seen]
     order: deque[str]
     last_wall_us: int
+    ticket: int = 0
 
 
 class Totals(msgspec.Struct):
@@ -96,7 +97,7 @@ class Book:
         self.dormant: dict[str, Dormant] = {}
         self.seq_floor = 0
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
-        self.timers: Timers[Record | Consumer | Channel] = Timers()
+        self.timers: Timers[Record | Consumer | Channel | Dormant] = Timers()
         self.effects: list[Effect] = []
         self.facts: list[Fact] = []
         self.observations: list[Settle] = []
@@ -129,13 +130,13 @@ class Book:
             return self.load(name)
         return Refusal("UnknownStream", f"there is no stream `{name}`", ref=name)
 
-    def open_channel(self, name: str) -> Channel | Refusal:
-        """A channel for an enqueue or a subscribe, which make it when it is new."""
+    def open_channel(self, name: str, *, moving: bool = False) -> Channel | Refusal:
+        """A channel for an enqueue or a subscribe, which make it when it is new, or for what we move ourselves."""
         channel = self.channels.get(name)
         if channel is not None:
             return channel
         if name not in self.dormant:
-            if not self.auto_create:
+            if not self.auto_create and not moving:
                 return Refusal(
                     "UnknownStream",
                     f"there is no stream `{name}`",
@@ -157,6 +158,7 @@ class Book:
         if dormant is None:
             channel.seq = self.seq_floor
         else:
+            dormant.ticket = 0
             channel.seq = dormant.seq
             channel.counters = dormant.counters
             channel.settled = dormant.settled
@@ -182,15 +184,26 @@ class Book:
             return
         self.ids -= channel.trim(now.us)
         del self.channels[channel.name]
-        self.dormant[channel.name] = Dormant(
+        dormant = Dormant(
             channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us
         )
+        self.dormant[channel.name] = dormant
+        if dormant.order:
+            self.timers.arm(now.us + channel.policy.dedup_us, dormant)
         while len(self.dormant) > self.limits.dormant_max:
             oldest = next(iter(self.dormant))
             gone = self.dormant.pop(oldest)
+            gone.ticket = 0
             self.ids -= len(gone.order)
             self.seq_floor = max(self.seq_floor, gone.seq)
             self.totals.dormant_forgotten += 1
+
+    def forget_window(self, dormant: Dormant) -> None:
+        """Called by its timer: the ids of an unloaded channel have all grown too old."""
+        dormant.ticket = 0
+        self.ids -= len(dormant.order)
+        dormant.order.clear()
+        dormant.settled.clear()
 
     def settle(self, record: Record, outcome: str, now: Now) -> None:
         """A record leaves its channel for good; its id stays in the window."""

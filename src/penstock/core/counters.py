@@ -89,24 +89,30 @@ class Latencies:
     __slots__ = ("_before", "_current", "_half")
 
     def __init__(self) -> None:
-        self._half = 0
-        self._current: list[int] = [0] * _BUCKETS
-        self._before: list[int] = [0] * _BUCKETS
+        self._half = -1
+        # Made when first needed: most channels of a large server are quiet.
+        self._current: list[int] | None = None
+        self._before: list[int] | None = None
 
     def buckets(self, now_us: int) -> list[int]:
         """The list to count in now; the hot path adds to it directly."""
+        self._turn(now_us)
+        if self._current is None:
+            self._current = [0] * _BUCKETS
+        return self._current
+
+    def _turn(self, now_us: int) -> None:
         half = now_us // LATENCY_HALF_US
         if half != self._half:
-            adjacent = half == self._half + 1
-            self._before = self._current if adjacent else [0] * _BUCKETS
-            self._current = [0] * _BUCKETS
+            self._before = self._current if half == self._half + 1 else None
+            self._current = None
             self._half = half
-        return self._current
 
     def percentiles_us(self, now_us: int, shares: tuple[float, ...]) -> list[int]:
         """The duration below which each share of the window lies; zeros when the window is empty."""
-        self.buckets(now_us)
-        counts = [a + b for a, b in zip(self._before, self._current, strict=True)]
+        self._turn(now_us)
+        none = [0] * _BUCKETS
+        counts = [a + b for a, b in zip(self._before or none, self._current or none, strict=True)]
         total = sum(counts)
         found = []
         for share in shares:

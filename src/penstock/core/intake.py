@@ -35,6 +35,7 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
     """Admit records to a channel, or none of them."""
     if book.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
+    is_new = not book.known(name)
     channel = book.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
@@ -67,6 +68,7 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
             continue
         if not same:
             channel.counters.reject += 1
+            _leave(book, now, channel, is_new)
             return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
         if duplicates is None:
             duplicates = []
@@ -77,7 +79,7 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
         refusal = _make_room(book, now, channel, len(fresh), size)
         if refusal is not None:
             channel.counters.reject += len(fresh)
-            book.rest(channel, now)
+            _leave(book, now, channel, is_new)
             return refusal
         gate = book.gate
         admit(book, now, channel, fresh, size)
@@ -85,6 +87,14 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
         channel.counters.dup += len(duplicates)
     book.rest(channel, now)
     return Admitted(gate, seqs, duplicates)
+
+
+def _leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
+    """A refused request makes no stream, and keeps none awake."""
+    if is_new:
+        del book.channels[channel.name]
+    else:
+        book.rest(channel, now)
 
 
 def admit(book: Book, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
@@ -189,6 +199,7 @@ def refused(book: Book, now: Now) -> None:
 
 
 def _withdraw(book: Book, now: Now, facts: list[Record | Settle]) -> None:
+    restored: dict[Channel, None] = {}
     for fact in reversed(facts):
         if isinstance(fact, Record):
             channel = fact.channel
@@ -199,6 +210,9 @@ def _withdraw(book: Book, now: Now, facts: list[Record | Settle]) -> None:
             book.rest(channel, now)
         elif fact.event != "nack" and fact.record.state == GONE:
             _restore(book, now, fact)
+            restored[fact.record.channel] = None
+    for channel in restored:  # somebody may have come to wait for them meanwhile
+        dispatch(book, now, channel)
 
 
 _UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}

@@ -34,13 +34,14 @@ def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) ->
         book.settle(record, "dead", now)
         return
     channel.make_held(record)
-    offer(book, record, reason)
+    record.fate = reason
+    offer(book, record)
 
 
-def offer(book: Book, record: Record, reason: str) -> None:
+def offer(book: Book, record: Record) -> None:
     """Ask for a held record to be taken by its dead-letter channel."""
     channel = record.channel
-    cause = Cause(reason, channel.name, record.attempt, record.first_wall_us, record.error)
+    cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
         record.id,
         record.kind,
@@ -49,17 +50,18 @@ def offer(book: Book, record: Record, reason: str) -> None:
         record.corr,
         reserved=True,
     )
-    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", reason))
+    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate))
 
 
 def accept(book: Book, now: Now, send: Send) -> Refusal | None:
-    """Take a record that another channel sends here. What is live here under its id is the record itself."""
-    channel = book.open_channel(send.channel)
+    """Take a record that another channel sends here. The same bytes, live here under its id, are the record itself."""
+    channel = book.open_channel(send.channel, moving=True)
     if isinstance(channel, Refusal):
         return channel
     record = send.record
-    if record.id in channel.live:
-        if send.event == "dead":
+    twin = channel.live.get(record.id)
+    if twin is not None:
+        if send.event == "dead" and twin.body == record.body:
             return None
         return Refusal("IdConflict", f"`{record.id}` is in `{channel.name}` already", ref=record.id)
     policy = channel.policy
@@ -107,6 +109,7 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
     channel = book.find(dead_name(name))
     if isinstance(channel, Refusal):
         return channel
+    book.rest(channel, now)
     job = Job()
     home = channel.name.removeprefix(DEAD_PREFIX)
     for _ in range(min(limit, len(channel.ready))):
@@ -133,4 +136,5 @@ def purge(book: Book, now: Now, channel: Channel) -> int:
         channel.counters.purged += 1
         book.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         book.settle(record, "purged", now)
+    book.rest(channel, now)
     return len(doomed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core import delivery, inspection, intake, moving, recovery, settling
-from penstock.core.book import Book
+from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
@@ -87,9 +87,11 @@ class QueueMachine(Book):
                 self._wake_record(now, subject)
             elif type(subject) is Consumer:
                 delivery.end_pull(self, now, subject)
-            else:
-                assert type(subject) is Channel
+            elif type(subject) is Channel:
                 self.unload(subject, now)
+            else:
+                assert type(subject) is Dormant
+                self.forget_window(subject)
 
     def _wake_record(self, now: Now, record: Record) -> None:
         if record.state == LEASED:
@@ -103,7 +105,7 @@ class QueueMachine(Book):
             channel.make_ready(record)
             delivery.dispatch(self, now, channel)
         else:  # held: its dead-letter channel had no room
-            moving.offer(self, record, "maxDeliveries")
+            moving.offer(self, record)
 
     def drain(self, now: Now) -> None:
         """Take nothing new and deliver nothing more; leases may still settle."""

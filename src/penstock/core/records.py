@@ -70,10 +70,13 @@ class Record(msgspec.Struct, gc=False, eq=False):
     first_wall_us: int = 0
     error: str | None = None
     """Reason of the latest nack."""
+    fate: str = ""
+    """Why it goes to the dead letters, while it is held for them."""
 
     @property
-    def size(self) -> int:
-        return len(self.body)
+    def meta(self) -> str | None:
+        """What its row says beside the columns."""
+        return f'{{"due":{self.scheduled_wall_us}}}' if self.scheduled_wall_us else None
 
 
 class Settle(msgspec.Struct, gc=False, eq=False):
@@ -87,6 +90,11 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     first_wall_us: int
     reason: str | None = None
     due_wall_us: int = 0
+
+    @property
+    def meta(self) -> str | None:
+        """What its row says beside the columns."""
+        return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None
 
 
 Fact = Record | Settle

@@ -1,6 +1,6 @@
 """A journal row: the one shape in which every door's facts and observations are kept.
 
-Names, types and meanings are frozen in `docs/reference/tables.md`; columns may be added, never changed.
+Names and meanings are frozen: columns may be added, never renamed or retyped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def row_of(fact: Fact) -> Row:
             sender=fact.sender,
             corr=fact.corr,
             size=len(fact.body),
-            meta=f'{{"due":{fact.scheduled_wall_us}}}' if fact.scheduled_wall_us else None,
+            meta=fact.meta,
             body=fact.body,
         )
     record = fact.record
@@ -70,5 +70,5 @@ def row_of(fact: Fact) -> Row:
         ref_offset=record.offset,
         ref_at=record.arrived_wall_us,
         first_at=fact.first_wall_us or None,
-        meta=f'{{"due":{fact.due_wall_us}}}' if fact.due_wall_us else None,
+        meta=fact.meta,
     )

@@ -44,7 +44,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
     denied: list[Denied] = []
     leases = consumer.leases
     peer = consumer.link.principal.name
-    done = 0
+    done = late_acks = 0
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -53,6 +53,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
                 denied.append(_deny(book, channel, consumer, id_))
                 continue
             record = late
+            late_acks += 1
         else:
             del leases[record.lease]
             channel.leased -= 1
@@ -61,7 +62,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         done += 1
     if done:
         channel.counters.ack += done
-        _after(book, now, consumer, done)
+        _after(book, now, consumer, done - late_acks)  # an expiry has given its credit back already
     return denied
 
 
@@ -247,6 +248,30 @@ def abandon(book: Book, now: Now, consumer: Consumer) -> None:
     book.rest(channel, now)
 
 
+def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
+    """A holder speaks for itself; the operator speaks for everybody."""
+    return principal.operator or principal.name == holder.link.principal.name
+
+
+def _ended(book: Book, principal: Principal, id_: str, lease_id: str, name: str | None) -> Denied:
+    """Why a lease id stands for nothing. Other streams may know the same id, so what was leased before comes first."""
+    channels = [
+        channel
+        for channel in book.channels.values()
+        if name in (None, channel.name) and principal.allows("subscribe", channel.name)
+    ]
+    for channel in channels:
+        record = channel.live.get(id_)
+        if record is not None and record.attempt > 0:
+            return Denied(0, Refusal("LeaseExpired", f"lease `{lease_id}` of `{id_}` has ended", ref=id_))
+    for channel in channels:
+        seen = channel.settled.get(id_)
+        if seen is not None:
+            gone = Refusal("AlreadyAcked", f"`{id_}` was settled: {seen.outcome}", ref=id_)
+            return Denied(seen.batch, gone)
+    return Denied(0, Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_))
+
+
 def holder_for(
     book: Book, principal: Principal, id_: str, lease_id: str | None, name: str | None
 ) -> Consumer | Denied:
@@ -254,25 +279,17 @@ def holder_for(
     if lease_id is not None:
         record = book.lease_of(lease_id)
         if record is not None and record.id == id_ and record.holder is not None:
-            if record.holder.link.principal.name == principal.name:
+            if _may_settle_for(principal, record.holder):
                 return record.holder
             return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
-        found = [channel for channel in book.channels.values() if id_ in channel.settled or id_ in channel.live]
-        for channel in found:
-            seen = channel.settled.get(id_)
-            if seen is not None:
-                gone = Refusal("AlreadyAcked", f"`{id_}` was settled: {seen.outcome}", ref=id_)
-                return Denied(seen.batch, gone)
-        if found:
-            return Denied(0, Refusal("LeaseExpired", f"lease `{lease_id}` of `{id_}` has ended", ref=id_))
-        return Denied(0, Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_))
+        return _ended(book, principal, id_, lease_id, name)
     assert name is not None
     channel_ = book.find(name)
     if isinstance(channel_, Refusal):
         return Denied(0, channel_)
     record = channel_.live.get(id_)
     if record is not None and record.state == LEASED and record.holder is not None:
-        if record.holder.link.principal.name == principal.name:
+        if _may_settle_for(principal, record.holder):
             return record.holder
         return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
     nobody = Consumer(0, channel_, Link(0, principal, None, 0), 0)

@@ -145,6 +145,11 @@ class Api:
         runtime = self.runtime
         now = runtime.scheduler.now()
         name = match.route.name
+        if match.route.body is not None:
+            extra = self.query(request, match.route.query)
+            if isinstance(extra, Refusal):
+                done(error_reply(extra))
+                return None
         if name == "pull":
             return self._pull(now, request, principal, done)
         reply = self._plain(now, name, principal, request)
@@ -161,7 +166,10 @@ class Api:
         match name:
             case "health":
                 health = self.runtime.health(now)
-                return json_reply(200 if health["ok"] else 503, health)
+                reply = json_reply(200 if health["ok"] else 503, health)
+                if not health["ok"]:
+                    reply.headers = {"Retry-After": "1"}
+                return reply
             case "openapi":
                 return Reply(200, self._openapi)
             case "prometheus":
@@ -239,7 +247,7 @@ class Api:
                 connection.lost()
 
         session = PullSession(runtime, finish)
-        connection = runtime.open(session, NoWire(), principal, request.peer)
+        connection = runtime.open(session, NoWire(), principal, request.peer, is_brief=True)
         if isinstance(connection, Refusal):
             done(error_reply(connection))
             return None
@@ -275,5 +283,9 @@ class Api:
 
 def _misfit(error: msgspec.ValidationError) -> Refusal:
     text = str(error)
-    field = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else text.split("`")[1]
+    field = None
+    if "`$." in text:
+        field = text.rsplit("`$.", 1)[1].rstrip("`")
+    elif "field `" in text:
+        field = text.split("`")[1]
     return Refusal("InvalidRequest", text[:1].lower() + text[1:], ref=field)

@@ -42,7 +42,11 @@ class TokenStore:
         self.required = bool(auth.tokens)
         """Whether everybody needs a token; the operator's own does not count."""
         if operator_token is not None:
-            self._add(sha256(operator_token.encode()).digest(), OPERATOR)
+            self.add_operator(operator_token)
+
+    def add_operator(self, token: str) -> None:
+        """Know the operator by this token too."""
+        self._add(sha256(token.encode()).digest(), OPERATOR)
 
     def _add(self, digest: bytes, principal: Principal) -> None:
         self._holders[digest] = (digest, principal)

@@ -75,20 +75,19 @@ class CourierDoor:
         self._runtime = api.runtime
         self._is_loopback_bind = is_loopback_bind
         self.body_max = api.runtime.machine.limits.frame_max
-        self._matches: dict[Exchange, tuple[Request, Match, Principal]] = {}
 
     def admit(self, exchange: Exchange) -> Reply | None:
         checked = self._check(exchange)
         if isinstance(checked, Reply):
             return checked
-        request, match, principal = checked
+        request, match, _ = checked
         if match.route.upgrade:
             hint = f"open `{request.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         size = exchange.size
         if size is not None and size > SMALL_BODY and match.route.name not in ("enqueue", "send"):
-            return self.too_large(exchange)
-        self._matches[exchange] = checked
+            return self._too_large(SMALL_BODY)
+        exchange.admitted = checked
         return None
 
     def _check(self, exchange: Exchange) -> tuple[Request, Match, Principal] | Reply:
@@ -111,7 +110,8 @@ class CourierDoor:
         return request, match, principal
 
     async def answer(self, exchange: Exchange) -> Reply:
-        request, match, principal = self._matches.pop(exchange)
+        assert exchange.admitted is not None
+        request, match, principal = exchange.admitted
         request.body = exchange.body
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -129,15 +129,18 @@ class CourierDoor:
 
     def upgrade(self, exchange: Exchange) -> SubscribePlan | ControlPlan | Reply:
         checked = self._check(exchange)
+        offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+        plan: SubscribePlan | ControlPlan
         soft = dict(exchange.query_pairs).get("softAuth") == "1"
         if isinstance(checked, Reply):
             if not soft or checked.status not in (401, 403):
                 return checked
             refusal = Refusal("Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted")
             nobody = Principal("nobody", anonymous=True)
-            return SubscribePlan(self._runtime, nobody, SubscribeQuery(""), refusal, exchange.peer)
+            plan = SubscribePlan(self._runtime, nobody, SubscribeQuery(""), refusal, exchange.peer)
+            plan.subprotocol = offered
+            return plan
         request, match, principal = checked
-        plan: SubscribePlan | ControlPlan
         if match.route.name == "control":
             plan = ControlPlan(self._runtime, principal, exchange.peer)
         elif match.route.name == "subscribe":
@@ -150,15 +153,16 @@ class CourierDoor:
             plan = SubscribePlan(self._runtime, principal, query, refused, exchange.peer)
         else:
             return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
-        plan.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+        plan.subprotocol = offered
         return plan
 
     def too_large(self, exchange: Exchange) -> Reply:
-        self._matches.pop(exchange, None)
-        return error_reply(Refusal("TooLarge", f"the body is over the bound of {self.body_max} bytes"))
+        return self._too_large(self.body_max)
+
+    def _too_large(self, bound: int) -> Reply:
+        return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))
 
     def failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        self._matches.pop(exchange, None)
         if isinstance(error, TimeoutError):
             return error_reply(Refusal("Timeout", "the body did not arrive in time"))
         if isinstance(error, ValueError) and exchange.is_upgrade:

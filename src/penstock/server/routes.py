@@ -93,7 +93,8 @@ class Match(msgspec.Struct, frozen=True):
 
 
 def find(method: str, path: str) -> Match | None:
-    """The route of a request."""
+    """The route of a request. HEAD is GET; the transport leaves the body out."""
+    method = "GET" if method == "HEAD" else method
     route = _EXACT.get((method, path))
     if route is not None:
         return Match(route)
@@ -107,7 +108,7 @@ def find(method: str, path: str) -> Match | None:
 
 def methods(path: str) -> list[str]:
     """The methods that a path takes."""
-    return [method for method in ("GET", "POST") if find(method, path) is not None]
+    return [method for method in ("GET", "HEAD", "POST") if find(method, path) is not None]
 
 
 def nearest(path: str) -> str | None:

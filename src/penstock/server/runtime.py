@@ -8,6 +8,7 @@ by name: the scheduler, the wires and the journal are given to it, so the simula
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import format_exc
 from typing import Any, Protocol
 
 from penstock.core.effects import Deliver, Expire, Send
@@ -63,7 +64,18 @@ Log = Callable[..., None]
 class Connection:
     """One peer: its session, its link in the machine, and its wire."""
 
-    __slots__ = ("_runtime", "closed", "held", "link", "opened_us", "peer", "session", "stuck", "wire")
+    __slots__ = (
+        "_runtime",
+        "closed",
+        "held",
+        "is_brief",
+        "link",
+        "opened_us",
+        "peer",
+        "session",
+        "stuck",
+        "wire",
+    )
 
     def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
         self._runtime = runtime
@@ -72,6 +84,7 @@ class Connection:
         self.wire = wire
         self.peer = peer
         self.opened_us = 0
+        self.is_brief = False
         self.stuck = False
         """The transport has more than it likes: nothing new is handed to it."""
         self.held = False
@@ -125,16 +138,19 @@ class Runtime:
 
     # Connections
 
-    def open(self, session: Any, wire: Wire, principal: Principal, peer: str) -> Connection | Refusal:
-        """A peer has connected."""
+    def open(
+        self, session: Session, wire: Wire, principal: Principal, peer: str, *, is_brief: bool = False
+    ) -> Connection | Refusal:
+        """A peer has connected; a brief one is a single request, and not worth a line in the log."""
         link = self.machine.connect(principal, session)
         if isinstance(link, Refusal):
             return link
         session.link = link
         connection = Connection(self, session, link, wire, peer)
         connection.opened_us = self.scheduler.now().us
+        connection.is_brief = is_brief
         self._connections[link.no] = connection
-        if self._log is not None:
+        if self._log is not None and not is_brief:
             self._log("conn.open", link=link.no, peer=peer, who=principal.name)
         return connection
 
@@ -142,11 +158,17 @@ class Runtime:
         """Bytes from a peer."""
         if connection.closed:
             return
-        connection.session.receive(self.scheduler.now(), data)
+        try:
+            connection.session.receive(self.scheduler.now(), data)
+        except Exception as error:
+            # A bug of ours. The peer is told and the others go on; the log has the trace.
+            connection.session.closing = (1011, "Internal")
+            if self._log is not None:
+                self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
         self.touch(connection)
 
     def lost(self, connection: Connection) -> None:
-        """A peer is gone."""
+        """A peer is gone, or as good as gone."""
         link = connection.link
         if self._connections.pop(link.no, None) is None:
             return
@@ -157,7 +179,7 @@ class Runtime:
         self.machine.disconnect(now, link)
         self.apply(now)
         self._schedule()
-        if self._log is not None:
+        if self._log is not None and not connection.is_brief:
             self._log(
                 "conn.close",
                 link=link.no,
@@ -273,14 +295,15 @@ class Runtime:
                 session.out = []
                 wire.send(out)
             if session.closing is not None:
-                connection.closed = True
-                wire.close(*session.closing)
+                if not session.answers:  # what was asked before is answered first
+                    wire.close(*session.closing)
+                    self.lost(connection)
                 continue
             backlog = wire.buffered if connection.stuck else 0
             if backlog > limits.outbox_hard_max:
                 self.slow_cut += 1
-                connection.closed = True
                 wire.abort()
+                self.lost(connection)
                 if self._log is not None:
                     self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
                 continue
@@ -314,8 +337,8 @@ class Runtime:
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         if fresh is not None and self._log is not None:
             self._log("journal.refused", reason=fresh.message, facts=len(batch.facts))
-        self.finished = batch.no
         self.apply(now)
+        self.finished = batch.no  # only now: a delivery that fills a pull's answer must not pass this outcome by
         for session in list(self._waiting):
             if not session.finished(batch.no, fresh, whole):
                 del self._waiting[session]
@@ -380,7 +403,7 @@ class Runtime:
         self._drained = None
         abandoned = self.machine.leased
         refusal = Refusal("Draining", "the server is shutting down")
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.session.drain(refusal)
             self._dirty[connection] = None
         self._flush()

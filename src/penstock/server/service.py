@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -80,9 +81,10 @@ class Service:
         machine = make_machine(
             config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
         )
+        self._is_temporary = data is None
         self.run_dir = (data / "run") if data is not None else Path(tempfile.mkdtemp(prefix="penstock-"))
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.tokens = TokenStore(config.auth, write_operator_token(self.run_dir / "operator.token"))
+        self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
         self.runtime = Runtime(
             machine,
@@ -117,6 +119,8 @@ class Service:
         port = await self._http.start(address.hosts, address.port)
         control = await self._start_control()
         url = f"http://{HostPort(address.host, port)}"
+        # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
+        self.tokens.add_operator(write_operator_token(self.run_dir / "operator.token"))
         self.endpoints = Endpoints(os.getpid(), version(), url, control)
         self._write_endpoints(self.endpoints)
         # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
@@ -180,4 +184,6 @@ class Service:
             await self._http.stop(1.0)
         self.runtime.journal.close()
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)
+        if self._is_temporary:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
         return abandoned

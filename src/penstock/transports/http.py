@@ -46,7 +46,7 @@ class Answer(Protocol):
 class Exchange:
     """One request as the door sees it."""
 
-    __slots__ = ("_request", "body", "headers", "is_upgrade", "method", "path", "peer", "size")
+    __slots__ = ("_request", "admitted", "body", "headers", "is_upgrade", "method", "path", "peer", "size")
 
     def __init__(self, request: web.BaseRequest) -> None:
         self._request = request
@@ -57,6 +57,8 @@ class Exchange:
         self.size = request.content_length
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
         self.body = b""
+        self.admitted: Any = None
+        """What the door found out when it let the request in."""
 
     @property
     def query_pairs(self) -> list[tuple[str, str]]:
@@ -163,6 +165,9 @@ class HttpListener:
                 if exchange.size is not None and exchange.size > self._door.body_max:
                     return self._refuse_body(request, self._door.too_large(exchange))
                 async with asyncio.timeout(BODY_TIMEOUT_S):
+                    if exchange.headers.get("Expect", "").lower() == "100-continue":
+                        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        request.writer.output_size = 0  # the answer has not begun
                     exchange.body = await request.read()
             return _response(await self._door.answer(exchange))
         except web.HTTPRequestEntityTooLarge:

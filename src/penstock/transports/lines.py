@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from penstock.transports.outbox import Endpoint, Wire
 
@@ -29,12 +31,11 @@ class LineProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        assert isinstance(transport, asyncio.WriteTransport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername") or "local"
-        self._endpoint = self._accept(Wire(transport), peer[0] if isinstance(peer, tuple) else "local")
+        self._endpoint = self._accept(Wire(cast(asyncio.Transport, transport)), peer[0] if isinstance(peer, tuple) else "local")
         if self._endpoint is None:
             transport.close()
 
@@ -70,13 +71,25 @@ async def listen_tcp(host: str, port: int, accept: Accept) -> asyncio.Server:
 async def listen_unix(path: Path, accept: Accept) -> asyncio.Server:
     """A Unix socket that only its owner may open, from the first moment."""
     loop = asyncio.get_running_loop()
-    if path.is_socket():
-        path.unlink()
+    if path.is_socket():  # noqa: ASYNC240  # once, before anybody is served
+        _remove_stale(path)
     mask = os.umask(0o177)
     try:
         return await loop.create_unix_server(lambda: LineProtocol(accept), str(path), backlog=1024)
     finally:
         os.umask(mask)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that a crash left behind; one that somebody listens on is in use."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, f"a server listens on `{path}` already")
 
 
 class _Output(LineProtocol):

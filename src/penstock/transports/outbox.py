@@ -41,12 +41,9 @@ class Wire:
 
     def hold(self, on: bool) -> None:
         """Stop or go on reading from the peer."""
-        transport = self._transport
-        if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
-            if on:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
+        change = getattr(self._transport, "pause_reading" if on else "resume_reading", None)
+        if change is not None and not self._transport.is_closing():  # stdout alone has nothing to read
+            change()
 
     def close(self, code: int, reason: str) -> None:
         """Close when everything written has left."""

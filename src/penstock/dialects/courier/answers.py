@@ -125,8 +125,10 @@ class Answers:
         """Give every answer that may go now. Returns whether gated ones remain."""
         queue = self._queue
         out = self._session.out
+        if fresh is not None:
+            self._refuse(no, fresh, whole)
         while queue:
-            gate, is_fresh, what = queue[0]
+            gate, _, what = queue[0]
             if gate > no:
                 break
             if isinstance(what, Slot):
@@ -136,6 +138,12 @@ class Answers:
             elif isinstance(what, bytes):
                 out.append(what)
             else:
-                out.append(what((fresh if is_fresh else whole) if gate == no else None))
+                out.append(what(None))
             queue.popleft()
         return bool(queue)
+
+    def _refuse(self, no: int, fresh: Refusal, whole: Refusal | None) -> None:
+        """Batch `no` was refused: settle now what its answers say, for some may have to wait for others."""
+        for index, (gate, is_fresh, what) in enumerate(self._queue):
+            if gate == no and not isinstance(what, bytes | Slot):
+                self._queue[index] = (0, False, what(fresh if is_fresh else whole))

@@ -111,19 +111,20 @@ class ControlSession:
             self._runs.close(now)
             self._fail(frame.req_id, problem)
             return
-        kind = type(frame)
-        if self.token_needed:
-            pass
-        elif kind is frames.Enqueue:
-            if self._runs.join_enqueue(now, self.link.principal, frame):
-                return
-        elif kind is frames.Ack and len(self._subs) == 1 and self._newest is not None:
-            if self._runs.join_ack(now, self._newest, frame):
-                return
+        if not self.token_needed and self._joins_run(now, frame):
+            return
         self._runs.close(now)
         self._frame(now, frame)
         if self._machine.effects:
             self._desk.apply(now)
+
+    def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
+        """Whether a frame was taken into the open run: the hot path ends here."""
+        if type(frame) is frames.Enqueue:
+            return self._runs.join_enqueue(now, self.link.principal, frame)
+        if type(frame) is frames.Ack and len(self._subs) == 1 and self._newest is not None:
+            return self._runs.join_ack(now, self._newest, frame)
+        return False
 
     def _bad_line(self, line: bytes, error: Exception) -> None:
         try:
@@ -272,7 +273,7 @@ class ControlSession:
             refusal = lease_us
         elif not 1 <= frame.batch <= limits.batch_max:
             refusal = Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
-        elif not 0 <= frame.auto <= limits.credit_max or (frame.credit or 0) < 0:
+        elif not 0 <= frame.auto <= limits.credit_max or not 0 <= (frame.credit or 0) <= limits.credit_max:
             refusal = Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
         elif label is not None and (label in self._subs or len(label) > limits.id_max):
             refusal = Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")

@@ -1,0 +1,13 @@
+"""`penstock bench`: what the server does a second, and what it costs, measured with real processes.
+
+The parent starts a server, a producer and a consumer, each a process of its own, and reads their CPU from the kernel. Every
+envelope is accounted for: a run that loses one, or leaves one unacked, fails with exit code 3.
+"""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+bench = App(name="bench", help="Measure throughput, latency, CPU and memory; peers side by side.")
+bench.command("penstock.cli.bench.commands:queue", name="queue")
+bench.command("penstock.cli.bench.commands:http", name="http")

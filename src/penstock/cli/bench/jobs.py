@@ -1,0 +1,58 @@
+"""What the parent tells a load process to do, and what that process reports: JSON both ways."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+
+class Job(msgspec.Struct, rename="camel"):
+    """One load process's task."""
+
+    role: str
+    """`produce`, `pace`, `consume`, `post`, `idle`, `core`, or one of those of Redis."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    stream: str = ""
+    board: str = ""
+    size: int = 300
+    batch: int = 1
+    seconds: float = 1.0
+    count: int = 0
+    """Envelopes at most, or subscribers, or cycles."""
+    window: int = 8192
+    rate: int = 0
+    connections: int = 1
+    tag: str = "b"
+    token: str | None = None
+
+
+class Report(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What a load process has done."""
+
+    count: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    cpu_s: float = 0.0
+    latencies: dict[str, float] | None = None
+    """Milliseconds by percentile."""
+    late: dict[str, float] | None = None
+    """How far behind its schedule an open-loop producer sent, in milliseconds."""
+    error: str | None = None
+    note: str | None = None
+
+
+SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
+    """Nearest-rank percentiles, in milliseconds."""
+    if not values_ns:
+        return {}
+    ordered = sorted(values_ns)
+    last = len(ordered) - 1
+    return {
+        name: round(ordered[min(last, max(0, math.ceil(share * len(ordered)) - 1))] / 1e6, 3)
+        for name, share in SHARES.items()
+    }

@@ -1,0 +1,21 @@
+"""A test kit: the real server on a simulated clock, network and disk.
+
+    from penstock.testing import World
+
+    world = World(seed=7)
+    client = world.connect()
+    client.send_line({"type": "subscribe", "stream": "jobs", "credit": 1})
+    world.advance(ms=30_000)
+    assert client.deliveries == []
+
+Nothing sleeps and nothing is random: half an hour passes in milliseconds, and a seed gives the same run every time.
+`storm(seed)` is a world with busy actors and bad weather in which every invariant is checked at every step;
+`python -m penstock.testing --seed N` shows one of them.
+"""
+
+from penstock.testing.checks import Broken
+from penstock.testing.clients import LineClient, SocketClient
+from penstock.testing.storm import storm
+from penstock.testing.world import World
+
+__all__ = ["Broken", "LineClient", "SocketClient", "World", "storm"]

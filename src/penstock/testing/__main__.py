@@ -1,0 +1,45 @@
+"""`python -m penstock.testing --seed N`: one storm again, told as it happens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from typing import Any
+
+from penstock.testing.checks import Broken
+from penstock.testing.storm import STEPS, storm
+
+
+def tell(entry: tuple[Any, ...]) -> None:
+    us, what, *more = entry
+    words = [item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more]
+    sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.testing", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
+    parser.add_argument("--quiet", action="store_true", help="say only how it ended")
+    options = parser.parse_args()
+    world = storm(options.seed)
+    if not options.quiet:
+        world.tell = tell
+    try:
+        world.run(options.steps)
+    except Broken as broken:
+        sys.stdout.write(f"seed {options.seed} broke {broken}\n")
+        traceback.print_exc()
+        return 1
+    witness = world.witness
+    sys.stdout.write(
+        f"seed {options.seed}: {len(world.trace)} events in {world.clock.us / 1e6:.1f} s of its time, "
+        f"{world.lives} lives, {len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, "
+        f"{len(witness.confirmed)} confirmed; every invariant held\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The invariants as functions: each looks at a running world from inside and raises `Broken` when one does not hold.
+
+They run after every step. What can only be seen from outside, in the order and the content of the bytes, is in `witness`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.channels import Channel
+from penstock.core.queue import QueueMachine
+from penstock.core.records import LEASED, PENDING
+from penstock.testing.history import History
+from penstock.testing.network import HIGH_WATER
+
+if TYPE_CHECKING:
+    from penstock.testing.world import World
+
+CREDIT = "1: no delivery at zero credit"
+BALANCE = "2: in = settled + ready + leased + delayed"
+ORDER = "3: first deliveries leave in sequence order"
+HOLDER = "3: a lease has one holder, and only it settles"
+DURABLE = "4: what was promised survives a crash"
+BOUNDS = "8: everything that grows has a bound"
+BAD_INPUT = "10: bad input gets a typed error and changes nothing"
+ANSWERS = "answers keep the order of their requests"
+VISIBLE = "nothing is visible before its commit"
+
+CHUNK_REQUESTS_MAX = 500
+"""Requests that may already be in the chunk with which a connection passes `answers_max`."""
+
+
+class Broken(AssertionError):  # noqa: N818 - it states what is broken, and reads so in a test
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"[{invariant}] {message}")
+        self.invariant = invariant
+
+
+def credit_is_never_overdrawn(machine: QueueMachine) -> None:
+    for consumer in machine.consumers.values():
+        if consumer.credit < 0 or consumer.delivered > consumer.granted:
+            raise Broken(
+                CREDIT,
+                f"consumer {consumer.no} has credit {consumer.credit}: "
+                f"delivered {consumer.delivered} of {consumer.granted} granted",
+            )
+
+
+def channels_balance(machine: QueueMachine) -> None:
+    for channel in machine.channels.values():
+        if channel.balance != 0:
+            raise Broken(BALANCE, f"`{channel.name}` is off by {channel.balance}: {channel.counters}")
+    for name, dormant in machine.dormant.items():
+        if dormant.counters.in_ != dormant.counters.settled:
+            raise Broken(BALANCE, f"`{name}` went to sleep unbalanced: {dormant.counters}")
+
+
+def metrics_balance(q: dict[str, Any], name: str) -> None:
+    """The same identity over the numbers a person is shown."""
+    settled = sum(q[key] for key in ("q.ack", "q.dead", "q.drop", "q.purged", "q.moved"))
+    here = q["q.depth"] + q["q.if"] + q["q.delayed"]
+    if q["q.in"] != settled + here:
+        raise Broken(BALANCE, f"the metrics of `{name}` do not add up: {q}")
+
+
+def leases_have_one_holder(machine: QueueMachine) -> None:
+    held: dict[Channel, int] = {}
+    for consumer in machine.consumers.values():
+        for lease, record in consumer.leases.items():
+            if record.holder is not consumer or record.state != LEASED or record.lease != lease:
+                raise Broken(HOLDER, f"`{record.id}` is in a lease of consumer {consumer.no} that is not its own")
+            held[record.channel] = held.get(record.channel, 0) + 1
+    for channel in machine.channels.values():
+        if channel.leased != held.get(channel, 0):
+            raise Broken(HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist")
+
+
+def nothing_is_counted_early(machine: QueueMachine, history: History) -> None:
+    for channel in machine.channels.values():
+        durable = history.counts.get(channel.name, 0)
+        if channel.counters.in_ != durable:
+            raise Broken(VISIBLE, f"`{channel.name}` counts {channel.counters.in_} in, and {durable} are durable")
+
+
+def nothing_is_there_early(machine: QueueMachine, history: History) -> None:
+    """Each record that can be seen is durable and not settled. O(records)."""
+    for channel in machine.channels.values():
+        for record in channel.live.values():
+            if record.state != PENDING and (channel.name, record.seq) not in history.live:
+                raise Broken(VISIBLE, f"`{record.id}` in `{channel.name}` is visible and not durable")
+
+
+def bounds_hold(world: World) -> None:
+    machine = world.machine
+    limits = machine.limits
+    # A settle that the journal refused brings its record back, into a channel that may be full by now.
+    extra = world.witness.brought_back
+    in_flight = sum(len(batch.facts) for batch in machine.proposed) + len(machine.facts)
+    for channel in machine.channels.values():
+        if len(channel.live) > channel.policy.max_depth + extra:
+            raise Broken(BOUNDS, f"`{channel.name}` holds {len(channel.live)} of {channel.policy.max_depth}")
+        if len(channel.order) > channel.policy.dedup_count + in_flight:
+            raise Broken(BOUNDS, f"`{channel.name}` remembers {len(channel.order)} ids")
+    if machine.ids > limits.dedup_max + in_flight:
+        raise Broken(BOUNDS, f"{machine.ids} ids are remembered, and at most {limits.dedup_max} may be")
+    observations = len(machine.observations) + sum(len(batch.observations) for batch in machine.proposed)
+    if observations > limits.observations_max:
+        raise Broken(BOUNDS, f"{observations} observations wait, and at most {limits.observations_max} may")
+    # What moves is already accepted, and may use the space that is kept for settles.
+    pending = sum(
+        len(record.body)
+        for channel in machine.channels.values()
+        for record in channel.live.values()
+        if record.state == PENDING and not record.reserved
+    )
+    if pending > limits.pending_max:
+        raise Broken(BOUNDS, f"{pending} bytes wait for the journal")
+    unread_max = limits.outbox_hard_max + 2 * limits.outbox_max + HIGH_WATER
+    for pipe in world.pipes:
+        if pipe.buffered > unread_max:
+            raise Broken(BOUNDS, f"{pipe.buffered} bytes wait for the peer of pipe {pipe.no}")
+    for link in machine.links.values():
+        if len(link.session.answers) > limits.answers_max + CHUNK_REQUESTS_MAX:
+            raise Broken(BOUNDS, f"{len(link.session.answers)} answers wait on link {link.no}")
+
+
+def counts_agree(machine: QueueMachine) -> None:
+    """The numbers on which bounds are decided are those of what is there. O(records)."""
+    ids = sum(len(c.order) for c in machine.channels.values())
+    ids += sum(len(d.order) for d in machine.dormant.values())
+    held = sum(len(r.body) for c in machine.channels.values() for r in c.live.values())
+    pending = sum(
+        len(r.body) for c in machine.channels.values() for r in c.live.values() if r.state == PENDING
+    )
+    pulls = sum(c.pull for channel in machine.channels.values() for c in channel.consumers.values())
+    there = (ids, held, held, pending, pulls)
+    in_channels = sum(channel.bytes for channel in machine.channels.values())
+    counted = (machine.ids, machine.bytes, in_channels, machine.pending_bytes, machine.waiting_pulls)
+    if there != counted:
+        raise Broken(BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}")
+
+
+def promises_survived(world: World) -> None:
+    """After a restart: nothing promised is lost, nothing confirmed is back, and the state is that of the rows."""
+    durable = History(world.journal.live(0))
+    witness = world.witness
+    for (name, id_), seq in witness.acknowledged.items():
+        if (name, seq) not in durable.ids:
+            raise Broken(DURABLE, f"`{id_}` in `{name}` was acknowledged and is lost")
+    for (name, seq), how in witness.confirmed.items():
+        if (name, seq) not in durable.settled:
+            raise Broken(DURABLE, f"{how} of number {seq} in `{name}` was confirmed and is lost")
+    there = {
+        (channel.name, record.seq): record.id
+        for channel in world.machine.channels.values()
+        for record in channel.live.values()
+    }
+    if there != durable.live:
+        lost = [place for place in durable.live if place not in there]
+        back = [place for place in there if place not in durable.live]
+        raise Broken(DURABLE, f"recovery lost {lost} and brought back {back}")
+
+
+def digest(machine: QueueMachine) -> object:
+    """What a request may change; counts of refused requests and empty channels are not part of it."""
+    return [
+        (
+            name,
+            channel.seq,
+            channel.bytes,
+            list(channel.settled),
+            [(c.no, c.credit, c.granted) for c in channel.consumers.values()],
+            [(r.id, r.state, r.attempt, r.lease, r.deadline_us) for r in channel.live.values()],
+        )
+        for name, channel in machine.channels.items()
+        if channel.live or channel.settled or channel.consumers
+    ]
+
+
+def every_step(world: World) -> None:
+    machine = world.machine
+    credit_is_never_overdrawn(machine)
+    channels_balance(machine)
+    leases_have_one_holder(machine)
+    nothing_is_counted_early(machine, world.history)
+    bounds_hold(world)
+
+
+def now_and_then(world: World) -> None:
+    """What is too slow for every step."""
+    counts_agree(world.machine)
+    nothing_is_there_early(world.machine, world.history)
+    for name, channel in world.machine.channels.items():
+        metrics_balance(world.machine.metrics(world.clock.now(), channel), name)

@@ -1,0 +1,116 @@
+"""Clients that speak the real bytes over the simulated network, for scripts and for tests.
+
+They are dumb on purpose: they send what they are told and keep what they hear, in order. A test can look at
+`lines` and `answers`; an actor sets `on_line` and reacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.testing.network import Pipe
+
+Frame = dict[str, Any]
+
+
+class LineClient:
+    """A Control v1 connection.
+
+    >>> from penstock.testing import World
+    >>> world = World(seed=7)
+    >>> client = world.connect()
+    >>> req = client.request("ping")
+    >>> world.advance(ms=50)
+    >>> client.answers[req]
+    {'type': 'ok', 'reqId': 1, 'result': {}}
+    """
+
+    def __init__(self, pipe: Pipe, name: str) -> None:
+        self.pipe = pipe
+        self.name = name
+        self.lines: list[Frame] = []
+        """Everything the server said, in order."""
+        self.answers: dict[int, Frame] = {}
+        """The last answer to each `reqId` that `request` gave out."""
+        self.closed: tuple[int, str] | None = None
+        self.on_line: Callable[[Frame], None] | None = None
+        self._rest = b""
+        self._req_no = 0
+        pipe.on_data = self._data
+        pipe.on_close = self._close
+
+    def send_line(self, *frames: Frame | bytes) -> None:
+        """Send frames, in one write; bytes go as they are, with a line end."""
+        self.pipe.write(
+            b"".join(
+                [frame if isinstance(frame, bytes) else msgspec.json.encode(frame) for frame in _ended(frames)]
+            )
+        )
+
+    def frame(self, kind: str, /, **fields: Any) -> Frame:
+        """A frame with the next `reqId`, to be sent with others."""
+        self._req_no += 1
+        return {"type": kind, "reqId": self._req_no, **fields}
+
+    def request(self, kind: str, /, **fields: Any) -> int:
+        """Send one frame; the answer will be in `answers` under the returned `reqId`."""
+        frame = self.frame(kind, **fields)
+        self.send_line(frame)
+        return int(frame["reqId"])
+
+    @property
+    def deliveries(self) -> list[Frame]:
+        return [line for line in self.lines if line["type"] == "deliver"]
+
+    def _data(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            frame = msgspec.json.decode(line)
+            self.lines.append(frame)
+            req_id = frame.get("reqId")
+            if isinstance(req_id, int):
+                self.answers[req_id] = frame
+            if self.on_line is not None:
+                self.on_line(frame)
+
+    def _close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+
+def _ended(frames: tuple[Frame | bytes, ...]) -> list[Frame | bytes]:
+    """Frames with a line end after each."""
+    ended: list[Frame | bytes] = []
+    for frame in frames:
+        ended += [frame, b"\n"]
+    return ended
+
+
+class SocketClient:
+    """A subscribe socket: `/v1/subscribe?stream=…`."""
+
+    def __init__(self, pipe: Pipe, name: str, stream: str) -> None:
+        self.pipe = pipe
+        self.name = name
+        self.stream = stream
+        self.messages: list[Frame] = []
+        """Everything the server said, in order."""
+        self.closed: tuple[int, str] | None = None
+        self.on_message: Callable[[Frame], None] | None = None
+        pipe.on_data = self._data
+        pipe.on_close = self._close
+
+    def send(self, message: Frame | bytes) -> None:
+        """Send one message, such as `{"credit": 5}` or `{"ack": id}`."""
+        self.pipe.write(message if isinstance(message, bytes) else msgspec.json.encode(message))
+
+    def _data(self, data: bytes) -> None:
+        message = msgspec.json.decode(data)
+        self.messages.append(message)
+        if self.on_message is not None:
+            self.on_message(message)
+
+    def _close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)

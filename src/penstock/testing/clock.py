@@ -1,0 +1,108 @@
+"""Time that moves only when told to: one heap of events for the network, the disk and the runtime.
+
+Events of one instant run in the order they were asked for, so equal seeds give equal runs. The wall clock is a separate
+offset that may step back, as real ones do. `Life` is the scheduler that one run of the server sees: when the server
+crashes, its life ends, and nothing it had planned happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from penstock.core.instant import Now
+
+START_US = 1_000_000
+"""Not zero: a machine must not take zero for a time."""
+START_WALL_US = 1_767_225_600_000_000
+"""The first of January 2026, so that times in a trace look like times."""
+
+
+class Event:
+    """A call at a moment; cancelled events stay in the heap and are skipped."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Clock:
+    """Two clocks and everything that waits for them.
+
+    >>> clock = Clock()
+    >>> clock.after(5_000, lambda: print("five milliseconds later"))  # doctest: +ELLIPSIS
+    <...>
+    >>> clock.step()
+    five milliseconds later
+    True
+    """
+
+    def __init__(self) -> None:
+        self.us = START_US
+        self.wall_offset_us = START_WALL_US - START_US
+        self._heap: list[tuple[int, int, Event]] = []
+        self._count = 0
+
+    def now(self) -> Now:
+        return Now(self.us, self.us + self.wall_offset_us)
+
+    def at(self, us: int, call: Callable[[], None]) -> Event:
+        """Call when the monotonic clock shows `us`; at once, but not inside this call, when that is past."""
+        self._count += 1
+        event = Event(call)
+        heappush(self._heap, (max(us, self.us), self._count, event))
+        return event
+
+    def after(self, delay_us: int, call: Callable[[], None]) -> Event:
+        return self.at(self.us + delay_us, call)
+
+    def step_wall(self, us: int) -> None:
+        """Set the wall clock forward, or back: somebody corrected it."""
+        self.wall_offset_us += us
+
+    def next_us(self) -> int | None:
+        """When something happens next."""
+        heap = self._heap
+        while heap and heap[0][2].call is None:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def step(self) -> bool:
+        """Let the next thing happen. False when nothing is left that could."""
+        due_us = self.next_us()
+        if due_us is None:
+            return False
+        event = heappop(self._heap)[2]
+        self.us = due_us
+        call = event.call
+        assert call is not None
+        call()
+        return True
+
+
+class Life:
+    """The scheduler of one run of the server, from its start to its crash."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.over = False
+
+    def now(self) -> Now:
+        return self._clock.now()
+
+    def soon(self, call: Callable[[], None]) -> object:
+        return self._clock.after(0, self._while_alive(call))
+
+    def at(self, us: int, call: Callable[[], None]) -> Event:
+        return self._clock.at(us, self._while_alive(call))
+
+    def _while_alive(self, call: Callable[[], None]) -> Callable[[], None]:
+        def alive() -> None:
+            if not self.over:
+                call()
+
+        return alive

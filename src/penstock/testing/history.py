@@ -1,0 +1,51 @@
+"""What the journal holds, folded by the simplest code that can be right.
+
+It shares nothing with the machine or its recovery, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.rows import Row
+
+TERMINAL = frozenset({"ack", "dead", "drop", "purge", "move"})
+"""Events after which a record is no longer in its channel."""
+
+Place = tuple[str, int]
+"""A record's channel and number: never used twice."""
+
+
+class History:
+    """Rows, and the questions a check asks about them."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.ids: dict[Place, str] = {}
+        """Every record that ever was."""
+        self.live: dict[Place, str] = {}
+        self.settled: dict[Place, str] = {}
+        """How each record that is no more ended."""
+        self.counts: dict[str, int] = {}
+        """Records that came into each channel."""
+        self.delayed: set[Place] = set()
+        """Records that their producer scheduled."""
+        self.known: dict[tuple[str, str], int] = {}
+        """The newest number of each id in each channel."""
+        self.settled_ids: set[str] = set()
+        self.add(rows)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            place = (row.channel, row.seq)
+            if row.event == "enqueue":
+                assert row.id is not None
+                self.ids[place] = self.live[place] = row.id
+                self.counts[row.channel] = self.counts.get(row.channel, 0) + 1
+                self.known[row.channel, row.id] = row.seq
+                if row.meta is not None:
+                    self.delayed.add(place)
+            elif row.event in TERMINAL:
+                self.live.pop(place, None)
+                self.settled[place] = row.event
+                if row.id is not None:
+                    self.settled_ids.add(row.id)

@@ -1,0 +1,218 @@
+"""The network between clients and the server: late, in pieces, slow to be read, and cut at any moment.
+
+A `Pipe` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.outbox`; to a client it
+is something to write to and to be called back by. A byte stream is cut into pieces anywhere; a pipe of messages
+(a WebSocket) keeps each one whole. Bytes keep their order, and a cut loses what is under way in both directions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from penstock.testing.clock import Clock
+
+HIGH_WATER = 1_024
+"""Unread bytes at which the runtime is told that the peer does not keep up."""
+LOW_WATER = 256
+"""Unread bytes at which it is told that there is room again."""
+
+
+class Endpoint(Protocol):
+    """The runtime's side: what it is told."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def lost(self) -> None: ...
+
+    def congested(self, on: bool) -> None: ...
+
+
+class Watcher(Protocol):
+    """Whoever looks at everything that passes: the witness."""
+
+    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+        """Bytes reach the server; what is returned is called once it has dealt with them."""
+
+    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+        """The server has spoken."""
+
+
+class Pipe:
+    """One connection."""
+
+    def __init__(
+        self, no: int, clock: Clock, dice: Random, watcher: Watcher, *, framed: bool, latency_us: int
+    ) -> None:
+        self.no = no
+        self.framed = framed
+        self.endpoint: Endpoint | None = None
+        """The server's side; None before it accepted and after it crashed."""
+        self.on_data: Callable[[bytes], None] = lambda data: None
+        self.on_close: Callable[[int, str], None] = lambda code, reason: None
+        self.pace = 64 * 1024
+        """Bytes the client reads at a time, at most."""
+        self.reading = True
+        """Whether the client reads at all."""
+        self.broken = False
+        self.latency_us = latency_us
+        self._clock = clock
+        self._dice = dice
+        self._watcher = watcher
+        self._arrives_us = 0
+        self._held = False
+        self._inbox: deque[bytes] = deque()
+        self._outbox: deque[bytes] = deque()
+        self._buffered = 0
+        self._congested = False
+        self._pumping = False
+        self._closing: tuple[int, str] | None = None
+
+    # The client's side
+
+    def write(self, data: bytes) -> None:
+        """Send to the server: a message, or bytes that arrive in any pieces."""
+        if self.broken:
+            return
+        for piece in [data] if self.framed else self._pieces(data):
+            self._arrives_us = max(self._arrives_us, self._clock.us + self._latency())
+            self._clock.at(self._arrives_us, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
+
+    def cut(self) -> None:
+        """Break the connection: the client knows at once, the server when it notices."""
+        if self.broken:
+            return
+        self._break(1006, "cut")
+        self._clock.after(self._latency() * 5, self._lose)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        self.reading = False
+
+    def resume(self) -> None:
+        self.reading = True
+        self._pump_soon()
+
+    # The server's side: a wire
+
+    def send(self, messages: list[bytes]) -> None:
+        self._watcher.sent(self, messages)
+        if self.broken or self._closing is not None:
+            return
+        self._outbox.extend(messages if self.framed else [b"".join(messages)])
+        self._buffered += sum(map(len, messages))
+        if self._buffered > HIGH_WATER and not self._congested and self.endpoint is not None:
+            self._congested = True
+            self.endpoint.congested(True)
+        self._pump_soon()
+
+    @property
+    def buffered(self) -> int:
+        return self._buffered
+
+    def hold(self, on: bool) -> None:
+        self._held = on
+        if not on and self._inbox:
+            self._clock.after(0, self._unhold)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close when everything written has been read."""
+        if self._closing is None:
+            self._closing = (code, reason)
+        self._pump_soon()
+
+    def abort(self) -> None:
+        if not self.broken:
+            self._break(1006, "aborted")
+        self._clock.after(0, self._lose)
+
+    def crash(self) -> None:
+        """The server is gone, and with it its side of the connection."""
+        self.endpoint = None
+        if not self.broken:
+            self._break(1006, "the server is gone")
+
+    # What happens in between
+
+    def _latency(self) -> int:
+        return self._dice.randint(self.latency_us // 10, self.latency_us)
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        pieces = []
+        while data:
+            size = self._dice.choice((7, 64, 512, 4096, 4096))
+            cut = self._dice.randint(1, size)
+            pieces.append(data[:cut])
+            data = data[cut:]
+        return pieces
+
+    def _arrive(self, piece: bytes) -> None:
+        if self.broken or self.endpoint is None or self._closing is not None:
+            return
+        if self._held or self._inbox:
+            self._inbox.append(piece)
+            return
+        self._hand_over(piece)
+
+    def _hand_over(self, piece: bytes) -> None:
+        assert self.endpoint is not None
+        done = self._watcher.arriving(self, piece)
+        self.endpoint.received(piece)
+        if done is not None:
+            done()
+
+    def _unhold(self) -> None:
+        while self._inbox and not self._held and not self.broken and self.endpoint is not None:
+            self._hand_over(self._inbox.popleft())
+
+    def _pump_soon(self) -> None:
+        if not self._pumping and not self.broken and self.reading:
+            self._pumping = True
+            self._clock.after(self._latency(), self._pump)
+
+    def _pump(self) -> None:
+        """The client reads what it can."""
+        self._pumping = False
+        if self.broken or not self.reading:
+            return
+        taken = self._take()
+        if taken:
+            if self._congested and self._buffered <= LOW_WATER:
+                self._congested = False
+                if self.endpoint is not None:
+                    self.endpoint.congested(False)
+            for data in taken:
+                self.on_data(data)
+        if self._outbox:
+            self._pump_soon()
+        elif self._closing is not None and not self.broken:
+            self._break(*self._closing)
+            self._clock.after(0, self._lose)
+
+    def _take(self) -> list[bytes]:
+        room = self.pace if self.framed else self._dice.randint(1, self.pace)
+        taken = []
+        while self._outbox and room > 0:
+            data = self._outbox.popleft()
+            if len(data) > room and not self.framed:
+                self._outbox.appendleft(data[room:])
+                data = data[:room]
+            room -= len(data)
+            self._buffered -= len(data)
+            taken.append(data)
+        return taken
+
+    def _break(self, code: int, reason: str) -> None:
+        self.broken = True
+        self._outbox.clear()
+        self._inbox.clear()
+        self._buffered = 0
+        self.on_close(code, reason)
+
+    def _lose(self) -> None:
+        endpoint = self.endpoint
+        if endpoint is not None:
+            self.endpoint = None
+            endpoint.lost()

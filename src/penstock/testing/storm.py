@@ -1,0 +1,97 @@
+"""A storm: a world of its own for every seed, with odd policies, tight limits, busy actors and bad weather.
+
+Every bound is set so low that it is reached in seconds, because a bound that is never reached is never tested.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.core.limits import Limits
+from penstock.core.policy import Policy, Retry
+from penstock.testing.actors import Actor, Consumer, Operator, Producer, Puller, SocketConsumer, Vandal
+from penstock.testing.disk import Mood
+from penstock.testing.world import World
+
+STREAMS = ["a/jobs", "b/inbox"]
+DEAD = [f"dlq/{name}" for name in STREAMS]
+STEPS = 1_500
+
+LIMITS = Limits(
+    idle_unload_ms=2_000,
+    dedup_max=120,
+    pending_max=6_000,
+    envelope_max=4_000,
+    memory_max=20_000,
+    credit_max=200,
+    waiters_max=4,
+    outbox_max=2_000,
+    outbox_hard_max=12_000,
+    answers_max=20,
+    observations_max=40,
+    subscriptions_max=4,
+)
+
+
+def policy(dice: Random) -> Policy:
+    """How one stream behaves in this storm."""
+    return Policy(
+        lease_us=dice.choice((1_000_000, 3_000_000)),
+        max_depth=dice.choice((6, 20, 60)),
+        max_bytes=dice.choice((3_000, 50_000)),
+        overflow=dice.choice(("reject", "drop-oldest")),
+        redelivery=dice.choice(("tail", "head")),
+        max_deliveries=dice.choice((0, 2, 4)),
+        max_inflight=dice.choice((0, 0, 1, 5)),
+        on_disconnect=dice.choice(("release", "hold")),
+        late_ack=dice.choice(("reject", "accept")),
+        dedup_count=dice.choice((2, 20, 60)),
+        dedup_us=dice.choice((500_000, 5_000_000, 600_000_000)),
+        retry=dice.choice((None, Retry(100_000, max_us=2_000_000, jitter=0.5))),
+    )
+
+
+class Weather(Actor):
+    """What happens to everybody: a bad disk, a corrected clock, and crashes."""
+
+    pace_ms = 150
+
+    def act(self) -> None:
+        world, dice = self.world, self.dice
+        moods: tuple[Mood, ...] = ("well", "well", "well", "slow", "full", "failing")
+        world.journal.mood = dice.choice(moods)
+        match dice.randint(0, 9):
+            case 0:
+                world.clock.step_wall(dice.randint(-5_000_000, 5_000_000))
+            case 1:
+                world.crash(restart=False)
+                world.clock.after(dice.randint(0, 300_000), world.restart)
+            case 2 if world.pipes:
+                dice.choice(world.pipes).cut()
+
+
+def storm(seed: int) -> World:
+    """A world in which everything goes wrong that this seed can think of.
+
+    >>> world = storm(seed=1)
+    >>> world.run(200)
+    """
+    dice = Random(f"{seed}/storm")
+    policies = {name: policy(dice) for name in (*STREAMS, *DEAD)}
+    fallback = Policy(max_depth=20)
+    world = World(
+        seed,
+        limits=LIMITS,
+        policy_for=lambda name: policies.get(name, fallback),
+        latency_us=dice.choice((500, 5_000, 50_000)),
+    )
+    Producer(world, "p1", STREAMS)
+    Producer(world, "p2", STREAMS)
+    for index in range(dice.randint(1, 3)):
+        Consumer(world, f"c{index}", STREAMS + DEAD)
+    SocketConsumer(world, "s1", STREAMS)
+    Puller(world, "q1", STREAMS + DEAD)
+    Operator(world, "o1", STREAMS)
+    Vandal(world, "v1", STREAMS)
+    Weather(world, "w1", [])
+    return world

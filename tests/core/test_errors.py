@@ -1,0 +1,54 @@
+"""The error table, and how one of its rows looks to a client."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import TABLE, PenstockError, Refusal
+
+STATUSES = {
+    "InvalidJSON": 400, "InvalidEnvelope": 400, "InvalidCredit": 400, "UnknownOp": 400,
+    "AddressMismatch": 400, "Unauthorized": 401, "Forbidden": 403, "UnknownStream": 404, "UnknownView": 404,
+    "UnknownEnvelope": 404, "AlreadyAcked": 409, "LeaseExpired": 409, "NotLeaseHolder": 409,
+    "IdConflict": 409, "TooLarge": 413, "RateLimited": 429, "StreamFull": 429, "QuotaExceeded": 429,
+    "Internal": 500, "Draining": 503, "Timeout": 504,
+}  # fmt: skip
+CLOSES = {"InvalidJSON": 1007, "Unauthorized": 1008, "TooLarge": 1009, "Internal": 1011, "Draining": 1001}
+
+
+@pytest.mark.parametrize(("code", "status"), STATUSES.items())
+def test_codes_have_the_statuses_clients_rely_on(code: str, status: int) -> None:
+    assert Refusal(code, "x").status == status
+
+
+@pytest.mark.parametrize(("code", "close"), CLOSES.items())
+def test_codes_that_end_a_socket(code: str, close: int) -> None:
+    assert TABLE[code].close == close
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_every_row_is_complete(code: str) -> None:
+    kind = TABLE[code]
+    assert kind.code == code
+    assert 400 <= kind.status <= 599
+    assert kind.meaning and kind.hint
+    assert kind.retryable is (kind.status in (429, 500, 503, 504))
+
+
+def test_the_wire_shape() -> None:
+    bare = Refusal("StreamFull", "full").wire()
+    assert bare == {
+        "code": "StreamFull",
+        "message": "full",
+        "status": 429,
+        "retryable": True,
+        "hint": TABLE["StreamFull"].hint,
+    }
+    full = Refusal("StreamFull", "full", ref="a", retry_after_ms=7, hint="wait").wire()
+    assert full == {**bare, "ref": "a", "retryAfterMs": 7, "hint": "wait"}
+
+
+def test_the_exception_carries_the_refusal() -> None:
+    error = PenstockError(Refusal("Draining", "bye"))
+    assert (error.code, error.retryable) == ("Draining", True)
+    assert str(error).splitlines() == ["Draining: bye", f"hint: {TABLE['Draining'].hint}"]
