@@ -92,7 +92,6 @@ class TestUnloading:
         bench.advance(2_000)
         assert name not in bench.machine.channels
 
-
     @pytest.mark.parametrize("second", [record_of("2"), record_of("1", "other")], ids=["full", "conflict"])
     def test_a_refused_enqueue_makes_no_stream(self, second: Record) -> None:
         bench = Bench(Policy(max_depth=1))

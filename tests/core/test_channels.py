@@ -78,11 +78,11 @@ def test_the_balance_shows_a_miscount() -> None:
 
 
 class TestWindow:
-    def settled(self, channel: Channel, id_: str, at_us: int) -> Record:
+    def settled(self, channel: Channel, id_: str, at_us: int, decided: int = 9) -> Record:
         record = live(channel, record_of(id_, seq=channel.seq + 1))
         channel.seq += 1
         channel.counters.ack += 1
-        channel.remember(record, "acked", at_us, 7)
+        channel.remember(record, "acked", at_us, 7, decided)
         return record
 
     def test_remembers_what_a_settled_record_was(self) -> None:
@@ -97,20 +97,29 @@ class TestWindow:
         for n in range(5):
             self.settled(channel, str(n), 100)
         assert list(channel.settled) == ["2", "3", "4"]
-        assert channel.trim(100, keep=1) == 2
+        assert channel.trim(100, 9, keep=1) == 2
         assert list(channel.order) == ["4"]
 
     def test_forgets_by_age(self) -> None:
         channel = Channel("a", Policy(dedup_us=50))
         self.settled(channel, "1", 100)
         self.settled(channel, "2", 120)
-        assert channel.trim(149) == 0
-        assert channel.trim(150) == 1
+        assert channel.trim(149, 9) == 0
+        assert channel.trim(150, 9) == 1
         assert list(channel.settled) == ["2"]
 
     def test_nothing_is_remembered_when_the_window_is_zero(self) -> None:
         channel = Channel("a", Policy(dedup_count=0))
         self.settled(channel, "1", 100)
+        assert channel.settled == {}
+
+    def test_a_settle_that_may_still_be_refused_is_not_forgotten(self) -> None:
+        channel = Channel("a", Policy(dedup_count=0))
+        self.settled(channel, "1", 100, decided=6)
+        assert list(channel.settled) == ["1"]
+        assert not channel.is_decided(6)
+        assert channel.is_decided(7)
+        assert channel.trim(100, 7) == 1
         assert channel.settled == {}
 
     def test_an_id_can_be_let_in_again(self) -> None:

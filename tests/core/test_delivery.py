@@ -222,7 +222,7 @@ class TestPull:
     def test_answers_at_once_when_told_not_to_wait(self) -> None:
         bench = Bench()
         bench.pull("a")
-        assert bench.empty_pulls == ["pull"] or bench.empty_pulls == [""]
+        assert len(bench.empty_pulls) == 1
         assert bench.machine.consumers == {}
 
     def test_waits_and_then_takes_the_first(self) -> None:
@@ -349,9 +349,7 @@ def test_never_more_deliveries_than_credit_and_first_ones_in_order(steps: list[t
                     bench.nack(consumer, record.id)
         for consumer in consumers:
             assert consumer.delivered <= consumer.granted
-    firsts = [
-        seq for seq, (_, _, attempt) in zip(bench.seqs, bench.deliveries, strict=True) if attempt == 1
-    ]
+    firsts = [seq for seq, (_, _, attempt) in zip(bench.seqs, bench.deliveries, strict=True) if attempt == 1]
     assert firsts == sorted(set(firsts))
     ready = bench.channel("a").ready
     assert not ready or all(consumer.credit == 0 for consumer in consumers)

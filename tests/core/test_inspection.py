@@ -70,6 +70,12 @@ class TestStats:
         bench.advance(1_500)
         assert stats(bench)["oldestMs"] == 1_500
 
+    def test_what_is_not_yet_durable_has_none(self) -> None:
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        bench.us += 700_000
+        assert stats(bench)["oldestMs"] == 0
+
 
 def test_metrics_count_by_the_seeds_names() -> None:
     bench = Bench(Policy(lease_us=1_000_000, max_depth=4))

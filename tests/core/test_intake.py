@@ -116,8 +116,28 @@ class TestDuplicates:
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1", "2", "3")
         bench.ack(consumer, "1", "2", "3")
-        assert list(bench.channel("a").settled) == ["2", "3"]
         assert bench.put("a", "3", "1") == [3, 4]
+        assert list(bench.channel("a").settled) == ["2", "3"]
+
+    def test_an_id_whose_settle_may_still_be_refused_stays_pinned(self) -> None:
+        bench = Bench(Policy(dedup_count=0))
+        consumer = bench.subscribe("a", 1)
+        bench.put("a", "1")
+        bench.machine.ack(bench.now, consumer, ["1"])
+        assert isinstance(bench.offer("a", record_of("1")), Admitted)
+        bench.refuse()
+        assert [record.seq for record in bench.channel("a").live.values()] == [1]
+
+    def test_one_answer_does_not_stand_on_two_commits(self) -> None:
+        """A duplicate of what is being written, beside something new: each could end differently."""
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        assert bench.machine.take_batch() is not None
+        refusal = bench.refusal("a", record_of("1"), record_of("2"))
+        assert (refusal.code, refusal.kind.retryable) == ("JournalUnavailable", True)
+        assert refusal.retry_after_ms is not None
+        bench.machine.committed(bench.now, 0)
+        assert bench.put("a", "1", "2") == [1, 2]
 
     def test_settled_ids_are_kept_up_to_an_age_which_a_hit_does_not_refresh(self) -> None:
         bench = Bench(Policy(dedup_us=10_000_000))

@@ -146,7 +146,9 @@ def test_an_empty_stream_may_sleep_after_a_restart() -> None:
     assert fresh.put("a", "1", "2") == [1, 2]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5)))
+)
 def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[tuple[str, int]]) -> None:
     bench = Recorded(Policy(max_deliveries=3, lease_us=2_000_000))
     consumer = bench.subscribe("a", 10_000)
@@ -171,8 +173,13 @@ def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[t
     for name, channel in bench.machine.channels.items():
         if channel.counters.in_:
             rebuilt = fresh.channel(name)
-            assert {r.id: r.seq for r in rebuilt.live.values()} == {r.id: r.seq for r in channel.live.values()}
+            assert {r.id: r.seq for r in rebuilt.live.values()} == {
+                r.id: r.seq for r in channel.live.values()
+            }
             assert {i: s.outcome for i, s in rebuilt.settled.items()} == {
                 i: s.outcome for i, s in channel.settled.items()
             }
-            assert (rebuilt.counters.in_, rebuilt.counters.ack) == (channel.counters.in_, channel.counters.ack)
+            assert (rebuilt.counters.in_, rebuilt.counters.ack) == (
+                channel.counters.in_,
+                channel.counters.ack,
+            )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.links import Consumer
 from penstock.core.limits import Limits
+from penstock.core.links import Consumer
 from penstock.core.policy import Policy, Retry
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.core.settling import Denied, Done

@@ -180,7 +180,7 @@ def test_pull_takes_up_to_max_in_order(http, stream):
 def test_a_waiting_pull_answers_when_something_arrives(http, stream):
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(http.pull, stream, wait_ms=9_000)
-        until(lambda: (http.get("/v1/stats", stream=stream).json.get("consumers")), "the pull waits")
+        until(lambda: http.get("/v1/stats", stream=stream).json.get("consumers"), "the pull waits")
         started = time.monotonic()
         http.enqueue(stream, "a")
         assert ids(waiting.result(PATIENCE_S)) == ["a"]

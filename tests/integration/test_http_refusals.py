@@ -76,7 +76,7 @@ MALFORMED = {
     "overlong UTF-8": enqueue_body(GOOD.replace(b"null", b'"\xc0\xaf"')),
     "too deep": enqueue_body(nested(65)),
     "far too deep": enqueue_body(nested(100_000)),
-    "deep and open": b"[" * 500_000,
+    "deep and open": b'{"to":"jobs","envelope":' + b"[" * 500_000,
     "a BOM": b"\xef\xbb\xbf" + enqueue_body(GOOD),
     "UTF-16": enqueue_body(GOOD).decode().encode("utf-16"),
     "a raw line break in a text": enqueue_body(GOOD.replace(b"null", b'"a\nb"')),
@@ -113,7 +113,7 @@ WRONG_ENVELOPES = {
     "a day that is none": (with_field("ts", "2026-02-30T00:00:00Z"), "ts"),
     "version as a text": (with_field("version", "1"), "version"),
     "version as a fraction": (with_field("version", 1.5), "version"),
-    "refs of numbers": (with_field("refs", [1]), "refs[...]"),
+    "refs of numbers": (with_field("refs", [1]), "refs[0]"),
     "tags as a text": (with_field("tags", "a"), "tags"),
     "headers of lists": (with_field("headers", {"a": []}), "headers[...]"),
     "from as a number": (with_field("from", 1), "from"),
@@ -145,7 +145,11 @@ WRONG_REQUESTS = {
     "a delay below 0": ("/v1/enqueue", {"to": STREAM, "envelope": envelope("n"), "delayMs": -1}, "delayMs"),
     "a long delay": ("/v1/enqueue", {"to": STREAM, "envelope": envelope("n"), "delayMs": 10**12}, "delayMs"),
     "a huge delay": ("/v1/enqueue", {"to": STREAM, "envelope": envelope("n"), "delayMs": 10**30}, "delayMs"),
-    "an odd time": ("/v1/enqueue", {"to": STREAM, "envelope": envelope("n"), "deliverAt": "soon"}, "deliverAt"),
+    "an odd time": (
+        "/v1/enqueue",
+        {"to": STREAM, "envelope": envelope("n"), "deliverAt": "soon"},
+        "deliverAt",
+    ),
     "send without type": ("/v1/send", {"to": "sam", "payload": 1}, "type"),
     "send without payload": ("/v1/send", {"to": "sam", "type": "t"}, "payload"),
     "send to nobody": ("/v1/send", {"to": "a:b", "type": "t", "payload": 1}, "stream"),
@@ -156,7 +160,11 @@ WRONG_REQUESTS = {
     "a long lease": ("/v1/pull", {"stream": STREAM, "lease_ms": 43_200_001}, "lease_ms"),
     "an unknown op": ("/v1/settle", {"id": "old", "op": "eat", "stream": STREAM}, "op"),
     "neither lease nor stream": ("/v1/settle", {"id": "old", "op": "ack"}, "leaseId"),
-    "a nack far away": ("/v1/settle", {"id": "old", "op": "nack", "stream": STREAM, "delayMs": 10**7}, "delayMs"),
+    "a nack far away": (
+        "/v1/settle",
+        {"id": "old", "op": "nack", "stream": STREAM, "delayMs": 10**7},
+        "delayMs",
+    ),
     "redrive none": ("/v1/redrive", {"stream": STREAM, "max": 0}, "max"),
 }
 
@@ -241,8 +249,12 @@ def test_an_envelope_over_its_bound_is_413(unchanged):
 
 def test_the_bound_is_exact(quiet):
     rest = len(encode(envelope("b0", "", to=STREAM)))
-    fits = quiet.post("/v1/enqueue", {"to": STREAM, "envelope": envelope("b0", "x" * (MIB - rest), to=STREAM)})
-    over = quiet.post("/v1/enqueue", {"to": STREAM, "envelope": envelope("b1", "x" * (MIB - rest + 1), to=STREAM)})
+    fits = quiet.post(
+        "/v1/enqueue", {"to": STREAM, "envelope": envelope("b0", "x" * (MIB - rest), to=STREAM)}
+    )
+    over = quiet.post(
+        "/v1/enqueue", {"to": STREAM, "envelope": envelope("b1", "x" * (MIB - rest + 1), to=STREAM)}
+    )
     assert (fits.status, over.status) == (200, 413)
     deepest = quiet.post("/v1/enqueue", enqueue_body(nested(64)))
     assert deepest.status == 200, deepest
@@ -252,7 +264,9 @@ def head(quiet: Http, path: str, *lines: str) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", f"Host: {quiet.host}", *lines, "", ""]).encode()
 
 
-@pytest.mark.parametrize(("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)])
+@pytest.mark.parametrize(
+    ("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)]
+)
 def test_a_large_body_is_refused_before_it_is_sent(unchanged, path, size):
     answer = request_bytes(unchanged.url, head(unchanged, path, f"Content-Length: {size}") + b"{" * 1000)
     assert (answer.status, answer.code) == ((404, "UnknownRoute") if "nix" in path else (413, "TooLarge"))
@@ -316,13 +330,18 @@ def test_a_full_stream_answers_429_and_when_to_come_back(quiet):
 
 def test_a_stream_full_of_bytes_answers_429(quiet):
     assert quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("a", "x" * 1500)}).status == 200
-    assert quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("b", "x" * 1500)}).code == "StreamFull"
+    assert (
+        quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("b", "x" * 1500)}).code
+        == "StreamFull"
+    )
 
 
 # Browsers
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"]
+)
 def test_a_name_that_is_not_this_machine_is_refused(unchanged, host):
     answer = unchanged.post("/v1/enqueue", enqueue_body(GOOD), headers={"Host": host})
     assert (answer.status, answer.code) == (403, "Forbidden")
@@ -334,7 +353,9 @@ def test_names_of_this_machine_are_served(unchanged, host):
     assert unchanged.get("/v1/metrics", headers={"Host": host}).status == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"]
+)
 def test_a_page_of_another_site_is_refused(unchanged, origin):
     answer = unchanged.post("/v1/enqueue", enqueue_body(GOOD), headers={"Origin": origin})
     assert (answer.status, answer.code) == (403, "Forbidden")

@@ -23,7 +23,7 @@ from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
-from penstock.core.records import Fact, Record, Settle
+from penstock.core.records import Fact, Note, Record, Settle
 from penstock.core.timers import Timers
 
 
@@ -71,7 +71,7 @@ class Batch(msgspec.Struct, eq=False):
 
     no: int
     facts: list[Fact]
-    observations: list[Settle]
+    observations: list[Settle | Note]
 
 
 class Book:
@@ -100,8 +100,12 @@ class Book:
         self.timers: Timers[Record | Consumer | Channel | Dormant] = Timers()
         self.effects: list[Effect] = []
         self.facts: list[Fact] = []
-        self.observations: list[Settle] = []
+        self.observations: list[Settle | Note] = []
+        self.observed = 0
+        """Observations in the open batch and in those the journal has not answered for."""
         self.gate = 1
+        self.decided = 0
+        """The newest batch whose outcome is known."""
         self.gated = False
         """Somebody waits for the open batch even if it stays empty."""
         self.proposed: deque[Batch] = deque()
@@ -179,14 +183,15 @@ class Book:
         if not channel.is_idle:
             return
         due_us = channel.touched_us + self.limits.idle_unload_ms * 1000
+        if due_us <= now.us and not channel.is_decided(self.decided):
+            # A settle may yet be refused, and would bring its record back here.
+            due_us = now.us + self.limits.idle_unload_ms * 1000
         if due_us > now.us:
             self.timers.arm(due_us, channel)
             return
-        self.ids -= channel.trim(now.us)
+        self.ids -= channel.trim(now.us, self.decided)
         del self.channels[channel.name]
-        dormant = Dormant(
-            channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us
-        )
+        dormant = Dormant(channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us)
         self.dormant[channel.name] = dormant
         if dormant.order:
             self.timers.arm(now.us + channel.policy.dedup_us, dormant)
@@ -205,13 +210,18 @@ class Book:
         dormant.order.clear()
         dormant.settled.clear()
 
-    def settle(self, record: Record, outcome: str, now: Now) -> None:
+    def settle(self, record: Record, outcome: str, now: Now, *, durable: bool = False) -> None:
         """A record leaves its channel for good; its id stays in the window."""
         channel = record.channel
         self.bytes -= len(record.body)
-        self.ids += channel.remember(record, outcome, now.us, self.gate)
+        batch = 0 if durable else self.gate
+        self.remembered(channel, channel.remember(record, outcome, now.us, batch, self.decided), now)
+
+    def remembered(self, channel: Channel, count: int, now: Now) -> None:
+        """A channel remembers so many ids more: keep the sum of all channels within its bound."""
+        self.ids += count
         if self.ids > self.limits.dedup_max:
-            gone = channel.trim(now.us, keep=len(channel.order) // 2)
+            gone = channel.trim(now.us, self.decided, keep=len(channel.order) // 2)
             self.ids -= gone
             self.totals.dedup_evicted += gone
         if not channel.live:
@@ -219,9 +229,10 @@ class Book:
 
     def observe(self, event: str, record: Record, peer: str | None) -> None:
         """Note what gates nothing; beyond the bound it is counted instead."""
-        if len(self.observations) >= self.limits.observations_max:
+        if self.observed >= self.limits.observations_max:
             self.totals.observations_dropped += 1
             return
+        self.observed += 1
         self.observations.append(Settle(event, record, peer, record.attempt, record.first_wall_us))
 
     def take_effects(self) -> list[Effect]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import NamedTuple
 from zlib import crc32
+
+import msgspec
 
 from penstock.core.counters import Counters, Latencies, Rate
 from penstock.core.links import Consumer
@@ -19,7 +20,7 @@ from penstock.core.policy import Policy
 from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, gc=False, eq=False):
     """What is remembered of a settled record."""
 
     seq: int
@@ -145,6 +146,14 @@ class Channel:
         else:
             self.ready.append(record)
 
+    def put_back(self, record: Record, place: int) -> None:
+        """Make ready again what had been taken from this place in the line."""
+        record.state = READY
+        if isinstance(self.ready, HeadFirst):
+            self.ready.append(record)
+        else:
+            self.ready.insert(place, record)
+
     def make_delayed(self, record: Record) -> None:
         record.state = DELAYED
         self.delayed += 1
@@ -163,26 +172,39 @@ class Channel:
         del self.live[record.id]
         self.bytes -= len(record.body)
 
-    def remember(self, record: Record, outcome: str, now_us: int, batch: int) -> int:
+    def remember(self, record: Record, outcome: str, now_us: int, batch: int, decided: int) -> int:
         """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
+        self.mark_settled(record, outcome, now_us, batch)
+        return 1 - self.trim(now_us, decided)
+
+    def mark_settled(self, record: Record, outcome: str, now_us: int, batch: int) -> None:
+        """`remember` for one of many: the caller trims the window once for all of them."""
         record.state = GONE
         record.ticket = 0
         record.holder = record.lapsed = None
         del self.live[record.id]
         self.bytes -= len(record.body)
         self.settled[record.id] = Seen(record.seq, crc32(record.body), now_us, outcome, batch)
-        order = self.order
-        order.append(record.id)
-        return 1 - self.trim(now_us)
+        self.order.append(record.id)
 
-    def trim(self, now_us: int, keep: int | None = None) -> int:
-        """Forget settled ids beyond the window's count and age. Returns how many."""
+    def is_decided(self, decided: int) -> bool:
+        """Whether the journal has answered for every settle here."""
+        return not self.order or self.settled[self.order[-1]].batch <= decided
+
+    def trim(self, now_us: int, decided: int, keep: int | None = None) -> int:
+        """Forget settled ids beyond the window's count and age. Returns how many.
+
+        A settle that may still be refused is kept: its id must not come in again meanwhile.
+        """
         order = self.order
         settled = self.settled
         limit = self.policy.dedup_count if keep is None else keep
         oldest_us = now_us - self.policy.dedup_us
         gone = 0
-        while order and (len(order) > limit or settled[order[0]].settled_us <= oldest_us):
+        while order:
+            seen = settled[order[0]]
+            if seen.batch > decided or (len(order) <= limit and seen.settled_us > oldest_us):
+                break
             del settled[order.popleft()]
             gone += 1
         return gone

@@ -142,6 +142,7 @@ def dispatch(book: Book, now: Now, channel: Channel) -> None:
     buckets = channel.latencies.buckets(now_us)
     counters = channel.counters
     out = 0
+    arrived_us = bucket = -1
     while ready and ring and room_leases > 0:
         consumer = ring[0]
         link = consumer.link
@@ -160,7 +161,8 @@ def dispatch(book: Book, now: Now, channel: Channel) -> None:
         leases = consumer.leases
         deadline_us = now_us + consumer.lease_us
         taken = 0
-        while taken < share and link.room > 0:
+        room = link.room
+        while taken < share and room > 0:
             record = ready.popleft()
             ticket += 1
             taken += 1
@@ -172,13 +174,17 @@ def dispatch(book: Book, now: Now, channel: Channel) -> None:
             record.attempt = attempt = record.attempt + 1
             if attempt == 1:
                 record.first_wall_us = wall_us
-                buckets[bucket_of(now_us - record.arrived_us)] += 1
+                if record.arrived_us != arrived_us:  # what came together waited equally long
+                    arrived_us = record.arrived_us
+                    bucket = bucket_of(now_us - arrived_us)
+                buckets[bucket] += 1
             else:
                 counters.re += 1
             leases[ticket] = record
             heappush(heap, (deadline_us, ticket, record))
             records.append(record)
-            link.room -= len(record.body) + FRAME_BYTES
+            room -= len(record.body) + FRAME_BYTES
+        link.room = room
         consumer.credit -= taken
         consumer.delivered += taken
         out += taken

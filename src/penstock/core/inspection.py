@@ -139,7 +139,9 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
                 because("no_credit", "no consumer has credit; grant some", consumers=len(dry))
             if len(dry) < len(consumers):
                 slow = len(consumers) - len(dry)
-                because("slow_consumer", "consumers have credit but do not read their sockets", consumers=slow)
+                because(
+                    "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
+                )
         if policy.max_inflight and channel.leased >= policy.max_inflight:
             because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
     elif channel.leased:
@@ -157,7 +159,9 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
             nextDueAt=min(due, default=now.wall_us) // 1000,
         )
     if channel.held:
-        because("dead_letters_full", f"`{dead_name(channel.name)}` is full; make room there", count=channel.held)
+        dead = dead_name(channel.name)
+        why = f"`{dead}` cannot take them: it is full, or holds the same ids; make room there"
+        because("dead_letters_full", why, count=channel.held)
     if len(channel.live) >= policy.max_depth or channel.bytes >= policy.max_bytes:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {

@@ -10,15 +10,17 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.core.book import Book
+from penstock.core.book import Batch, Book
 from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.records import GONE, PENDING, READY, Record, Settle, is_fresh
+from penstock.core.records import GONE, PENDING, READY, Fact, Record, Settle, is_fresh
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
+RETRY_WRITE_MS = 50
+"""What a producer is told to wait for an earlier request of its own: a few commits."""
 SETTLE_RETRY_US = 1_000_000
 """A record whose settle the journal refused is held back this long, or a broken disk would make it spin."""
 
@@ -31,8 +33,10 @@ class Admitted(msgspec.Struct, gc=False):
     duplicates: list[str] | None = None
 
 
-def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted | Refusal:
-    """Admit records to a channel, or none of them."""
+def enqueue(
+    book: Book, now: Now, name: str, records: list[Record], *, counted: bool = True
+) -> Admitted | Refusal:
+    """Admit records to a channel, or none of them. A caller that will offer them one by one does not count refusals."""
     if book.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
     is_new = not book.known(name)
@@ -46,9 +50,10 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
     seqs: list[int] = []
     duplicates: list[str] | None = None
     gate = 0
+    is_split = False
     own: dict[str, Record] = {}
     if settled:
-        book.ids -= channel.trim(now.us)
+        book.ids -= channel.trim(now.us, book.decided)
     for record in records:
         id_ = record.id
         twin = live.get(id_) or own.get(id_)
@@ -66,8 +71,10 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
             record.batch = book.gate
             seqs.append(record.seq)
             continue
+        if batch and gate not in (0, batch):
+            is_split = True
         if not same:
-            channel.counters.reject += 1
+            channel.counters.reject += counted
             _leave(book, now, channel, is_new)
             return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
         if duplicates is None:
@@ -75,10 +82,15 @@ def enqueue(book: Book, now: Now, name: str, records: list[Record]) -> Admitted 
         duplicates.append(id_)
         seqs.append(seq)
         gate = max(gate, batch)
+    if is_split or (fresh and gate not in (0, book.gate)):
+        # One answer cannot wait for two commits that may end differently.
+        _leave(book, now, channel, is_new)
+        busy = "an earlier request with some of these ids is being written"
+        return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
         refusal = _make_room(book, now, channel, len(fresh), size)
         if refusal is not None:
-            channel.counters.reject += len(fresh)
+            channel.counters.reject += len(fresh) * counted
             _leave(book, now, channel, is_new)
             return refusal
         gate = book.gate
@@ -161,7 +173,7 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
 
     Offsets are dense over what was kept, facts first, then observations.
     """
-    batch = book.proposed.popleft()
+    batch = _decide(book)
     offset = first_offset
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
@@ -194,11 +206,18 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
 
 def refused(book: Book, now: Now) -> None:
     """The oldest proposed batch was refused whole: undo it, newest first."""
+    _withdraw(book, now, _decide(book).facts)
+
+
+def _decide(book: Book) -> Batch:
+    """The oldest proposed batch has its outcome."""
     batch = book.proposed.popleft()
-    _withdraw(book, now, batch.facts)
+    book.decided = batch.no
+    book.observed -= len(batch.observations)
+    return batch
 
 
-def _withdraw(book: Book, now: Now, facts: list[Record | Settle]) -> None:
+def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
     restored: dict[Channel, None] = {}
     for fact in reversed(facts):
         if isinstance(fact, Record):
@@ -208,7 +227,7 @@ def _withdraw(book: Book, now: Now, facts: list[Record | Settle]) -> None:
             book.pending_bytes -= len(fact.body)
             book.totals.records_refused += 1
             book.rest(channel, now)
-        elif fact.event != "nack" and fact.record.state == GONE:
+        elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
             _restore(book, now, fact)
             restored[fact.record.channel] = None
     for channel in restored:  # somebody may have come to wait for them meanwhile
@@ -232,5 +251,8 @@ def _restore(book: Book, now: Now, fact: Settle) -> None:
     if fact.event == "drop":  # undone newest first, so this restores their order
         channel.make_ready(record, first=True)
         return
-    channel.make_delayed(record)
+    if fact.event == "dead" and record.fate and record.due_wall_us:
+        channel.make_held(record)  # it had been told that this one is given up
+    else:
+        channel.make_delayed(record)
     book.timers.arm(now.us + SETTLE_RETRY_US, record)

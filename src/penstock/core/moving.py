@@ -35,6 +35,7 @@ def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) ->
         return
     channel.make_held(record)
     record.fate = reason
+    record.due_wall_us = 0
     offer(book, record)
 
 
@@ -68,7 +69,12 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
     size = len(record.body)
     if len(channel.live) >= policy.max_depth or channel.bytes + size > policy.max_bytes:
         return Refusal("StreamFull", f"stream `{channel.name}` is full", ref=channel.name)
-    if record.id in channel.settled:
+    seen = channel.settled.get(record.id)
+    if seen is not None:
+        if seen.batch > book.decided:
+            return Refusal(
+                "IdConflict", f"`{record.id}` is just being settled in `{channel.name}`", ref=record.id
+            )
         channel.unsettle(record.id)
         book.ids -= 1
     record.seq = channel.seq + 1
@@ -87,21 +93,25 @@ def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
             channel.counters.dead += 1
         else:
             channel.counters.moved += 1
-        book.facts.append(
-            Settle(send.event, record, None, record.attempt, record.first_wall_us, send.reason)
-        )
+        book.facts.append(Settle(send.event, record, None, record.attempt, record.first_wall_us, send.reason))
         book.settle(record, "dead" if send.event == "dead" else "moved", now)
         if send.job is not None:
             send.job.moved += 1
         return
-    if send.job is not None:
-        send.job.kept += 1
     if send.event == "dead":
         book.totals.dead_blocked += 1
+        if record.due_wall_us == 0:
+            # Whoever gave it up may be told so: it must not be delivered again, not even after a crash.
+            record.due_wall_us = now.wall_us
+            blocked = Settle("nack", record, None, record.attempt, record.first_wall_us, record.error)
+            blocked.fate = record.fate
+            book.facts.append(blocked)
         book.timers.arm(now.us + HELD_RETRY_US, record)
         return
+    assert send.job is not None
     channel.leave(record)
-    channel.make_ready(record)
+    channel.put_back(record, send.job.kept)  # they were taken from the front, in order
+    send.job.kept += 1
 
 
 def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:

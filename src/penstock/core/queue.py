@@ -51,6 +51,8 @@ class QueueMachine(Book):
     where = inspection.where
     explain = inspection.explain
 
+    snapshot = recovery.snapshot
+    resume = recovery.resume
     restore = recovery.restore
     recovered = recovery.recovered
 
@@ -71,10 +73,11 @@ class QueueMachine(Book):
         """A peer is gone: its subscriptions end, and so do waiting pulls, but not what was pulled."""
         link.open = False
         self.links.pop(link.no, None)
-        for consumer in list(link.consumers):
-            if consumer.pull:
-                delivery.detach(self, now, consumer)
-            else:
+        consumers = list(link.consumers)
+        for consumer in consumers:  # all of them first, or one would be given what another gives back
+            delivery.detach(self, now, consumer)
+        for consumer in consumers:
+            if not consumer.pull:
                 settling.abandon(self, now, consumer)
 
     def next_deadline(self) -> int | None:
@@ -113,6 +116,11 @@ class QueueMachine(Book):
         for consumer in list(self.consumers.values()):
             if consumer.pull and consumer.no in consumer.channel.consumers:
                 delivery.end_pull(self, now, consumer)
+
+    @property
+    def live(self) -> int:
+        """Records that are not settled."""
+        return sum(len(channel.live) for channel in self.channels.values())
 
     @property
     def leased(self) -> int:

@@ -90,14 +90,28 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     first_wall_us: int
     reason: str | None = None
     due_wall_us: int = 0
+    fate: str = ""
+    """Of a nack: why the record goes to the dead letters as soon as they have room, and is never ready again."""
 
     @property
     def meta(self) -> str | None:
         """What its row says beside the columns."""
+        if self.fate:
+            return f'{{"fate":"{self.fate}"}}'
         return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None
 
 
-Fact = Record | Settle
+class Note(msgspec.Struct, frozen=True):
+    """An observation about no single record: `gauge` of a channel, `tick`, `start` and `stop` of the server."""
+
+    event: str
+    door: str
+    channel: str | None = None
+    seq: int | None = None
+    meta: str | None = None
+
+
+Fact = Record | Settle | Note
 
 
 def is_fresh(fact: Fact) -> bool:

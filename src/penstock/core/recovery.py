@@ -1,14 +1,20 @@
-"""Recovery: the machine rebuilt from the rows it once wrote.
+"""Recovery: the machine rebuilt from the rows it once wrote, and written down again as rows.
 
-`restore` takes rows in offset order and changes state without effects or facts; `recovered` then makes what was leased or
-due ready. A row about a record that is not live is skipped: it was settled before the rows we were given begin.
+`snapshot` gives the state as rows; `resume` takes them back. `restore` takes rows of history in offset order and changes
+state without effects or facts; `recovered` then makes what was leased or due ready. A row about a record that is not
+live is skipped: it was settled before the rows we were given begin. Other doors' machines have the same four verbs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from sys import intern
+
 import msgspec
 
 from penstock.core.book import Book
+from penstock.core.channels import Channel, Seen
+from penstock.core.counters import Counters
 from penstock.core.instant import Now
 from penstock.core.records import DELAYED, PENDING, READY, Record
 from penstock.core.rows import Row
@@ -22,20 +28,118 @@ _OUTCOMES = {
 }
 
 
-class _Due(msgspec.Struct):
+class _Meta(msgspec.Struct, omit_defaults=True):
+    """What the rows of a record keep beside the columns."""
+
     due: int = 0
+    fate: str = ""
+    scheduled: int = 0
+    released: int = 0
+    error: str | None = None
 
 
-def _due(row: Row) -> int:
-    return msgspec.json.decode(row.meta, type=_Due).due if row.meta else 0
+class _Gauge(msgspec.Struct):
+    """What the rows of a channel keep: every counter, and when it was last used."""
+
+    counters: Counters
+    last: int = 0
+    floor: int = 0
+
+
+_NOTHING = _Meta()
+_OBSERVED = ("out", "re", "release", "timeout", "dup", "reject")
+"""Counters that no fact adds up to: the latest gauge is the best that is known."""
+
+
+def _meta(row: Row) -> _Meta:
+    return msgspec.json.decode(row.meta, type=_Meta) if row.meta else _NOTHING
+
+
+def gauge_meta(book: Book, counters: Counters, last_wall_us: int) -> str:
+    return msgspec.json.encode(_Gauge(counters, last_wall_us, book.seq_floor)).decode()
+
+
+def snapshot(book: Book, now: Now) -> Iterator[Row]:
+    """The whole state as rows: of each channel its gauge, its window of ids, its live records."""
+    for name, dormant in book.dormant.items():
+        meta = gauge_meta(book, dormant.counters, dormant.last_wall_us)
+        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=meta)
+        yield from _window(name, dormant.settled, now)
+    for name, channel in book.channels.items():
+        meta = gauge_meta(book, channel.counters, channel.last_wall_us)
+        yield Row(event="gauge", channel=name, seq=channel.seq, meta=meta)
+        yield from _window(name, channel.settled, now)
+        for record in channel.live.values():
+            if record.offset >= 0:
+                yield _live_row(name, record)
+
+
+def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
+    for id_, seen in settled.items():
+        at = now.wall_us - (now.us - seen.settled_us)
+        check = str(seen.check)
+        yield Row(
+            recorded_at=at, event="seen", channel=name, seq=seen.seq, id=id_, reason=seen.outcome, meta=check
+        )
+
+
+def _live_row(name: str, record: Record) -> Row:
+    meta = _Meta(record.due_wall_us, record.fate, record.scheduled_wall_us, record.released, record.error)
+    return Row(
+        offset=record.offset,
+        recorded_at=record.arrived_wall_us,
+        event="enqueue",
+        channel=name,
+        seq=record.seq,
+        id=record.id,
+        kind=record.kind,
+        sender=record.sender,
+        corr=record.corr,
+        attempt=record.attempt,
+        first_at=record.first_wall_us or None,
+        meta=None if meta == _NOTHING else msgspec.json.encode(meta).decode(),
+        body=record.body,
+    )
+
+
+def resume(book: Book, now: Now, row: Row) -> None:
+    """Take back one row of a snapshot."""
+    channel = book.channels.get(row.channel) or book.load(row.channel)
+    if row.event == "gauge":
+        gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
+        channel.seq = max(channel.seq, row.seq)
+        channel.counters = gauge.counters
+        channel.last_wall_us = gauge.last
+        book.seq_floor = max(book.seq_floor, gauge.floor)
+        return
+    assert row.id is not None
+    if row.event == "seen":
+        at_us = now.us - max(now.wall_us - row.recorded_at, 0)
+        channel.settled[row.id] = Seen(row.seq, int(row.meta or 0), at_us, row.reason or "", 0)
+        channel.order.append(row.id)
+        book.ids += 1
+        return
+    meta = _meta(row)
+    record = _live_again(book, now, channel, row)
+    record.due_wall_us, record.fate, record.error = meta.due, meta.fate, meta.error
+    record.scheduled_wall_us, record.released = meta.scheduled, meta.released
+    record.attempt = row.attempt or 0
+    record.first_wall_us = row.first_at or 0
 
 
 def restore(book: Book, now: Now, row: Row) -> None:
     """Apply one row of the past."""
+    if row.door != "courier":
+        return
     if row.event == "enqueue":
         _restore_enqueue(book, now, row)
         return
     channel = book.channels.get(row.channel)
+    if row.event == "gauge" and channel is not None and row.meta:
+        latest = msgspec.json.decode(row.meta, type=_Gauge).counters
+        for name in _OBSERVED:
+            setattr(channel.counters, name, getattr(latest, name))
+        return
     record = None if channel is None or row.id is None else channel.live.get(row.id)
     if channel is None or record is None or record.seq != row.seq:
         return
@@ -44,37 +148,45 @@ def restore(book: Book, now: Now, row: Row) -> None:
     if row.event == "nack":
         channel.counters.nack += 1
         record.error = row.reason
-        record.due_wall_us = _due(row)
+        meta = _meta(row)
+        record.due_wall_us = meta.due
+        record.fate = meta.fate
         return
     settled = _OUTCOMES.get(row.event)
     if settled is None:
         return
     counter, outcome = settled
     setattr(channel.counters, counter, getattr(channel.counters, counter) + 1)
-    book.settle(record, outcome, Now(now.us - max(now.wall_us - row.recorded_at, 0), now.wall_us))
+    then = Now(now.us - max(now.wall_us - row.recorded_at, 0), now.wall_us)
+    book.settle(record, outcome, then, durable=True)
 
 
 def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
     channel = book.channels.get(row.channel) or book.load(row.channel)
     assert row.id is not None
-    assert row.body is not None
     if row.id in channel.settled:  # taken again by a redrive, or after its window
         channel.unsettle(row.id)
         book.ids -= 1
-    due = _due(row)
-    record = Record(row.id, row.kind or "", row.body, row.sender, row.corr, due, scheduled_wall_us=due)
+    record = _live_again(book, now, channel, row)
+    record.due_wall_us = record.scheduled_wall_us = _meta(row).due
+    channel.counters.in_ += 1
+    channel.last_wall_us = row.recorded_at
+
+
+def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
+    assert row.id is not None
+    assert row.body is not None
+    record = Record(row.id, intern(row.kind or ""), row.body, row.sender, row.corr)
     record.channel = channel
     record.seq = row.seq
     record.offset = row.offset
     record.arrived_wall_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
-    record.state = PENDING
     channel.live[record.id] = record
     channel.seq = max(channel.seq, row.seq)
     channel.bytes += len(record.body)
-    channel.counters.in_ += 1
-    channel.last_wall_us = row.recorded_at
     book.bytes += len(record.body)
+    return record
 
 
 def recovered(book: Book, now: Now) -> None:
@@ -83,7 +195,11 @@ def recovered(book: Book, now: Now) -> None:
         for record in channel.live.values():
             if record.state != PENDING:
                 continue
-            if record.due_wall_us > now.wall_us:
+            if record.fate:
+                record.due_wall_us = now.wall_us
+                channel.make_held(record)
+                book.timers.arm(now.us, record)
+            elif record.due_wall_us > now.wall_us:
                 channel.make_delayed(record)
                 book.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
                 assert record.state == DELAYED

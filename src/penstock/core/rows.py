@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.records import Fact, Record
+from penstock.core.records import Fact, Note, Record
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,6 +53,10 @@ def row_of(fact: Fact) -> Row:
             size=len(fact.body),
             meta=fact.meta,
             body=fact.body,
+        )
+    if isinstance(fact, Note):
+        return Row(
+            door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta
         )
     record = fact.record
     return Row(

@@ -44,7 +44,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
     denied: list[Denied] = []
     leases = consumer.leases
     peer = consumer.link.principal.name
-    done = late_acks = 0
+    done = late_acks = size = 0
+    mark_settled, now_us, gate = channel.mark_settled, now.us, book.gate
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -58,9 +59,13 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
             del leases[record.lease]
             channel.leased -= 1
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
-        book.settle(record, "acked", now)
+        mark_settled(record, "acked", now_us, gate)
+        size += len(record.body)
         done += 1
     if done:
+        # What `book.settle` does for one record, here once for all of them.
+        book.bytes -= size
+        book.remembered(channel, done - channel.trim(now_us, book.decided), now)
         channel.counters.ack += done
         _after(book, now, consumer, done - late_acks)  # an expiry has given its credit back already
     return denied
@@ -105,9 +110,7 @@ def _deny(book: Book, channel: Channel, consumer: Consumer, id_: str) -> Denied:
     seen = channel.settled.get(id_)
     if seen is not None:
         return Denied(seen.batch, Refusal("AlreadyAcked", f"`{id_}` was settled: {seen.outcome}", ref=id_))
-    return Denied(
-        0, Refusal("UnknownEnvelope", f"no envelope `{id_}` is known in `{channel.name}`", ref=id_)
-    )
+    return Denied(0, Refusal("UnknownEnvelope", f"no envelope `{id_}` is known in `{channel.name}`", ref=id_))
 
 
 def _unlease(record: Record) -> Consumer:
@@ -115,7 +118,7 @@ def _unlease(record: Record) -> Consumer:
     consumer = record.holder
     assert consumer is not None
     del consumer.leases[record.lease]
-    record.holder = None
+    record.holder = record.lapsed = None
     record.lease = record.ticket = 0
     record.channel.leased -= 1
     return consumer

@@ -39,6 +39,7 @@ class Timers(Generic[S]):
         self.ticket = ticket = self.ticket + 1
         subject.ticket = ticket
         heappush(self.heap, (deadline_us, ticket, subject))
+        self.sweep()
 
     def sweep(self) -> None:
         """Drop stale timers once they may be the majority. Amortised O(1) a timer."""
@@ -48,6 +49,10 @@ class Timers(Generic[S]):
         heap[:] = [timer for timer in heap if timer[2].ticket == timer[1]]
         heapify(heap)
         self._sweep_at = max(SWEEP_MIN, 2 * len(heap))
+
+    def is_quiet_until(self, us: int) -> bool:
+        """Whether nothing can be due before `us`. Stale timers stay where they are: a sweep is cheaper than popping them."""
+        return bool(self.heap) and self.heap[0][0] >= us
 
     def next_deadline(self) -> int | None:
         """The earliest deadline that is not stale."""

@@ -5,10 +5,9 @@ It still answers on a later turn, like every journal, so what runs on it runs on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.records import Fact
-from penstock.core.rows import Row
 from penstock.journal.port import Committed, Outcome
 
 
@@ -26,15 +25,6 @@ class MemoryJournal:
         first = self._next
         self._next += len(facts)
         self._soon(lambda: done(Committed(first)))
-
-    def read(self, shard: int, from_offset: int) -> Iterator[Row]:
-        return iter(())
-
-    def live(self, shard: int) -> Iterator[Row]:
-        return iter(())
-
-    def retain(self, shard: int, before_offset: int) -> None:
-        return None
 
     def close(self) -> None:
         return None

@@ -1,18 +1,19 @@
 """The journal port: what a runtime needs of a journal, and all it may know of one.
 
+Rebuilding a machine (`directory.py`), reading (`reader.py`) and retention (`retention.py`) are not the runtime's business.
+
 An adapter answers every append, in the order of the calls, always on a later turn of the loop, so that nothing above can
 come to rely on an answer being there at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from penstock.core.records import Fact
-from penstock.core.rows import Row
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -41,15 +42,6 @@ class Journal(Protocol):
         self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
     ) -> None:
         """Make facts durable together; facts first and observations after them, as the caller ordered them."""
-
-    def read(self, shard: int, from_offset: int) -> Iterator[Row]:
-        """Committed rows from an offset on, in order."""
-
-    def live(self, shard: int) -> Iterator[Row]:
-        """The rows from which a machine is rebuilt."""
-
-    def retain(self, shard: int, before_offset: int) -> None:
-        """Rows before this offset are no longer needed."""
 
     def close(self) -> None:
         """Write what is pending and let go."""

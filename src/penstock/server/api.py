@@ -16,7 +16,7 @@ from penstock.core.instant import Now
 from penstock.core.scopes import Principal
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.envelopes import json_problem
-from penstock.dialects.courier.operations import Late, Outcome, PullRequest, Result
+from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
@@ -221,7 +221,7 @@ class Api:
             done(error_reply(outcome))
             return
         gate = outcome.gate
-        fresh = isinstance(outcome, Result) and outcome.fresh
+        fresh = isinstance(outcome, Late) or outcome.fresh  # a late refusal may rest on a drop
 
         def finish(refusal: Refusal | None) -> None:
             if refusal is not None:
@@ -236,7 +236,9 @@ class Api:
     def _pull(self, now: Now, request: Request, principal: Principal, done: Done) -> Cancel | None:
         runtime = self.runtime
         pull = self._body(request.body, PullRequest)
-        lease_us = pull if isinstance(pull, Refusal) else operations.check_pull(runtime.machine, principal, pull)
+        lease_us = (
+            pull if isinstance(pull, Refusal) else operations.check_pull(runtime.machine, principal, pull)
+        )
         if isinstance(lease_us, Refusal):
             done(error_reply(lease_us))
             return None
@@ -269,7 +271,7 @@ class Api:
             return _misfit(error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return Refusal("InvalidJSON", f"the body is not JSON: {error}")
-        problem = json_problem(data, self.runtime.machine.limits)
+        problem = json_problem(data)
         return body if problem is None else problem
 
     def query(self, request: Request, kind: type[Any]) -> Any:

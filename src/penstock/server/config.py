@@ -208,8 +208,6 @@ def _apply_env(parts: dict[str, Any], env: Mapping[str, str], problems: list[sha
 def _notices(document: Mapping[str, Any]) -> Iterator[str]:
     if document.get("triggers"):
         yield "`triggers` are checked but not run yet: they come with a later version"
-    if "journal" in document:
-        yield "`journal` is checked but not used yet: records are kept in memory and end with the process"
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:

@@ -25,7 +25,12 @@ class SubscribePlan(Plan):
     """Opens a subscribe socket, or one that only says why it is refused."""
 
     def __init__(
-        self, runtime: Runtime, principal: Principal, query: SubscribeQuery, refusal: Refusal | None, peer: str
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        query: SubscribeQuery,
+        refusal: Refusal | None,
+        peer: str,
     ) -> None:
         self.message_max = runtime.machine.limits.frame_max
         self._runtime = runtime
@@ -135,7 +140,9 @@ class CourierDoor:
         if isinstance(checked, Reply):
             if not soft or checked.status not in (401, 403):
                 return checked
-            refusal = Refusal("Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted")
+            refusal = Refusal(
+                "Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted"
+            )
             nobody = Principal("nobody", anonymous=True)
             plan = SubscribePlan(self._runtime, nobody, SubscribeQuery(""), refusal, exchange.peer)
             plan.subprotocol = offered

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import TABLE
+from penstock.server.openapi_answers import ANSWERS, ANSWERS_OF, ENVELOPE
 from penstock.server.routes import ROUTES, Route
 
 _ERROR = {
@@ -49,7 +50,7 @@ def document(version: str) -> bytes:
             },
             "paths": paths,
             "components": {
-                "schemas": {**schemas, "Error": _ERROR},
+                "schemas": {**schemas, "Error": _ERROR, **ANSWERS},
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             },
             "security": [{}, {"bearer": []}],
@@ -57,35 +58,21 @@ def document(version: str) -> bytes:
     )
 
 
-_ENVELOPE = {
-    "type": "object",
-    "required": ["id", "ts", "type", "payload"],
-    "properties": {
-        "id": {"type": "string", "minLength": 1, "maxLength": 256},
-        "ts": {"type": "string", "format": "date-time"},
-        "from": {"type": "string"},
-        "type": {"type": "string", "minLength": 1, "maxLength": 256},
-        "corr": {"type": ["string", "null"]},
-        "schema": {"type": ["string", "null"]},
-        "version": {"type": ["integer", "null"]},
-        "refs": {"type": ["array", "null"], "items": {"type": "string"}},
-        "tags": {"type": ["array", "null"], "items": {"type": "string"}},
-        "headers": {
-            "type": ["object", "null"],
-            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
-        },
-        "payload": {},
-    },
-}
-
-
 def _describe_envelopes(schemas: dict[str, Any]) -> None:
     """An envelope is raw bytes to us; readers want to know what is in it."""
-    schemas["Envelope"] = _ENVELOPE
+    schemas["Envelope"] = ENVELOPE
     reference = {"$ref": "#/components/schemas/Envelope"}
     enqueue = schemas["EnqueueRequest"]["properties"]
     enqueue["envelope"] = reference
     enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
+
+
+def _answer(route: Route) -> dict[str, Any]:
+    content_type = route.content_type.split(";")[0]
+    schema: dict[str, Any] = {"type": "object"} if content_type == "application/json" else {"type": "string"}
+    if route.name in ANSWERS_OF:
+        schema = {"$ref": f"#/components/schemas/{ANSWERS_OF[route.name]}"}
+    return {"description": "Done", "content": {content_type: {"schema": schema}}}
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -93,16 +80,15 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": "Refused",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
-    content_type = route.content_type.split(";")[0]
-    schema = {"type": "object"} if content_type == "application/json" else {"type": "string"}
-    answer = {"description": "Done", "content": {content_type: {"schema": schema}}}
-    responses: dict[str, Any] = {"101" if route.upgrade else "200": answer}
+    responses: dict[str, Any] = {
+        str(status): problem for status in sorted({kind.status for kind in TABLE.values()})
+    }
     if route.upgrade:
         responses["101"] = {"description": "Switching to WebSocket"}
-    for status in sorted({kind.status for kind in TABLE.values()}):
-        responses[str(status)] = problem
+    else:
+        responses["200"] = _answer(route)
     if route.name == "health":
-        responses = {"200": answer, "503": answer}
+        responses["503"] = {**_answer(route), "description": "Shutting down"}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "responses": responses}
     parameters = []
     if "{" in route.path:

@@ -133,7 +133,7 @@ class QueueCore:
     ) -> dict[str, Any]:
         """Append an envelope; the answer is there when the journal has it."""
         raw = env if isinstance(env, bytes) else msgspec.json.encode(env)
-        problem = json_problem(raw, self._machine.limits)
+        problem = json_problem(raw)
         if problem is not None:
             raise PenstockError(problem)
         request = operations.EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
@@ -165,7 +165,11 @@ class QueueCore:
         consumer.label = subscriber.id
         self._consumers[subscriber.id] = consumer
         if credit:
-            self.grant_credit(subscriber.id, credit)
+            try:
+                self.grant_credit(subscriber.id, credit)
+            except PenstockError:
+                self.unsubscribe(subscriber.id)
+                raise
         return subscriber
 
     def unsubscribe(self, sub_id: str) -> None:
@@ -176,7 +180,10 @@ class QueueCore:
 
     def grant_credit(self, sub_id: str, n: int) -> None:
         """Let `n` more be delivered."""
-        refusal = self._machine.grant(self._scheduler.now(), self._consumer(sub_id), n)
+        consumer = self._consumer(sub_id)
+        if not isinstance(n, int):
+            raise PenstockError(Refusal("InvalidCredit", f"credit must be a whole number, not {n!r}"))
+        refusal = self._machine.grant(self._scheduler.now(), consumer, n)
         if refusal is not None:
             raise PenstockError(refusal)
         self.tick()
@@ -224,10 +231,13 @@ class QueueCore:
 
     def tick(self) -> None:
         """Let everything that is due happen."""
-        now = self._scheduler.now()
-        self._machine.writable(now, self._link)
-        self.runtime.apply(now)
-        self._scheduler.run()
+        has_more = True
+        while has_more:  # nothing is buffered here, so there is always room again
+            now = self._scheduler.now()
+            self._machine.writable(now, self._link)
+            self.runtime.apply(now)
+            self._scheduler.run()
+            has_more = self._link.stalled
         while self._callbacks:
             callback, delivered = self._callbacks.popleft()
             callback(delivered)

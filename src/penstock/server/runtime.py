@@ -11,6 +11,7 @@ from collections.abc import Callable
 from traceback import format_exc
 from typing import Any, Protocol
 
+from penstock.core.delivery import end_pull
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
@@ -290,6 +291,8 @@ class Runtime:
             if connection.closed:
                 continue
             session, wire = connection.session, connection.wire
+            if session.closing is not None and connection.link.open:
+                self._hang_up(connection)
             if session.out:
                 out = session.out
                 session.out = []
@@ -319,6 +322,15 @@ class Runtime:
                     self.machine.writable(now, link)
                     self.apply(now)
 
+    def _hang_up(self, connection: Connection) -> None:
+        """A connection is about to close and hears nothing more: it gets no deliveries, and no pull keeps it waiting."""
+        now = self.scheduler.now()
+        link = connection.link
+        for consumer in [consumer for consumer in link.consumers if consumer.pull]:
+            end_pull(self.machine, now, consumer)
+        self.machine.disconnect(now, link)
+        self.apply(now)
+
     def _done(self, outcome: Outcome) -> None:
         """The journal has answered for the oldest batch."""
         machine = self.machine
@@ -338,7 +350,8 @@ class Runtime:
         if fresh is not None and self._log is not None:
             self._log("journal.refused", reason=fresh.message, facts=len(batch.facts))
         self.apply(now)
-        self.finished = batch.no  # only now: a delivery that fills a pull's answer must not pass this outcome by
+        # Only now: a delivery that fills a pull's answer must not pass this outcome by.
+        self.finished = batch.no
         for session in list(self._waiting):
             if not session.finished(batch.no, fresh, whole):
                 del self._waiting[session]
@@ -361,6 +374,8 @@ class Runtime:
     # Time
 
     def _arm(self) -> None:
+        if self._timer is not None and self.machine.timers.is_quiet_until(self._timer_us):
+            return
         deadline_us = self.machine.next_deadline()
         if deadline_us is None:
             if self._timer is not None:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
+from penstock.journal.retention import Retention
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -188,7 +189,13 @@ class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sync: Literal["commit", "interval", "off"] = "commit"
     """When the disk is synced: at every group commit, now and then, or by the system alone."""
     linger_us: Count = 200
-    """How long a record may wait for company before its commit."""
+    """How long a record may wait for company before its commit; an idle journal commits at once."""
+    seal_every_ms: Positive = 60_000
+    """How often new history is moved to the Delta table `lake/events`."""
+    segment_max: Positive = 64 * MIB
+    """Bytes of new history that are moved without waiting for the time."""
+    retention: Retention = Retention()
+    """How long sealed history is kept."""
 
 
 class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

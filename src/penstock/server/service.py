@@ -20,9 +20,11 @@ from penstock.core.policy import Policy
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.control import ControlSession
 from penstock.journal.memory import MemoryJournal
+from penstock.journal.port import Journal
 from penstock.server import logs
 from penstock.server.addresses import HostPort, is_loopback, parse_control, parse_host_port
 from penstock.server.api import Api
+from penstock.server.archive import Archive, progress_bar
 from penstock.server.auth import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config import Config, policy_for
 from penstock.server.door import CourierDoor
@@ -86,9 +88,19 @@ class Service:
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
+        journal: Journal
+        self.archive: Archive | None = None
+        if data is None:
+            journal = MemoryJournal(self.scheduler.soon)
+        else:
+            self.archive = Archive(data, config)
+            rows = self.archive.recover(machine, self.scheduler.now(), progress_bar("reading the journal"))
+            journal = self.archive.start(loop)
+            if rows:
+                logs.event("journal.recovered", rows=rows, envelopes=machine.live)
         self.runtime = Runtime(
             machine,
-            MemoryJournal(self.scheduler.soon),
+            journal,
             self.scheduler,
             authenticate=self.tokens.resolve,
             version=version(),
@@ -182,7 +194,8 @@ class Service:
         abandoned = await drained
         if self._http is not None:
             await self._http.stop(1.0)
-        self.runtime.journal.close()
+        if self.archive is not None:
+            await self.archive.close()
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)
         if self._is_temporary:
             shutil.rmtree(self.run_dir, ignore_errors=True)

@@ -1,6 +1,6 @@
 """`penstock stdio`: Control v1 on stdin and stdout, a queue inside another program's process tree.
 
-Exits when stdin ends, after writing what is still to be answered. Logs go to stderr.
+Exits when stdin ends, after writing what is still to be answered, or when nobody reads stdout any more. Logs go to stderr.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import sys
 from pathlib import Path
 
 from penstock.core.errors import Refusal
@@ -16,7 +17,7 @@ from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.control import ControlSession
 from penstock.journal.memory import MemoryJournal
 from penstock.server import logs
-from penstock.server.config import Config, load
+from penstock.server.config import Config, ConfigError, load
 from penstock.server.machine import make_machine
 from penstock.server.runtime import Connection, Runtime
 from penstock.server.schedulers import LoopScheduler
@@ -27,7 +28,12 @@ from penstock.transports.outbox import Wire
 
 def main(config_path: Path | None = None) -> int:
     """Serve one client on stdin and stdout."""
-    config = load(config_path, os.environ)
+    try:
+        config = load(config_path, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
     writer = logs.setup(config.logs)
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -52,9 +58,13 @@ async def _run(config: Config) -> None:
         return None if isinstance(connection, Refusal) else connection
 
     ended, output = await open_stdio(accept)
-    await ended.wait()
+    # Nobody to listen is an end too: a parent that died may leave our stdin open.
+    ends = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(output.closed.wait())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if output.closed.is_set():
+        return
     flushed = asyncio.Event()
     runtime.flushed(flushed.set)
     await flushed.wait()
     output.close()
-    await output.closed.wait()
+    await output.gone()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.journal.segments import DamageError
 from penstock.server import logs
+from penstock.server.archive import LockedError
 from penstock.server.config import Config, ConfigError, load
 from penstock.server.service import Service, version
 
@@ -69,6 +71,11 @@ def main(options: Options) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_USAGE
+    except (LockedError, DamageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, DamageError):
+            print("hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr)
+        return EXIT_ERROR
     except OSError as error:
         print(f"error: {error}\nhint: {_cure(error)}", file=sys.stderr)
         return EXIT_ERROR
@@ -91,19 +98,15 @@ def _cure(error: OSError) -> str:
             return "`penstock doctor` checks the machine"
 
 
+def _journal_line(config: Config, data: Path | None) -> str:
+    if data is None:
+        return "memory: envelopes do not survive a restart"
+    return f"{data / 'journal'} (sync: {config.journal.sync})"
+
+
 async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bool) -> int:
     service = Service(config, data, lambda: writer.dropped)
-    endpoints = await service.start()
-    for notice in config.notices:
-        logs.warning("config.notice", note=notice)
-    if as_json:
-        print(msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(), flush=True)
-    else:
-        print(f"penstock {version()} is up", flush=True)
-        print(f"  http     {endpoints.http}", flush=True)
-        print(f"  control  {endpoints.control or 'off'}", flush=True)
-        print("  journal  memory: envelopes do not survive a restart", flush=True)
-        print(f"  run      {service.run_dir}", flush=True)
+    # Before anybody can know that we are there: a signal that comes with the first light must drain too.
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -116,6 +119,20 @@ async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bo
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    endpoints = await service.start()
+    for notice in config.notices:
+        logs.warning("config.notice", note=notice)
+    if as_json:
+        print(
+            msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(),
+            flush=True,
+        )
+    else:
+        print(f"penstock {version()} is up", flush=True)
+        print(f"  http     {endpoints.http}", flush=True)
+        print(f"  control  {endpoints.control or 'off'}", flush=True)
+        print(f"  journal  {_journal_line(config, data)}", flush=True)
+        print(f"  run      {service.run_dir}", flush=True)
     await stopping.wait()
     logs.event("server.drain", leased=service.runtime.machine.leased)
     abandoned = await service.drain()

@@ -13,14 +13,18 @@ from penstock.testing.storm import STEPS, storm
 
 def tell(entry: tuple[Any, ...]) -> None:
     us, what, *more = entry
-    words = [item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more]
+    words = [
+        item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more
+    ]
     sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.testing", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)"
+    )
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
     world = storm(options.seed)

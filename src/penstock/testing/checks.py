@@ -26,9 +26,6 @@ BAD_INPUT = "10: bad input gets a typed error and changes nothing"
 ANSWERS = "answers keep the order of their requests"
 VISIBLE = "nothing is visible before its commit"
 
-CHUNK_REQUESTS_MAX = 500
-"""Requests that may already be in the chunk with which a connection passes `answers_max`."""
-
 
 class Broken(AssertionError):  # noqa: N818 - it states what is broken, and reads so in a test
     """An invariant does not hold."""
@@ -70,18 +67,24 @@ def leases_have_one_holder(machine: QueueMachine) -> None:
     for consumer in machine.consumers.values():
         for lease, record in consumer.leases.items():
             if record.holder is not consumer or record.state != LEASED or record.lease != lease:
-                raise Broken(HOLDER, f"`{record.id}` is in a lease of consumer {consumer.no} that is not its own")
+                raise Broken(
+                    HOLDER, f"`{record.id}` is in a lease of consumer {consumer.no} that is not its own"
+                )
             held[record.channel] = held.get(record.channel, 0) + 1
     for channel in machine.channels.values():
         if channel.leased != held.get(channel, 0):
-            raise Broken(HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist")
+            raise Broken(
+                HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist"
+            )
 
 
 def nothing_is_counted_early(machine: QueueMachine, history: History) -> None:
     for channel in machine.channels.values():
         durable = history.counts.get(channel.name, 0)
         if channel.counters.in_ != durable:
-            raise Broken(VISIBLE, f"`{channel.name}` counts {channel.counters.in_} in, and {durable} are durable")
+            raise Broken(
+                VISIBLE, f"`{channel.name}` counts {channel.counters.in_} in, and {durable} are durable"
+            )
 
 
 def nothing_is_there_early(machine: QueueMachine, history: History) -> None:
@@ -97,7 +100,9 @@ def bounds_hold(world: World) -> None:
     limits = machine.limits
     # A settle that the journal refused brings its record back, into a channel that may be full by now.
     extra = world.witness.brought_back
+    # A settle stays in its window while it may be refused, and then until the next one there.
     in_flight = sum(len(batch.facts) for batch in machine.proposed) + len(machine.facts)
+    in_flight = world.in_flight_max = max(world.in_flight_max, in_flight)
     for channel in machine.channels.values():
         if len(channel.live) > channel.policy.max_depth + extra:
             raise Broken(BOUNDS, f"`{channel.name}` holds {len(channel.live)} of {channel.policy.max_depth}")
@@ -122,7 +127,7 @@ def bounds_hold(world: World) -> None:
         if pipe.buffered > unread_max:
             raise Broken(BOUNDS, f"{pipe.buffered} bytes wait for the peer of pipe {pipe.no}")
     for link in machine.links.values():
-        if len(link.session.answers) > limits.answers_max + CHUNK_REQUESTS_MAX:
+        if len(link.session.answers) > limits.answers_max + world.chunk_requests_max:
             raise Broken(BOUNDS, f"{len(link.session.answers)} answers wait on link {link.no}")
 
 
@@ -139,7 +144,9 @@ def counts_agree(machine: QueueMachine) -> None:
     in_channels = sum(channel.bytes for channel in machine.channels.values())
     counted = (machine.ids, machine.bytes, in_channels, machine.pending_bytes, machine.waiting_pulls)
     if there != counted:
-        raise Broken(BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}")
+        raise Broken(
+            BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}"
+        )
 
 
 def promises_survived(world: World) -> None:
@@ -150,7 +157,7 @@ def promises_survived(world: World) -> None:
         if (name, seq) not in durable.ids:
             raise Broken(DURABLE, f"`{id_}` in `{name}` was acknowledged and is lost")
     for (name, seq), how in witness.confirmed.items():
-        if (name, seq) not in durable.settled:
+        if (name, seq) not in durable.settled and (name, seq) not in durable.fated:
             raise Broken(DURABLE, f"{how} of number {seq} in `{name}` was confirmed and is lost")
     there = {
         (channel.name, record.seq): record.id
@@ -164,18 +171,17 @@ def promises_survived(world: World) -> None:
 
 
 def digest(machine: QueueMachine) -> object:
-    """What a request may change; counts of refused requests and empty channels are not part of it."""
+    """What a request may change. Counts of refused requests, ids grown too old and empty channels are not part of it."""
     return [
         (
             name,
             channel.seq,
             channel.bytes,
-            list(channel.settled),
             [(c.no, c.credit, c.granted) for c in channel.consumers.values()],
             [(r.id, r.state, r.attempt, r.lease, r.deadline_us) for r in channel.live.values()],
         )
         for name, channel in machine.channels.items()
-        if channel.live or channel.settled or channel.consumers
+        if channel.live or channel.consumers
     ]
 
 

@@ -46,7 +46,10 @@ class LineClient:
         """Send frames, in one write; bytes go as they are, with a line end."""
         self.pipe.write(
             b"".join(
-                [frame if isinstance(frame, bytes) else msgspec.json.encode(frame) for frame in _ended(frames)]
+                [
+                    frame if isinstance(frame, bytes) else msgspec.json.encode(frame)
+                    for frame in _ended(frames)
+                ]
             )
         )
 

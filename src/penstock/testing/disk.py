@@ -24,7 +24,7 @@ Mood = Literal["well", "slow", "full", "failing"]
 
 _DELAYS_US: dict[Mood, tuple[int, int]] = {
     "well": (100, 3_000),
-    "slow": (50_000, 2_000_000),
+    "slow": (20_000, 600_000),
     "full": (100, 3_000),
     "failing": (100, 20_000),
 }
@@ -65,9 +65,7 @@ class SimJournal:
         self._due_us = 0
         self._generation = 0
 
-    def append(
-        self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
-    ) -> None:
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         """Take the facts' rows now, and answer after a while."""
         self._writes.append(_Write([(row_of(fact), is_fresh(fact)) for fact in facts], done))
         low, high = _DELAYS_US[self.mood]

@@ -32,6 +32,8 @@ class History:
         self.known: dict[tuple[str, str], int] = {}
         """The newest number of each id in each channel."""
         self.settled_ids: set[str] = set()
+        self.fated: set[Place] = set()
+        """Records that wait for room among the dead letters: given up, and never to be delivered again."""
         self.add(rows)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -44,6 +46,8 @@ class History:
                 self.known[row.channel, row.id] = row.seq
                 if row.meta is not None:
                     self.delayed.add(place)
+            elif row.event == "nack" and row.meta is not None and "fate" in row.meta:
+                self.fated.add(place)
             elif row.event in TERMINAL:
                 self.live.pop(place, None)
                 self.settled[place] = row.event

@@ -64,6 +64,8 @@ class Pipe:
         self._arrives_us = 0
         self._held = False
         self._inbox: deque[bytes] = deque()
+        self._is_read_soon = False
+        """A read is planned."""
         self._outbox: deque[bytes] = deque()
         self._buffered = 0
         self._congested = False
@@ -114,8 +116,8 @@ class Pipe:
 
     def hold(self, on: bool) -> None:
         self._held = on
-        if not on and self._inbox:
-            self._clock.after(0, self._unhold)
+        if not on:
+            self._read_soon()
 
     def close(self, code: int, reason: str) -> None:
         """Close when everything written has been read."""
@@ -142,7 +144,7 @@ class Pipe:
     def _pieces(self, data: bytes) -> list[bytes]:
         pieces = []
         while data:
-            size = self._dice.choice((7, 64, 512, 4096, 4096))
+            size = self._dice.choice((7, 64, 512, 4096, 4096, 4096, 4096, 4096))
             cut = self._dice.randint(1, size)
             pieces.append(data[:cut])
             data = data[cut:]
@@ -151,21 +153,25 @@ class Pipe:
     def _arrive(self, piece: bytes) -> None:
         if self.broken or self.endpoint is None or self._closing is not None:
             return
-        if self._held or self._inbox:
-            self._inbox.append(piece)
-            return
-        self._hand_over(piece)
+        self._inbox.append(piece)
+        self._read_soon()
 
-    def _hand_over(self, piece: bytes) -> None:
-        assert self.endpoint is not None
+    def _read_soon(self) -> None:
+        if self._inbox and not self._is_read_soon and not self._held:
+            self._is_read_soon = True
+            self._clock.after(0, self._read)
+
+    def _read(self) -> None:
+        """Hand over one piece: a loop reads a connection once a turn, and the runtime has its say in between."""
+        self._is_read_soon = False
+        if self._held or self.broken or self.endpoint is None or not self._inbox:
+            return
+        piece = self._inbox.popleft()
         done = self._watcher.arriving(self, piece)
         self.endpoint.received(piece)
         if done is not None:
             done()
-
-    def _unhold(self) -> None:
-        while self._inbox and not self._held and not self.broken and self.endpoint is not None:
-            self._hand_over(self._inbox.popleft())
+        self._read_soon()
 
     def _pump_soon(self) -> None:
         if not self._pumping and not self.broken and self.reading:

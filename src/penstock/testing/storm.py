@@ -9,26 +9,30 @@ from random import Random
 
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy, Retry
-from penstock.testing.actors import Actor, Consumer, Operator, Producer, Puller, SocketConsumer, Vandal
+from penstock.testing.actors import Actor, Operator, Producer, Puller
+from penstock.testing.consumers import Consumer, SocketConsumer
 from penstock.testing.disk import Mood
+from penstock.testing.vandals import Vandal
 from penstock.testing.world import World
 
 STREAMS = ["a/jobs", "b/inbox"]
 DEAD = [f"dlq/{name}" for name in STREAMS]
-STEPS = 1_500
+STEPS = 2_500
 
 LIMITS = Limits(
-    idle_unload_ms=2_000,
+    idle_unload_ms=400,
+    lease_min_ms=50,
+    lease_max_ms=1_500,
     dedup_max=120,
     pending_max=6_000,
     envelope_max=4_000,
     memory_max=20_000,
     credit_max=200,
-    waiters_max=4,
-    outbox_max=2_000,
-    outbox_hard_max=12_000,
-    answers_max=20,
-    observations_max=40,
+    waiters_max=1,
+    outbox_max=1_000,
+    outbox_hard_max=4_000,
+    answers_max=10,
+    observations_max=8,
     subscriptions_max=4,
 )
 
@@ -36,7 +40,7 @@ LIMITS = Limits(
 def policy(dice: Random) -> Policy:
     """How one stream behaves in this storm."""
     return Policy(
-        lease_us=dice.choice((1_000_000, 3_000_000)),
+        lease_us=dice.choice((150_000, 800_000)),
         max_depth=dice.choice((6, 20, 60)),
         max_bytes=dice.choice((3_000, 50_000)),
         overflow=dice.choice(("reject", "drop-oldest")),
@@ -46,8 +50,8 @@ def policy(dice: Random) -> Policy:
         on_disconnect=dice.choice(("release", "hold")),
         late_ack=dice.choice(("reject", "accept")),
         dedup_count=dice.choice((2, 20, 60)),
-        dedup_us=dice.choice((500_000, 5_000_000, 600_000_000)),
-        retry=dice.choice((None, Retry(100_000, max_us=2_000_000, jitter=0.5))),
+        dedup_us=dice.choice((100_000, 1_000_000, 600_000_000)),
+        retry=dice.choice((None, Retry(20_000, max_us=300_000, jitter=0.5))),
     )
 
 
@@ -60,7 +64,7 @@ class Weather(Actor):
         world, dice = self.world, self.dice
         moods: tuple[Mood, ...] = ("well", "well", "well", "slow", "full", "failing")
         world.journal.mood = dice.choice(moods)
-        match dice.randint(0, 9):
+        match dice.randint(0, 11):
             case 0:
                 world.clock.step_wall(dice.randint(-5_000_000, 5_000_000))
             case 1:
@@ -85,6 +89,7 @@ def storm(seed: int) -> World:
         policy_for=lambda name: policies.get(name, fallback),
         latency_us=dice.choice((500, 5_000, 50_000)),
     )
+    world.chunk_requests_max = 20  # actors send at most eight at once
     Producer(world, "p1", STREAMS)
     Producer(world, "p2", STREAMS)
     for index in range(dice.randint(1, 3)):

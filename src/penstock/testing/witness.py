@@ -7,9 +7,7 @@ what the network does to them afterwards. It never looks into the machine.
 from __future__ import annotations
 
 from bisect import bisect
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -19,42 +17,7 @@ from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.history import TERMINAL, History, Place
 from penstock.testing.network import Pipe
-
-Frame = dict[str, Any]
-
-
-def ends(op: str, frame: Frame) -> bool:
-    """Whether a settle, once confirmed, is final."""
-    return op in ("ack", "term") or (op == "nack" and frame.get("requeue") is False)
-
-
-class Talk:
-    """What was said on one connection."""
-
-    def __init__(self, who: str, stream: str | None, *, vandal: bool) -> None:
-        self.who = who
-        """The principal's name."""
-        self.stream = stream
-        """A subscribe socket's stream."""
-        self.vandal = vandal
-        """Says nothing but what must be refused."""
-        self.rest = b""
-        self.requests: dict[int, Frame] = {}
-        self.answered = 0
-        """The newest request that was answered."""
-        self.succeeded: set[int] = set()
-        self.granted = 0
-        self.delivered = 0
-        self.automatic = False
-        self.places: dict[str, dict[str, int]] = {}
-        """What was delivered here: id, stream, number."""
-        self.awaited: deque[tuple[str, str, Frame]] = deque()
-        """A socket's settles, in order: they have no number to be told apart by."""
-
-    def place(self, id_: str) -> Place | None:
-        """The record an id means here; None when it could be one of several."""
-        seen = self.places.get(id_, {})
-        return next(iter(seen.items())) if len(seen) == 1 else None
+from penstock.testing.talks import Awaited, Frame, Talk, ends
 
 
 class Witness:
@@ -69,8 +32,8 @@ class Witness:
         self.brought_back = 0
         """Settles that the journal refused: their records are live again."""
         self.deliveries = 0
-        self.probe: Callable[[Pipe], tuple[object, int]] | None = None
-        """The state of the machine, and how many answers a connection has coming."""
+        self.probe: Callable[[Pipe], tuple[object, int | None]] | None = None
+        """The state of the machine, and how many answers a connection has coming unless it is being closed."""
         self.talks: dict[int, Talk] = {}
         self._holders: dict[Place, tuple[int, str]] = {}
         self._newest: dict[tuple[str, str], Place] = {}
@@ -120,7 +83,7 @@ class Witness:
             after, now_coming = probe(pipe)
             if after != before:
                 raise Broken(checks.BAD_INPUT, f"{data!r} changed the state")
-            if whole and now_coming <= coming:
+            if whole and coming is not None and now_coming is not None and now_coming <= coming:
                 raise Broken(checks.BAD_INPUT, f"{data!r} was not answered")
 
         return compare
@@ -161,10 +124,13 @@ class Witness:
         if not isinstance(message, dict):
             return
         talk.granted += max(_number(message.get("credit")), 0)
-        for op in ("ack", "nack", "release", "term"):
+        talk.messages += 1
+        for op in ("ack", "nack", "release", "term", "extend"):
             ids = message.get(op, [])
-            for id_ in ids if isinstance(ids, list) else [ids]:
-                talk.awaited.append((op, str(id_), message))
+            talk.awaited += [
+                Awaited(talk.messages, op, str(id_), message)
+                for id_ in (ids if isinstance(ids, list) else [ids])
+            ]
 
     # From the server
 
@@ -181,7 +147,9 @@ class Witness:
         match frame["type"]:
             case "deliver":
                 one = not isinstance(frame["seq"], list)
-                columns = [[frame[key]] if one else frame[key] for key in ("env", "seq", "attempt", "leaseId")]
+                columns = [
+                    [frame[key]] if one else frame[key] for key in ("env", "seq", "attempt", "leaseId")
+                ]
                 for env, seq, attempt, lease_id in zip(*columns, strict=True):
                     self._delivered(pipe, talk, frame["stream"], env["id"], seq, attempt, lease_id)
                 self._drew(talk, len(columns[0]))
@@ -204,21 +172,21 @@ class Witness:
         assert talk.stream is not None
         if "deliver" in message:
             one = not isinstance(message["seq"], list)
-            columns = [[message[key]] if one else message[key] for key in ("deliver", "seq", "attempt", "leaseId")]
+            columns = [
+                [message[key]] if one else message[key] for key in ("deliver", "seq", "attempt", "leaseId")
+            ]
             for env, seq, attempt, lease_id in zip(*columns, strict=True):
                 self._delivered(pipe, talk, talk.stream, env["id"], seq, attempt, lease_id)
             self._drew(talk, len(columns[0]))
         elif "settled" in message:
-            while talk.awaited:
-                op, id_, request = talk.awaited.popleft()
-                if id_ == message["settled"]:
-                    break
-            else:
+            awaited = talk.waited_for(message["settled"], settled=True)
+            if awaited is None:
                 raise Broken(checks.ANSWERS, f"{message} answers no settle that still waits")
-            if ends(op, request):
-                self._confirmed(pipe, talk, id_, talk.place(id_), op)
+            if ends(awaited.op, awaited.message):
+                self._confirmed(pipe, talk, awaited.id, talk.place(awaited.id), awaited.op)
         elif "error" in message:
             self._failed(message["error"], message["error"]["message"])
+            talk.waited_for(message["error"].get("ref", ""))
 
     def _in_order(self, talk: Talk, req_id: object) -> Frame | None:
         if not isinstance(req_id, int):
@@ -265,12 +233,20 @@ class Witness:
         firsts = self._firsts.setdefault(stream, [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):
-            raise Broken(checks.ORDER, f"`{stream}` delivers {seq} out of turn: {firsts[max(at - 3, 0) : at + 3]}")
+            raise Broken(
+                checks.ORDER, f"`{stream}` delivers {seq} out of turn: {firsts[max(at - 3, 0) : at + 3]}"
+            )
         firsts.insert(at, (lease, seq))
 
     def _failed(self, error: Frame, text: str) -> None:
         kind = TABLE.get(error["code"])
-        if kind is None or not error.get("hint") or not text or "\n" in text or error["status"] != kind.status:
+        if (
+            kind is None
+            or not error.get("hint")
+            or not text
+            or "\n" in text
+            or error["status"] != kind.status
+        ):
             raise Broken(checks.BAD_INPUT, f"{error} is not an error of the table")
         if error["code"] == "AlreadyAcked" and error["ref"] not in self.history.settled_ids:
             raise Broken(checks.DURABLE, f"`{error['ref']}` is called settled and no settle is durable")
@@ -279,14 +255,18 @@ class Witness:
         match request["type"]:
             case "enqueue" | "send":
                 many = "ids" in result
-                stream = result.get("to", request["to"])
-                pairs = zip(result["ids"], result["seqs"], strict=True) if many else [(result["id"], result["seq"])]
+                stream = str(result.get("to", request["to"]))
+                pairs = (
+                    zip(result["ids"], result["seqs"], strict=True)
+                    if many
+                    else [(result["id"], result["seq"])]
+                )
                 for id_, seq in pairs:
                     if self.history.ids.get((stream, seq)) != id_:
                         raise Broken(checks.DURABLE, f"`{id_}` in `{stream}` is acknowledged and not durable")
                     self.acknowledged[stream, id_] = seq
             case "ack" | "nack" | "term" | "settle":
-                op = request.get("op", request["type"])
+                op = str(request.get("op", request["type"]))
                 if ends(op, request):
                     for id_, place in request["places"]:
                         self._confirmed(pipe, talk, id_, place, op, by_name=request["type"] == "settle")
@@ -296,7 +276,13 @@ class Witness:
                     raise Broken(checks.CREDIT, f"{request} got {len(got)}")
                 for row in got:
                     self._leased(
-                        pipe, talk, row["stream"], row["deliver"]["id"], row["seq"], row["attempt"], row["leaseId"]
+                        pipe,
+                        talk,
+                        row["stream"],
+                        row["deliver"]["id"],
+                        row["seq"],
+                        row["attempt"],
+                        row["leaseId"],
                     )
             case "peek":
                 for row in result["rows"]:
@@ -316,7 +302,7 @@ class Witness:
             if id_ not in talk.places and not by_name:
                 raise Broken(checks.HOLDER, f"`{talk.who}` was never given `{id_}` and may {op} it")
             return
-        if place not in self.history.settled:
+        if place not in self.history.settled and place not in self.history.fated:
             raise Broken(checks.DURABLE, f"{op} of `{id_}` is confirmed and not durable")
         no, _ = self._holders[place]
         if no != pipe.no and not (by_name and self.talks[no].who == talk.who):

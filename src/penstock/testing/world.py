@@ -16,28 +16,26 @@ from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.dialects.courier import subscribe
+from penstock.dialects.courier.answers import Session
 from penstock.dialects.courier.control import ControlSession
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
 from penstock.server.machine import make_machine
 from penstock.server.runtime import Runtime
 from penstock.testing import checks
+from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
 from penstock.testing.disk import SimJournal
 from penstock.testing.history import History
 from penstock.testing.network import Pipe
-from penstock.testing.witness import Talk, Witness
+from penstock.testing.talks import Talk
+from penstock.testing.witness import Witness
 
 DEEP_EVERY = 16
 """Steps between two looks at every record."""
 LATENCY_US = 2_000
 
 Trace = list[tuple[Any, ...]]
-
-
-def named(name: str) -> Principal:
-    """Somebody with the rights of an anonymous peer and a name of their own."""
-    return Principal(name, scopes=ANONYMOUS.scopes)
 
 
 class World:
@@ -80,6 +78,10 @@ class World:
         self.tell: Callable[[tuple[Any, ...]], None] | None = None
         """Called with every entry of the trace as it happens."""
         self.lives = 0
+        self.chunk_requests_max = 250
+        """Requests that may be in the very chunk with which a connection passes `answers_max`."""
+        self.in_flight_max = 0
+        """Facts that were with the journal at once, at most."""
         self.up = False
         self.machine: QueueMachine
         self.runtime: Runtime
@@ -195,7 +197,12 @@ class World:
             self.machine.restore(now, row)
         self.machine.recovered(now)
         self.runtime = Runtime(
-            self.machine, self.journal, self._life, authenticate=lambda token: ANONYMOUS, version="simulated"
+            self.machine,
+            self.journal,
+            self._life,
+            authenticate=lambda token: ANONYMOUS,
+            version="simulated",
+            log=self._log,
         )
         self.runtime.apply(now)
         self.up = True
@@ -241,7 +248,13 @@ class World:
         self.pipes.append(pipe)
         return pipe
 
-    def _probe(self, pipe: Pipe) -> tuple[object, int]:
-        session = getattr(pipe.endpoint, "session", None)
-        coming = 0 if session is None else len(session.out) + len(session.answers)
-        return checks.digest(self.machine), coming
+    def _probe(self, pipe: Pipe) -> tuple[object, int | None]:
+        state = checks.digest(self.machine)
+        session: Session | None = getattr(pipe.endpoint, "session", None)
+        if session is None or session.closing is not None:
+            return state, None
+        return state, len(session.out) + len(session.answers)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        if event == "session.failed":
+            raise Broken(checks.BAD_INPUT, f"a session failed: {fields['error']}")

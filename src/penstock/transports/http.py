@@ -18,6 +18,8 @@ from penstock.transports.outbox import Endpoint, SocketWire
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
+HEAD_TIMEOUT_S = 30.0
+"""A peer that connects has this long to ask for something."""
 KEEPALIVE_S = 75.0
 
 
@@ -87,9 +89,27 @@ class Door(Protocol):
 
 
 class _Handler(RequestHandler):
-    """aiohttp's protocol, which also tells an upgraded endpoint about back-pressure."""
+    """aiohttp's protocol, which also tells an upgraded endpoint about back-pressure.
+
+    A peer that connects and asks for nothing is let go, so idle sockets cannot pile up.
+    """
 
     endpoint: Endpoint | None = None
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._patience = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, transport.close)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.asked()
+
+    def asked(self) -> None:
+        """The first request is there."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -155,6 +175,8 @@ class HttpListener:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(request)
+        if isinstance(request.protocol, _Handler):
+            request.protocol.asked()
         try:
             if exchange.is_upgrade:
                 return await self._upgrade(request, exchange)
@@ -164,11 +186,10 @@ class HttpListener:
             if request.can_read_body:
                 if exchange.size is not None and exchange.size > self._door.body_max:
                     return self._refuse_body(request, self._door.too_large(exchange))
-                async with asyncio.timeout(BODY_TIMEOUT_S):
-                    if exchange.headers.get("Expect", "").lower() == "100-continue":
-                        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                        request.writer.output_size = 0  # the answer has not begun
+                if request.content.is_eof():  # it came with the head, as small ones do: no clock is needed
                     exchange.body = await request.read()
+                else:
+                    exchange.body = await self._read_slowly(request, exchange)
             return _response(await self._door.answer(exchange))
         except web.HTTPRequestEntityTooLarge:
             return self._refuse_body(request, self._door.too_large(exchange))
@@ -176,6 +197,14 @@ class HttpListener:
             raise
         except Exception as error:
             return _response(self._door.failed(exchange, error))
+
+    async def _read_slowly(self, request: web.BaseRequest, exchange: Exchange) -> bytes:
+        """A body that is still on its way."""
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            if exchange.headers.get("Expect", "").lower() == "100-continue":
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0  # the answer has not begun
+            return await request.read()
 
     def _refuse_body(self, request: web.BaseRequest, answer: Answer) -> web.Response:
         response = _response(answer)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import shutil
 import socket
+import stat
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from penstock.transports.outbox import Endpoint, Wire
 
@@ -28,6 +32,8 @@ class LineProtocol(asyncio.Protocol):
         self._guarded = guarded
         self._endpoint: Endpoint | None = None
         self._transport: asyncio.BaseTransport | None = None
+        self.wire: Wire
+        """Set when the connection is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -35,7 +41,8 @@ class LineProtocol(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername") or "local"
-        self._endpoint = self._accept(Wire(cast(asyncio.Transport, transport)), peer[0] if isinstance(peer, tuple) else "local")
+        self.wire = Wire(cast(asyncio.Transport, transport))
+        self._endpoint = self._accept(self.wire, peer[0] if isinstance(peer, tuple) else "local")
         if self._endpoint is None:
             transport.close()
 
@@ -95,9 +102,10 @@ def _remove_stale(path: Path) -> None:
 class _Output(LineProtocol):
     """Stdout: says when it is closed."""
 
-    def __init__(self, accept: Accept) -> None:
+    def __init__(self, accept: Accept, copier: threading.Thread | None = None) -> None:
         super().__init__(accept, guarded=False)
         self.closed = asyncio.Event()
+        self._copier = copier
 
     def close(self) -> None:
         """Close when everything written has left."""
@@ -107,6 +115,12 @@ class _Output(LineProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.closed.set()
+
+    async def gone(self) -> None:
+        """Wait until the last byte has left."""
+        await self.closed.wait()
+        if self._copier is not None:
+            await asyncio.to_thread(self._copier.join)
 
 
 class _Input(asyncio.Protocol):
@@ -126,6 +140,40 @@ class _Input(asyncio.Protocol):
 async def open_stdio(accept: Accept) -> tuple[asyncio.Event, _Output]:
     """Speak on stdin and stdout. The event is set when stdin ends."""
     loop = asyncio.get_running_loop()
-    _, output = await loop.connect_write_pipe(lambda: _Output(accept), sys.stdout.buffer)
-    _, source = await loop.connect_read_pipe(lambda: _Input(output), sys.stdin.buffer)
+    out, copier = _pipe_to(sys.stdout.buffer)
+    _, output = await loop.connect_write_pipe(lambda: _Output(accept, copier), out)
+    stdin, source = await loop.connect_read_pipe(lambda: _Input(output), _pipe_from(sys.stdin.buffer))
+    output.wire.source = stdin
     return source.ended, output
+
+
+def _pipe_from(file: BinaryIO) -> BinaryIO:
+    """Something a loop can wait for, with the bytes of a file that it cannot: a plain file, or /dev/null."""
+    if _can_wait(file):
+        return file
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_copy, args=(file, os.fdopen(write_end, "wb")), daemon=True).start()
+    return os.fdopen(read_end, "rb", 0)
+
+
+def _pipe_to(file: BinaryIO) -> tuple[BinaryIO, threading.Thread | None]:
+    """The same for writing, with the thread to wait for when the pipe is closed."""
+    if _can_wait(file):
+        return file, None
+    read_end, write_end = os.pipe()
+    copier = threading.Thread(target=_copy, args=(os.fdopen(read_end, "rb", 0), file), daemon=True)
+    copier.start()
+    return os.fdopen(write_end, "wb", 0), copier
+
+
+def _can_wait(file: BinaryIO) -> bool:
+    mode = os.fstat(file.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    with (
+        contextlib.suppress(OSError),
+        target,
+    ):  # whoever reads has gone, or the disk is full: the end either way
+        shutil.copyfileobj(source, target)

@@ -28,6 +28,8 @@ class Wire:
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
+        self.source: asyncio.BaseTransport = transport
+        """Where the peer's bytes come from: another pipe, for stdout."""
 
     def send(self, messages: list[bytes]) -> None:
         """Write the messages of this turn, in order."""
@@ -41,8 +43,8 @@ class Wire:
 
     def hold(self, on: bool) -> None:
         """Stop or go on reading from the peer."""
-        change = getattr(self._transport, "pause_reading" if on else "resume_reading", None)
-        if change is not None and not self._transport.is_closing():  # stdout alone has nothing to read
+        change = getattr(self.source, "pause_reading" if on else "resume_reading", None)
+        if change is not None and not self.source.is_closing():
             change()
 
     def close(self, code: int, reason: str) -> None:

@@ -45,9 +45,7 @@ class HandJournal:
         self.appended: list[int] = []
         self._next = 0
 
-    def append(
-        self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
-    ) -> None:
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         self.appended.append(len(facts))
         self.waiting.append((facts, done))
 
@@ -102,7 +100,9 @@ class ListWire:
 class Peer:
     """One client of a broker."""
 
-    def __init__(self, broker: Broker, session: ControlSession | SubscribeSession, principal: Principal) -> None:
+    def __init__(
+        self, broker: Broker, session: ControlSession | SubscribeSession, principal: Principal
+    ) -> None:
         self.broker = broker
         self.session = session
         self.wire = ListWire()
@@ -217,3 +217,16 @@ class Broker:
             )
             for name, channel in self.machine.channels.items()
         }
+
+
+def codes(frames: list[Frame]) -> list[tuple[object, object]]:
+    """Which requests were refused, and how."""
+    return [(frame["reqId"], frame["code"]) for frame in frames if frame["type"] == "error"]
+
+
+def filled(broker: Broker, stream: str, *ids: str) -> None:
+    """Enqueue envelopes and wait until they are there."""
+    producer = broker.control()
+    for id_ in ids:
+        (answer,) = producer.say(type_="enqueue", to=stream, env=envelope(id_))
+        assert answer["type"] == "ok", answer

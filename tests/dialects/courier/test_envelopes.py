@@ -51,7 +51,7 @@ def raw(**changes: Any) -> bytes:
 
 def checked(data: bytes, to: str = "a", principal: Principal = ANONYMOUS) -> Record | Refusal:
     """Parse as a request would: the JSON of the whole first."""
-    return json_problem(data, LIMITS) or parse(data, to, principal, LIMITS)
+    return json_problem(data) or parse(data, to, principal, LIMITS)
 
 
 def code(data: bytes, to: str = "a", principal: Principal = ANONYMOUS) -> str:
@@ -78,7 +78,15 @@ class TestAccepted:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"from_": ..., "schema": ..., "version": ..., "corr": ..., "refs": ..., "tags": ..., "headers": ...},
+            {
+                "from_": ...,
+                "schema": ...,
+                "version": ...,
+                "corr": ...,
+                "refs": ...,
+                "tags": ...,
+                "headers": ...,
+            },
             {"from_": None, "schema": None, "version": None, "corr": None, "refs": None, "headers": None},
             {"payload": None},
             {"payload": []},
@@ -197,7 +205,9 @@ class TestRefused:
         data = raw(payload=...)[:-1] + b',"payload":' + payload + b"}"
         assert code(data) in ("InvalidJSON", "InvalidEnvelope")
 
-    @pytest.mark.parametrize("data", [b"", b" ", b"null", b"1", b'"x"', b"[]", b"[{}]", b"{}", b"{", b"\xef\xbb\xbf{}"])
+    @pytest.mark.parametrize(
+        "data", [b"", b" ", b"null", b"1", b'"x"', b"[]", b"[{}]", b"{}", b"{", b"\xef\xbb\xbf{}"]
+    )
     def test_what_is_not_an_object(self, data: bytes) -> None:
         assert code(data) in ("InvalidJSON", "InvalidEnvelope")
 
@@ -219,7 +229,7 @@ class TestRefused:
         """Encoded again, `1e6` is longer: by just the bytes that the repeated key loses."""
         base = msgspec.json.encode(GOOD)
         for pad in range(12):
-            data = base[:-1] + b',"x":{"a":1,"a":1},"y":[%b]}' % b",".join([b"1e%d" % pad] * 1)
+            data = base[:-1] + b',"x":{"a":1,"a":1},"y":[%b]}' % b"1e%d" % pad
             assert code(data) == "InvalidJSON"
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
@@ -264,7 +274,9 @@ class TestSender:
     def test_an_agent_may_name_itself(self, sender: str) -> None:
         assert body(raw(from_=sender), principal=JEN) == raw(from_=sender)
 
-    @pytest.mark.parametrize("sender", ["architect", "jen", "agents/Jenny", "agents/Jenny/outbox", "Jen ", ""])
+    @pytest.mark.parametrize(
+        "sender", ["architect", "jen", "agents/Jenny", "agents/Jenny/outbox", "Jen ", ""]
+    )
     def test_an_agent_may_not_name_another(self, sender: str) -> None:
         assert code(raw(from_=sender), principal=JEN) == "Forbidden"
 
@@ -303,11 +315,15 @@ class TestDeadLetters:
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", ["a", "agents/Jen/inbox", "x" * 512, "dlq/a", "é", "a b", "..", "/", "😀"])
+    @pytest.mark.parametrize(
+        "name", ["a", "agents/Jen/inbox", "x" * 512, "dlq/a", "é", "a b", "..", "/", "😀"]
+    )
     def test_good_names(self, name: str) -> None:
         assert stream_problem(name, LIMITS) is None
 
-    @pytest.mark.parametrize("name", ["", "x" * 513, "a:b", "a*", "a\n", "\x00", "a\u2028b", "\x7f", "\u200b"])
+    @pytest.mark.parametrize(
+        "name", ["", "x" * 513, "a:b", "a*", "a\n", "\x00", "a\u2028b", "\x7f", "\u200b"]
+    )
     def test_bad_names(self, name: str) -> None:
         problem = stream_problem(name, LIMITS)
         assert problem is not None
@@ -320,9 +336,13 @@ class TestNames:
         assert rfc3339(1_760_817_300_123_456) == "2025-10-18T19:55:00.123Z"
 
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
 )
 
 
@@ -353,7 +373,7 @@ def test_whatever_is_accepted_keeps_its_bytes(
         assert answer.body == data
 
 
-@given(st.binary(max_size=200) | st.text().map(str.encode if False else lambda text: text.encode(errors="replace")))
+@given(st.binary(max_size=200) | st.text().map(lambda text: text.encode(errors="replace")))
 @example(b"\xff")
 @example(b'{"id":"1","ts":"x"')
 def test_any_bytes_are_refused_without_a_crash(data: bytes) -> None:

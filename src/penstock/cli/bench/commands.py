@@ -18,11 +18,13 @@ from penstock.cli.output import print_json, print_line, print_note, print_table
 EXIT_CHECK = 3
 WINDOW = 8192
 OPEN_RATE = 2_000
-TIE = 1.15
 CELLS = ("closed", "open", "memory", "idle", "core")
 
 Seconds = Annotated[float, Parameter(help="Seconds of load a cell, spread over its rounds.")]
 Rounds = Annotated[int, Parameter(help="Rounds a cell; peers take turns, medians are shown.")]
+Durable = Annotated[
+    bool, Parameter(negative="", help="With a journal on disk, synced before confirming; Redis with its log.")
+]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 
 
@@ -32,6 +34,7 @@ def queue(
     rounds: Rounds = 3,
     batch: Annotated[str, Parameter(help="Envelopes a frame, several with commas.")] = "64,16,1",
     size: Size = 300,
+    durable: Durable = False,
     peer: Annotated[bool, Parameter(help="Run Redis Streams beside it, where it is installed.")] = True,
     only: Annotated[str, Parameter(help="Kinds of cells to run, with commas.")] = ",".join(CELLS),
     queued: Annotated[int, Parameter(help="Envelopes held for the memory cell.")] = 200_000,
@@ -54,7 +57,15 @@ def queue(
     kinds = only.split(",")
     outcome = result.begin(
         "queue",
-        {"seconds": seconds, "rounds": rounds, "batch": batches, "size": size, "peer": peer, "only": kinds},
+        {
+            "seconds": seconds,
+            "rounds": rounds,
+            "batch": batches,
+            "size": size,
+            "durable": durable,
+            "peer": peer,
+            "only": kinds,
+        },
     )
     if profile:
         from penstock.cli.bench import hotspots
@@ -85,7 +96,7 @@ def queue(
                 words = f"{count} records a call"
                 _add(outcome, f"core alone, {words}", words, cycles, count, "in process")
 
-    return _finish(outcome, run, output)
+    return _finish(outcome, run, output, durable=durable)
 
 
 def http(
@@ -94,10 +105,12 @@ def http(
     rounds: Rounds = 3,
     batch: Annotated[str, Parameter(help="Envelopes a request, several with commas.")] = "1,100",
     size: Size = 300,
+    durable: Durable = False,
     connections: Annotated[int, Parameter(help="Keep-alive connections.")] = 32,
+    queued: Annotated[int, Parameter(help="Envelopes of a round that nobody takes, at most.")] = 100_000,
     output: Output = PLAIN,
 ) -> int:
-    """Measure POST /v1/enqueue over keep-alive connections, with a control subscription that takes everything.
+    """Measure POST /v1/enqueue over keep-alive connections: alone, and with a control subscription that takes everything.
 
     For example:
 
@@ -105,7 +118,14 @@ def http(
       penstock bench http --batch 100 --connections 8 --json
     """
     batches = [int(word) for word in batch.split(",")]
-    options = {"seconds": seconds, "rounds": rounds, "batch": batches, "size": size, "connections": connections}
+    options = {
+        "seconds": seconds,
+        "rounds": rounds,
+        "batch": batches,
+        "size": size,
+        "durable": durable,
+        "connections": connections,
+    }
     outcome = result.begin("http", {**options})
 
     def run(stage: Stage) -> None:
@@ -118,9 +138,20 @@ def http(
                 for _ in range(rounds)
             ]
             words = "one envelope a request" if count == 1 else f"{count} envelopes a request"
-            _add(outcome, f"POST, {words}", f"{words}, one request under way a connection", done, count)
+            batched = f"{words}, one request under way a connection"
+            _add(outcome, f"POST, {words}, all taken and acked", f"{batched}; 64 a delivery", done, count)
+        for count in batches:
+            done = [
+                loads.fill(
+                    stage.penstock(), batch=count, count=queued, seconds=seconds, connections=connections
+                )
+                for _ in range(rounds)
+            ]
+            words = "one envelope a request" if count == 1 else f"{count} envelopes a request"
+            batched = f"{words}, one request under way a connection"
+            _add(outcome, f"POST, {words}, nobody takes", batched, done, count)
 
-    return _finish(outcome, run, output)
+    return _finish(outcome, run, output, durable=durable)
 
 
 def _sides(stage: Stage, outcome: Outcome, peer: bool) -> list[tuple[Penstock | Redis, str]]:
@@ -139,7 +170,9 @@ def _sides(stage: Stage, outcome: Outcome, peer: bool) -> list[tuple[Penstock | 
 
 
 def _words(server: Penstock | Redis) -> str:
-    return " ".join(repr(word) if word == "" else Path(word).name if "/" in word else word for word in server.command)
+    return " ".join(
+        repr(word) if word == "" else Path(word).name if "/" in word else word for word in server.command
+    )
 
 
 def _flow(
@@ -167,7 +200,7 @@ def _flow(
         cell = _add(outcome, name, _batched(target, client, batch, rate), found, batch, client, target)
         if ours is None:
             ours = cell
-        elif not rate:
+        elif not rate and client == ours.client:  # with another client the ratio would be the clients'
             speeds = [one.middle(lambda each: each.per_second) or 0.0 for one in (ours, cell)]
             cell.ratio = round(speeds[0] / speeds[1], 3) if speeds[1] else None
 
@@ -199,8 +232,8 @@ def _add(
     return cell
 
 
-def _finish(outcome: Outcome, run: Callable[[Stage], None], output: Output) -> int:
-    with Stage() as stage:
+def _finish(outcome: Outcome, run: Callable[[Stage], None], output: Output, *, durable: bool) -> int:
+    with Stage(durable=durable) as stage:
         try:
             run(stage)
         except BenchError as error:

@@ -12,6 +12,7 @@ from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
+from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS
 from penstock.server.machine import make_machine
@@ -57,10 +58,7 @@ def cycle(job: Job) -> Report:
     return Report(count, first_ns, last_ns, error=None if whole else f"{channel.counters} of {count}")
 
 
-def _commit(machine: object, now: Now, offset: int) -> int:
-    from penstock.core.queue import QueueMachine
-
-    assert isinstance(machine, QueueMachine)
+def _commit(machine: QueueMachine, now: Now, offset: int) -> int:
     batch = machine.take_batch()
     if batch is None:
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from typing import cast
 
 from penstock.cli.bench.jobs import Job, Report
@@ -22,8 +23,8 @@ class Holder(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        line = '{"type":"subscribe","reqId":1,"stream":"%s","credit":10}\n' % self._stream
-        Wire(cast(asyncio.Transport, transport)).send([line.encode()])
+        line = b'{"type":"subscribe","reqId":1,"stream":"%b","credit":10}\n' % self._stream.encode()
+        Wire(cast(asyncio.Transport, transport)).send([line])
 
     def data_received(self, data: bytes) -> None:
         if not self.ready.done():
@@ -43,9 +44,7 @@ async def hold(job: Job) -> Report:
         part = min(AT_ONCE, job.count - len(holders))
         made = await asyncio.gather(
             *[
-                loop.create_connection(
-                    lambda number=number: Holder(f"{job.stream}-{number}"), job.host, job.port
-                )
+                loop.create_connection(partial(Holder, f"{job.stream}-{number}"), job.host, job.port)
                 for number in range(len(holders), len(holders) + part)
             ]
         )

@@ -24,6 +24,8 @@ class Job(msgspec.Struct, rename="camel"):
     window: int = 8192
     rate: int = 0
     connections: int = 1
+    stream_max: int = 0
+    """Envelopes of one stream, before the next one is begun; 0 means one stream for all."""
     tag: str = "b"
     token: str | None = None
 

@@ -26,21 +26,29 @@ class Poster:
         self.job = job
         self.board = Board(Path(job.board))
         self.loop = asyncio.get_running_loop()
-        self.posts = Posts(job.stream, job.size, job.tag, job.batch, f"{job.host}:{job.port}", job.token)
+        self._streams = 0
+        self._room = 0
+        self._posts: Posts
         self.sent = 0
         self.latencies: list[int] = []
         self.first_ns = time.monotonic_ns()
         self.stop_ns = self.first_ns + int(job.seconds * 1e9)
         self.error: str | None = None
 
-    def next_first(self, now_ns: int) -> int | None:
-        """The number of the next envelope, None when it is time to stop."""
+    def next_post(self, now_ns: int) -> bytes | None:
+        """The next request, None when it is time to stop."""
         job = self.job
         if self.error is not None or now_ns >= self.stop_ns or (job.count and self.sent >= job.count):
             return None
-        first = self.sent
+        if self._room < job.batch:
+            stream = f"{job.stream}-{self._streams}" if job.stream_max else job.stream
+            self._posts = Posts(stream, job.size, job.tag, job.batch, f"{job.host}:{job.port}", job.token)
+            self._streams += 1
+            self._room = job.stream_max or 1 << 60
+        request = self._posts.make(self.sent, now_ns)
+        self._room -= job.batch
         self.sent += job.batch
-        return first
+        return request
 
     @property
     def is_full(self) -> bool:
@@ -66,12 +74,12 @@ class Connection(asyncio.Protocol):
         if poster.is_full and now_ns < poster.stop_ns:
             poster.loop.call_later(POLL_S, self._post)
             return
-        first = poster.next_first(now_ns)
-        if first is None:
+        request = poster.next_post(now_ns)
+        if request is None:
             self._end(None)
             return
         self._sent_ns = now_ns
-        self._wire.send([poster.posts.make(first, now_ns)])
+        self._wire.send([request])
 
     def data_received(self, data: bytes) -> None:
         if self._buffer:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -109,12 +111,15 @@ def end(process: subprocess.Popen[Any]) -> None:
 class Stage:
     """A folder for one run and every process in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+        self._durable = durable
         self._loads: list[Load] = []
         self._servers: list[Server] = []
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
+        # A polite end of the parent must be the end of its children too.
+        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
     def __exit__(
@@ -125,6 +130,7 @@ class Stage:
         for server in self._servers:
             server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, self._before)
 
     def load(self, job: Job, *, is_announced: bool = False) -> Load:
         load = Load(job, is_announced=is_announced)
@@ -132,20 +138,20 @@ class Stage:
         return load
 
     def penstock(self, profile: Path | None = None) -> Penstock:
-        server = Penstock(self.folder / f"server-{len(self._servers)}", profile)
+        server = Penstock(self.folder / f"server-{len(self._servers)}", profile, durable=self._durable)
         self._servers.append(server)
         server.wait()
         return server
 
     def redis(self) -> Redis:
-        server = Redis(self.folder / f"server-{len(self._servers)}")
+        server = Redis(self.folder / f"server-{len(self._servers)}", durable=self._durable)
         self._servers.append(server)
         server.wait()
         return server
 
 
 class Server:
-    """A server of our own, on a free port of the loopback, without a disk."""
+    """A server of our own, on a free port of the loopback."""
 
     command: list[str]
     port: int
@@ -156,7 +162,11 @@ class Server:
         self.command = command
         self._log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
-            command, cwd=folder, env=_environment(), stdout=self._log, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env={**_environment(), "TMPDIR": str(folder)},  # without a data directory its run files go there
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
         )
         self.pid = self.process.pid
 
@@ -185,35 +195,45 @@ class Server:
 class Penstock(Server):
     """`penstock up`, and a control connection to ask it."""
 
-    WORDS = ("up", "--data", "data", "--http", "127.0.0.1:0", "--control", "127.0.0.1:0")
-
-    def __init__(self, folder: Path, profile: Path | None) -> None:
+    def __init__(self, folder: Path, profile: Path | None, *, durable: bool) -> None:
         entry = ["-m", "penstock"]
-        words = list(self.WORDS)
+        data = "data" if durable else "none"
+        words = ["up", "--data", data, "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
         if profile is not None:
             entry, words = ["-m", "penstock.cli.bench.roles", "serve", str(profile)], words[1:]
         super().__init__(folder, [sys.executable, *entry, *words])
         self.port = self.http_port = 0
 
     def is_ready(self) -> bool:
-        try:
-            ends = msgspec.json.decode((self.folder / "data/run/endpoints.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
+        found = next(self.folder.glob("**/endpoints.json"), None)
+        if found is None:
             return False
+        self._run = found.parent
+        ends = msgspec.json.decode(found.read_bytes())
         self.port = int(ends["control"].rpartition(":")[2])
         self.http_port = int(ends["http"].rpartition(":")[2])
         return True
 
     def token(self) -> str:
-        return (self.folder / "data/run/operator.token").read_text().strip()
+        return (self._run / "operator.token").read_text().strip()
 
-    def counts(self, stream: str) -> dict[str, int]:
-        """The counters of one stream, by the names of `metrics`."""
+    def counts(self, prefix: str) -> dict[str, int]:
+        """The counters of the streams that begin so, summed, by the names of `metrics`."""
         with socket.create_connection(("127.0.0.1", self.port), START_S) as sock:
             sock.sendall(b'{"type":"metrics","reqId":1}\n')
             answer = msgspec.json.decode(sock.makefile("rb").readline())
-        found = [entry["q"] for entry in answer["result"]["streams"] if entry["id"] == stream]
-        return dict(found[0]) if found else {}
+        total: dict[str, int] = {}
+        for entry in answer["result"]["streams"]:
+            if entry["id"].startswith(prefix):
+                for name, count in entry["q"].items():
+                    total[name] = total.get(name, 0) + count
+        return total
+
+    def check_held(self, prefix: str, count: int) -> None:
+        """Every envelope came in once and is still there."""
+        found = self.counts(prefix)
+        if not found.get("q.in") == found.get("q.depth") == count:
+            raise BenchError(f"{count} envelopes were sent and the server counts {found}")
 
     def check_counts(self, stream: str, count: int) -> None:
         """Every envelope came in once, was acked once, and none is left."""
@@ -228,15 +248,25 @@ class Penstock(Server):
 
 
 class Redis(Server):
-    """redis-server without persistence."""
+    """redis-server without persistence; durable means its log, synced every second."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool) -> None:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             self.port = sock.getsockname()[1]
         super().__init__(
             folder,
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+            [
+                "redis-server",
+                "--port",
+                str(self.port),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "yes" if durable else "no",
+            ],
         )
 
     @staticmethod
@@ -244,12 +274,8 @@ class Redis(Server):
         """Why there is no peer on this machine."""
         if shutil.which("redis-server") is None:
             return "redis-server is not installed"
-        try:
-            import hiredis  # noqa: F401
-            import redis  # noqa: F401
-        except ImportError as error:
-            return f"the client is not installed: {error}"
-        return None
+        absent = [name for name in ("redis", "hiredis") if find_spec(name) is None]
+        return f"its Python client is not installed: {', '.join(absent)}" if absent else None
 
     def is_ready(self) -> bool:
         try:

@@ -10,6 +10,7 @@ import asyncio
 import select
 import socket
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,9 +34,7 @@ def command(*words: bytes) -> bytes:
 
 
 def _reader() -> Any:
-    import hiredis
-
-    return hiredis.Reader()
+    return import_module("hiredis").Reader()
 
 
 class LeanProducer(asyncio.Protocol):
@@ -223,11 +222,9 @@ def lean_pace(job: Job) -> Report:
 
 def stock_produce(job: Job) -> Report:
     """redis-py with a pipeline of `batch` XADDs: one round trip a batch, within the window."""
-    import redis
-
     board = Board(Path(job.board))
     one = envelope(job.stream, job.size, job.tag)
-    client = redis.Redis(job.host, job.port)
+    client = import_module("redis").Redis(job.host, job.port)
     first_ns = time.monotonic_ns()
     stop_ns = first_ns + int(job.seconds * 1e9)
     sent = 0
@@ -246,11 +243,9 @@ def stock_produce(job: Job) -> Report:
 
 def stock_consume(job: Job) -> Report:
     """redis-py: XREADGROUP, then one XACK of all that came."""
-    import redis
-
     board = Board(Path(job.board))
     decode = msgspec.json.Decoder(Env).decode
-    client = redis.Redis(job.host, job.port)
+    client = import_module("redis").Redis(job.host, job.port)
     client.xgroup_create(job.stream, GROUP, "0", mkstream=True)
     print('{"ready":true}', flush=True)
     acked = first_ns = last_ns = 0

@@ -48,7 +48,7 @@ class Cell(msgspec.Struct, rename="camel", omit_defaults=True):
     accounted: bool = True
     batch: int | None = None
     ratio: float | None = None
-    """Ours over this peer's with the like client: throughput; under 1.15 is a tie."""
+    """Our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie."""
 
     def middle(self, pick: Callable[[Round], float | None]) -> float | None:
         values = [value for one in self.rounds if (value := pick(one)) is not None]
@@ -97,7 +97,9 @@ def _machine() -> dict[str, object]:
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+            return next(
+                (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
+            )
     except OSError:
         return platform.processor()
 
@@ -116,8 +118,7 @@ def rows(outcome: Outcome) -> list[list[object]]:
     """The table: one row a cell, with a bar for its throughput among those of its kind."""
     best: dict[str, float] = {}
     for cell in outcome.cells:
-        speed = cell.middle(lambda one: one.per_second) or 0.0
-        best[_kind(cell)] = max(best.get(_kind(cell), 0.0), speed)
+        best[_kind(cell)] = max(best.get(_kind(cell), 0.0), cell.middle(lambda one: one.per_second) or 0.0)
     table: list[list[object]] = []
     for cell in outcome.cells:
         speed = cell.middle(lambda one: one.per_second)
@@ -159,7 +160,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 def _remark(cell: Cell) -> str:
     words = []
     if cell.ratio is not None:
-        words.append(f"{cell.ratio:.2f}x ours" + (" (a tie)" if 1 / 1.15 < cell.ratio < 1.15 else ""))
+        words.append(f"ours is {cell.ratio:.2f}x" + (" (a tie)" if 1 / 1.15 < cell.ratio < 1.15 else ""))
     bytes_each = cell.middle(lambda one: one.bytes_each)
     if bytes_each is not None:
         words.append(f"{bytes_each:,.0f} bytes each")

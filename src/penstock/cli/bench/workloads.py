@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import time
 
+import msgspec
+
 from penstock.cli.bench.board import Board
 from penstock.cli.bench.jobs import Job, Report
 from penstock.cli.bench.processes import BenchError, Penstock, Redis, Stage
@@ -67,37 +69,55 @@ class Workloads:
         stream = f"bench/posts-{self._rounds}"
         board = self._board()
         consumer = self._job("consume", server, stream=stream, board=board, batch=64, seconds=seconds)
-        producer = self._job(
+        window = max(self._window, 4 * batch * connections)
+        producer = self._post(server, stream, board, batch, seconds, connections)
+        return self._measure(server, msgspec.structs.replace(producer, window=window), consumer)
+
+    def fill(self, server: Penstock, *, batch: int, count: int, seconds: float, connections: int) -> Round:
+        """HTTP enqueues that nobody takes: at most `count`, over several streams because each is bounded."""
+        stream = f"bench/fill-{self._rounds}"
+        job = self._post(server, stream, self._board(), batch, seconds, connections)
+        job = msgspec.structs.replace(
+            job, window=1 << 40, count=count, stream_max=FILL_STREAM // batch * batch
+        )
+        cpu_before = server.cpu_s()
+        report = self._stage.load(job).report()
+        cpu_s = server.cpu_s() - cpu_before
+        server.check_held(stream, report.count)
+        return self._round(server, report, report.last_ns, cpu_s)
+
+    def _post(
+        self, server: Penstock, stream: str, board: str, batch: int, seconds: float, connections: int
+    ) -> Job:
+        return self._job(
             "post",
-            None,
+            server,
             port=server.http_port,
             stream=stream,
             board=board,
             batch=batch,
             seconds=seconds,
             connections=connections,
-            window=max(self._window, 4 * batch * connections),
             token=server.token(),
         )
-        done = self._measure(server, producer, consumer)
-        assert self._produced is not None
-        done.latency_ms = self._produced.latencies
-        return done
-
-    _produced: Report | None = None
 
     def _measure(self, server: Penstock | Redis, producer: Job, consumer: Job) -> Round:
-        taking = self._stage.load(consumer, is_announced=consumer.role != "redis-consume" or True)
+        taking = self._stage.load(consumer, is_announced=True)
         cpu_before = server.cpu_s()
-        making = self._stage.load(producer)
-        produced = making.report()
+        produced = self._stage.load(producer).report()
         consumed = taking.report()
         cpu_s = server.cpu_s() - cpu_before
         if produced.count != consumed.count:
             raise BenchError(f"{produced.count} envelopes were sent and {consumed.count} were acked")
         server.check_counts(producer.stream, produced.count)
-        self._produced = produced
-        seconds = (max(consumed.last_ns, produced.first_ns + 1) - produced.first_ns) / 1e9
+        done = self._round(server, produced, consumed.last_ns, cpu_s)
+        done.consumer_cpu_us = round(consumed.cpu_s / max(produced.count, 1) * 1e6, 3)
+        done.latency_ms = consumed.latencies or produced.latencies
+        return done
+
+    @staticmethod
+    def _round(server: Penstock | Redis, produced: Report, last_ns: int, cpu_s: float) -> Round:
+        seconds = max(last_ns - produced.first_ns, 1) / 1e9
         each = 1e6 / max(produced.count, 1)
         return Round(
             produced.count,
@@ -106,30 +126,26 @@ class Workloads:
             server_cpu_us=round(cpu_s * each, 3),
             server_rss_mib=round(server.rss_bytes() / MIB, 1),
             producer_cpu_us=round(produced.cpu_s * each, 3),
-            consumer_cpu_us=round(consumed.cpu_s * each, 3),
-            latency_ms=consumed.latencies,
+            latency_ms=produced.latencies,
             late_ms=produced.late,
         )
 
     def memory(self, server: Penstock, count: int) -> Round:
         """What a queued envelope weighs: the server's RSS before and after `count` that nobody takes."""
         rss_before, cpu_before = server.rss_bytes(), server.cpu_s()
-        started = time.monotonic()
-        left = count
-        while left > 0:
+        seconds = 0.0
+        held = 0
+        while held < count:
             stream = f"bench/held-{self._rounds}"
-            part = min(left, FILL_STREAM)
+            part = min(count - held, FILL_STREAM)
             job = self._job(
                 "produce", server, stream=stream, board=self._board(), batch=min(64, part), seconds=60.0,
                 count=part, window=1 << 40,
             )  # fmt: skip
-            sent = self._stage.load(job).report().count
-            found = server.counts(stream)
-            if not found["q.in"] == found["q.depth"] == sent:
-                raise BenchError(f"{sent} envelopes were sent and the server counts {found}")
-            left -= sent
-        held = count - left
-        seconds = time.monotonic() - started
+            report = self._stage.load(job).report()
+            server.check_held(stream, report.count)
+            held += report.count
+            seconds += (report.last_ns - report.first_ns) / 1e9
         return Round(
             held,
             round(seconds, 3),
@@ -161,7 +177,9 @@ class Workloads:
 
     def core(self, batch: int, seconds: float) -> Round:
         """The machine alone, in a process of its own."""
-        report = self._stage.load(self._job("core", None, stream="bench/core", batch=batch, seconds=seconds)).report()
+        report = self._stage.load(
+            self._job("core", None, stream="bench/core", batch=batch, seconds=seconds)
+        ).report()
         took = (report.last_ns - report.first_ns) / 1e9
         return Round(report.count, round(took, 4), round(report.count / took, 1))
 

@@ -64,6 +64,7 @@ class ControlSession:
         self._parts_size = 0
         for line in whole.split(b"\n"):
             if len(line) > self._machine.limits.frame_max:
+                self._runs.close(now)
                 self._too_large()
             elif line and line != b"\r":
                 self._line(now, line)
@@ -106,7 +107,7 @@ class ControlSession:
             self._runs.close(now)
             self._bad_line(line, error)
             return
-        problem = json_problem(line, self._machine.limits)
+        problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
             self._fail(frame.req_id, problem)
@@ -133,18 +134,19 @@ class ControlSession:
             self._fail(None, Refusal("InvalidJSON", f"not a JSON object: {error}"))
             self._strike()
             return
+        req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
         message = str(error)
         if message.endswith("`$.type`") or "field `type`" in message:
             name = bytes(reference.type).decode(errors="replace")[:64]
             known = ", ".join(map(str, frames.FRAME_NAMES))
             self._fail(
-                reference.req_id,
+                req_id,
                 Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}"),
             )
             self._strike()
             return
         code = "InvalidCredit" if "`$.n`" in message or "`$.credit`" in message else "InvalidRequest"
-        self._fail(reference.req_id, Refusal(code, message[:1].lower() + message[1:]))
+        self._fail(req_id, Refusal(code, message[:1].lower() + message[1:]))
 
     def _strike(self) -> None:
         self._strikes += 1
@@ -253,9 +255,7 @@ class ControlSession:
     def _enqueue(self, now: Now, frame: frames.Enqueue) -> None:
         raw = bytes(frame.env)
         req_id = "enqueue" if frame.req_id is None else frame.req_id
-        request = operations.EnqueueRequest(
-            frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at
-        )
+        request = operations.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         if raw[:1] == b"[":
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
@@ -401,9 +401,7 @@ class ControlSession:
         if isinstance(lease_us, Refusal):
             self._fail(frame.req_id, lease_us)
             return
-        consumer = self._machine.pull(
-            now, self.link, frame.stream, frame.max, frame.wait_ms * 1000, lease_us
-        )
+        consumer = self._machine.pull(now, self.link, frame.stream, frame.max, frame.wait_ms * 1000, lease_us)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return

@@ -7,6 +7,7 @@ checked for well-formedness and never re-encoded. Cost: about two decodes of the
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from sys import intern
 from typing import Annotated, Any
@@ -45,15 +46,14 @@ class _Head(msgspec.Struct, rename={"from_": "from"}):
 _head = msgspec.json.Decoder(_Head)
 _any = msgspec.json.Decoder()
 _encode = msgspec.json.encode
+_SPACES = b" \t\r\n"
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def stream_problem(name: str, limits: Limits) -> Refusal | None:
     """Why a stream may not have this name."""
     if not 0 < len(name) <= limits.name_max:
-        return Refusal(
-            "InvalidRequest", f"a stream name has 1 to {limits.name_max} characters", ref="stream"
-        )
+        return Refusal("InvalidRequest", f"a stream name has 1 to {limits.name_max} characters", ref="stream")
     if not name.isprintable() or ":" in name or "*" in name:
         return Refusal(
             "InvalidRequest",
@@ -69,55 +69,40 @@ def inbox(to: str) -> str:
     return to if "/" in to else f"agents/{to}/inbox"
 
 
-FRAMING_LEVELS = 2
-"""Nesting that a request adds around an envelope: its object and its array."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.S)
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def depth_problem(data: bytes, levels: int) -> Refusal | None:
-    """Whether JSON is nested deeper than `levels`. Few brackets need no closer look."""
-    if data.count(b"{") + data.count(b"[") > levels and _depth(data) > levels:
-        return Refusal("InvalidJSON", f"nested deeper than {levels} levels")
-    return None
+    """Whether well-formed JSON is nested deeper than `levels`. Few brackets need no closer look."""
+    if data.count(b"{") + data.count(b"[") <= levels:
+        return None
+    brackets = _STRING.sub(b"", data).translate(_TO_SQUARE, _NOT_BRACKETS)
+    for _ in range(levels):  # each pass removes the innermost level
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return None
+    return Refusal("InvalidJSON", f"nested deeper than {levels} levels")
 
 
-def json_problem(data: bytes, limits: Limits) -> Refusal | None:
-    """What makes a whole request's JSON unacceptable: malformed, too deep, or a key given twice."""
-    levels = limits.depth_max + FRAMING_LEVELS
-    problem = depth_problem(data, levels)
-    if problem is not None:
-        return problem
+def json_problem(data: bytes) -> Refusal | None:
+    """What makes a whole request's JSON unacceptable: malformed, or a key given twice."""
     try:
         value = _any.decode(data)
+    except RecursionError:
+        return Refusal("InvalidJSON", "nested far too deep")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    # Encoded again, compact JSON without a repeated key has its old length. Only what differs is looked at closely.
+    # JSON without a repeated key comes out as it went in, but for spaces. Only what differs otherwise is looked at
+    # closely. (Without its spaces, those in strings too, a text still has as many members in each object.)
     try:
-        if len(_encode(value)) == len(data):
+        again = _encode(value)
+        if again == data or again.translate(None, _SPACES) == data.translate(None, _SPACES):
             return None
     except (OverflowError, ValueError, TypeError):  # an integer that our encoder does not take
         pass
     return _repeated_key(data)
-
-
-def _depth(data: bytes) -> int:
-    deepest = depth = 0
-    inside = escaped = False
-    for byte in data:
-        if inside:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                inside = False
-        elif byte == 0x22:
-            inside = True
-        elif byte in b"{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"}]":
-            depth -= 1
-    return deepest
 
 
 class _RepeatedKeyError(Exception):
@@ -137,6 +122,8 @@ def _repeated_key(data: bytes) -> Refusal | None:
         json.loads(data, object_pairs_hook=_pairs)
     except _RepeatedKeyError as error:
         return Refusal("InvalidJSON", f"key `{error}` is given twice", ref=str(error))
+    except RecursionError:
+        return Refusal("InvalidJSON", "nested far too deep")
     except ValueError as error:
         return Refusal("InvalidJSON", str(error))
     return None
@@ -167,9 +154,10 @@ def parse(
         return Refusal("InvalidEnvelope", _sentence(error), ref=_field(str(error)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    problem = depth_problem(raw, limits.depth_max)
-    if problem is not None:
-        return problem
+    if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
+        problem = depth_problem(raw, limits.depth_max)
+        if problem is not None:
+            return problem
     if not 0 < len(head.id) <= limits.id_max:
         return Refusal("InvalidEnvelope", f"`id` has 1 to {limits.id_max} characters", ref="id")
     if not 0 < len(head.type) <= limits.type_max:
@@ -196,7 +184,7 @@ def parse(
             hint="leave `from` out to have it filled",
         )
     body = _insert(raw, added) if added else raw
-    return Record(intern(head.id), intern(head.type), body, intern(sender) if sender else None, head.corr)
+    return Record(head.id, intern(head.type), body, intern(sender) if sender else None, head.corr)
 
 
 def _field(message: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -191,7 +191,7 @@ FRAME_NAMES = tuple(kind.__struct_config__.tag for kind in Frame.__args__)
 class Reference(msgspec.Struct, rename="camel"):
     """The part of a refused frame that its error must name."""
 
-    req_id: ReqId = None
+    req_id: Any = None
     type: msgspec.Raw = msgspec.Raw(b"null")
 
 

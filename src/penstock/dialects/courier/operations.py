@@ -60,7 +60,9 @@ class EnqueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     assign_id: bool | None = None
 
 
-class SendRequest(msgspec.Struct, rename={"delay_ms": "delayMs", "from_": "from"}, forbid_unknown_fields=True):
+class SendRequest(
+    msgspec.Struct, rename={"delay_ms": "delayMs", "from_": "from"}, forbid_unknown_fields=True
+):
     """`POST /v1/send`."""
 
     to: str

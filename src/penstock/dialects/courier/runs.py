@@ -32,9 +32,12 @@ def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:
 
 
 def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
-    """Refuse a settle, once the commit that the refusal rests on is done."""
+    """Refuse a settle, once the commit that the refusal rests on is done.
+
+    That may be the commit of a drop, which a journal short of space leaves out with the records it made room for.
+    """
     line = error_line(req_id, denied.refusal)
-    answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line)
+    answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
 
 
 class Runs:
@@ -104,7 +107,7 @@ class Runs:
             self._desk.apply(now)
 
     def _enqueue(self, now: Now, to: str, records: list[Record], reqs: list[str | int]) -> None:
-        admitted = self._machine.enqueue(now, to, records)
+        admitted = self._machine.enqueue(now, to, records, counted=len(records) == 1)
         if isinstance(admitted, Refusal):
             if len(records) == 1:
                 self._answers.add(error_line(reqs[0], admitted))

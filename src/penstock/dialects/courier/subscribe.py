@@ -63,6 +63,11 @@ def error_message(refusal: Refusal) -> bytes:
     return _encode({"error": refusal.wire()})
 
 
+def _about(id_: str | None, refusal: Refusal) -> bytes:
+    """A refusal of the journal, as the answer to one settle: a socket has no other way to tell them apart."""
+    return error_message(msgspec.structs.replace(refusal, ref=id_))
+
+
 def check(desk: Desk, principal: Principal, query: SubscribeQuery) -> Refusal | None:
     """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
     machine = desk.machine
@@ -141,9 +146,9 @@ class SubscribeSession:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
             return
-        problem = json_problem(data, limits)
+        problem = json_problem(data)
         if problem is not None:
-            self._fail(problem)
+            self._fail(problem, 1007)
             return
         self._message(now, message)
         if self._machine.effects:
@@ -202,11 +207,14 @@ class SubscribeSession:
 
     def _confirm(self, id_: str, gate: int) -> None:
         told = _encode({"settled": id_})
-        self.answers.after(gate, lambda refusal: error_message(refusal) if refusal else told)
+        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else told)
 
     def _deny(self, denied: Denied) -> None:
         told = error_message(denied.refusal)
-        self.answers.after(denied.gate, lambda refusal: error_message(refusal) if refusal else told)
+        # `fresh`, because it may rest on a drop, which a journal short of space leaves out.
+        self.answers.after(
+            denied.gate, lambda refusal: _about(denied.refusal.ref, refusal) if refusal else told, fresh=True
+        )
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         self.out += socket_frames(self._machine.boot, consumer, records)

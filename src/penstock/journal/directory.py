@@ -1,0 +1,267 @@
+"""A journal's directory: what is in it, in which order, and where the last run ended.
+
+    journal.json            the journal's id, made with the directory; how the last run ended
+    log-<offset>.seg        history from that offset on; the newest is being written
+    live-<offset>.seg       the state after all rows before that offset
+    watermark               the offset up to which rows are committed, for readers in other processes
+    readers.json            named readers and how far they have read
+    reserve, lock
+
+Opening finds the newest sound live file and the segments behind it, cuts a torn tail, and refuses damage by name. It never
+skips anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from penstock.core.rows import Row
+from penstock.journal.columns import decode_rows
+from penstock.journal.disk import Disk
+from penstock.journal.log import Log, Position, Sync
+from penstock.journal.segments import KIND_LIVE, DamageError, Header, Scan, crc32c, decode_header
+
+IDENTITY = "journal.json"
+WATERMARK = "watermark"
+LOG_PREFIX, LIVE_PREFIX, SUFFIX = "log-", "live-", ".seg"
+FORMAT = 1
+
+
+class Identity(msgspec.Struct):
+    """The file `journal.json`."""
+
+    id: str
+    format: int = FORMAT
+    epoch: int = 0
+    sync: str = "commit"
+    """What the last run promised."""
+    is_clean: bool = True
+    """Whether the last run ended by itself."""
+
+
+_MARK = struct.Struct("<QII")
+
+
+def encode_watermark(offset: int, epoch: int) -> bytes:
+    """The watermark's sixteen bytes: next offset, epoch, checksum."""
+    head = _MARK.pack(offset, epoch, 0)[:12]
+    return head + crc32c(head).to_bytes(4, "little")
+
+
+def read_watermark(disk: Disk) -> tuple[int, int] | None:
+    """The next offset and the epoch as the writer last published them; None when it is just being written."""
+    data = bytes(disk.read(WATERMARK)) if WATERMARK in disk.names() else b""
+    if len(data) != _MARK.size or crc32c(data[:12]) != int.from_bytes(data[12:], "little"):
+        return None
+    offset, epoch, _ = _MARK.unpack(data)
+    return offset, epoch
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A log segment and the offsets it is answerable for."""
+
+    name: str
+    first: int
+    limit: int | None
+    """Where the next segment begins; what is behind that was refused and does not count."""
+
+
+Progress = Callable[[int, int], None]
+"""Called with bytes read and bytes in all."""
+
+
+def live_name(offset: int) -> str:
+    return f"{LIVE_PREFIX}{offset:020d}{SUFFIX}"
+
+
+def _offset_of(name: str, prefix: str) -> int:
+    return int(name[len(prefix) : -len(SUFFIX)])
+
+
+def named(disk: Disk, prefix: str) -> list[str]:
+    """The segment files of one kind, oldest first."""
+    return [
+        name
+        for name in disk.names()
+        if name.startswith(prefix) and name.endswith(SUFFIX) and name[len(prefix) : -len(SUFFIX)].isdecimal()
+    ]
+
+
+def segments(disk: Disk) -> list[Segment]:
+    """Every log segment in order."""
+    names = named(disk, LOG_PREFIX)
+    firsts = [_offset_of(name, LOG_PREFIX) for name in names]
+    limits: list[int | None] = [*firsts[1:], None]
+    return [Segment(*parts) for parts in zip(names, firsts, limits, strict=False)]
+
+
+def write_small(disk: Disk, name: str, data: bytes) -> None:
+    """Replace a small file, durably and at once."""
+    draft = name + ".tmp"
+    disk.remove(draft)
+    file = disk.open(draft)
+    try:
+        file.append(data)
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(draft, name)
+    disk.sync_names()
+
+
+def read_identity(disk: Disk) -> Identity | None:
+    """Who this journal is, or None in a new directory."""
+    if IDENTITY not in disk.names():
+        return None
+    try:
+        identity = msgspec.json.decode(disk.read(IDENTITY), type=Identity)
+    except msgspec.DecodeError as error:
+        raise DamageError(IDENTITY, 0, str(error)) from error
+    if identity.format > FORMAT:
+        raise DamageError(IDENTITY, 0, f"format {identity.format} was written by a newer Penstock")
+    return identity
+
+
+class Opened:
+    """A directory that was opened for writing: rows to rebuild from, then a log to append to."""
+
+    def __init__(self, disk: Disk, *, fresh_id: str, sync: Sync, shard: int = 0) -> None:
+        self.disk = disk
+        self.sync = sync
+        self.shard = shard
+        found = read_identity(disk)
+        if found is None and named(disk, LOG_PREFIX):
+            raise DamageError(IDENTITY, 0, "segments are here, but the journal's identity is missing")
+        self.identity = found or Identity(fresh_id)
+        if not self.identity.is_clean and self.identity.sync != "commit":
+            # Rows may be gone that readers have seen: they must notice.
+            self.identity.epoch += 1
+        self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
+        self.torn_bytes = 0
+        self._tail: tuple[str, int] | None = None
+        self.live_offset = 0
+
+    def live_rows(self) -> Iterator[Row]:
+        """The rows of the newest sound live file: state, not history."""
+        for name in reversed(named(self.disk, LIVE_PREFIX)):
+            data = self.disk.read(name)
+            try:
+                scan = Scan(data, name, is_last=False)
+                batches = [frame.batch for frame in scan.frames()]
+            except DamageError:
+                if name == named(self.disk, LIVE_PREFIX)[0] and self._needs_live():
+                    raise
+                continue  # an older one and more of the log tell the same story
+            if scan.header.kind != KIND_LIVE:
+                raise DamageError(name, 0, "this is not a live file")
+            self.live_offset = self.position.offset = scan.header.first_offset
+            for batch in batches:
+                for row in decode_rows(batch, scan.header.journal, scan.header.shard, scan.header.epoch):
+                    self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)
+                    yield row
+            return
+        if self._needs_live():
+            raise DamageError(live_name(0), 0, "no live file is left for the log that remains")
+
+    def _needs_live(self) -> bool:
+        first = segments(self.disk)[:1]
+        return bool(first) and first[0].first > 0
+
+    def tail_rows(self, progress: Progress | None = None) -> Iterator[Row]:
+        """The rows behind the live file, in order; cuts a torn tail when it comes to it."""
+        found = segments(self.disk)
+        sizes = {segment.name: self.disk.size(segment.name) for segment in found}
+        total, done = sum(sizes.values()), 0
+        expected: int | None = None
+        for segment in found:
+            if segment.limit is not None and segment.limit <= self.live_offset:
+                done += sizes[segment.name]
+                continue
+            if expected is None and segment.first > self.live_offset:
+                raise DamageError(segment.name, 0, f"rows {self.live_offset} to {segment.first - 1} are missing")
+            if expected is not None and segment.first != expected:
+                raise DamageError(segment.name, 0, f"rows {expected} to {segment.first - 1} are missing")
+            for row in self._segment_rows(segment):
+                if row.offset >= self.live_offset:
+                    yield row
+            expected = self.position.offset
+            done += sizes[segment.name]
+            if progress is not None:
+                progress(done, total)
+
+    def _segment_rows(self, segment: Segment) -> Iterator[Row]:
+        data = self.disk.read(segment.name)
+        is_last = segment.limit is None
+        try:
+            scan = Scan(data, segment.name, is_last=is_last)
+        except DamageError as error:
+            if not is_last or not error.is_cut_short:
+                raise
+            # A segment that was just being begun: nothing in it was ever acknowledged.
+            self.torn_bytes += len(data)
+            self.disk.remove(segment.name)
+            self.disk.sync_names()
+            self.position.offset = segment.first
+            return
+        header: Header = scan.header
+        if header.journal != self.identity.id or header.first_offset != segment.first:
+            raise DamageError(segment.name, 0, "the header is of another journal or another place")
+        self.position.offset = max(self.position.offset, segment.first)
+        end = scan.start
+        for frame in scan.frames():
+            first = frame.batch.column(0)[0].as_py()
+            if first != self.position.offset and first >= self.live_offset:
+                raise DamageError(segment.name, frame.position, f"row {first} where {self.position.offset} belongs")
+            for row in decode_rows(frame.batch, header.journal, header.shard, header.epoch):
+                self.position.offset = row.offset + 1
+                self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)
+                yield row
+            end = frame.end
+            if segment.limit is not None and self.position.offset >= segment.limit:
+                return  # whatever is behind was refused: the next segment begins here
+        if is_last:
+            self._tail = (segment.name, end)
+            self._cut(segment.name, end, len(data))
+        elif self.position.offset < (segment.limit or 0):
+            raise DamageError(segment.name, end, f"rows {self.position.offset} to {segment.limit} are missing")
+
+    def _cut(self, name: str, end: int, size: int) -> None:
+        if size == end:
+            return
+        self.torn_bytes += size - end
+        file = self.disk.open(name)
+        try:
+            file.truncate(end)
+            file.sync()
+        finally:
+            file.close()
+
+    def log(self) -> Log:
+        """The log, ready for the next row. Call it when all rows have been read."""
+        self.identity.is_clean = False
+        self.identity.sync = self.sync
+        write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+        log = Log(self.disk, self.position, sync=self.sync)
+        # A segment of another epoch is left as it is: its header speaks for all its rows.
+        if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
+            log.resume(*self._tail)
+        log.make_reserve()
+        self.publish()
+        return log
+
+    def publish(self) -> None:
+        """Tell readers of this machine how far the committed rows go."""
+        self.disk.overwrite(WATERMARK, encode_watermark(self.position.offset, self.position.epoch))
+
+    def _is_of_this_epoch(self, name: str) -> bool:
+        header, _, _ = decode_header(self.disk.read(name), name)
+        return header.epoch == self.identity.epoch
+
+    def end(self) -> None:
+        """The run ended by itself: nothing can have been lost."""
+        self.identity.is_clean = True
+        write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+

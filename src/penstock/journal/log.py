@@ -1,0 +1,246 @@
+"""The log: one writer's view of a journal directory, step by step and without threads.
+
+Owns the newest segment, the next offset, and what happens when the disk says no. A commit is one frame: encoded,
+appended, synced, then published. Whatever fails, the file is cut back to the last commit before anything else
+is written, so a reader never meets half of one. After a failed sync the segment is abandoned: nobody knows
+what the disk kept of it, and the next one begins where the last good commit ended.
+
+Settles may use a reserve that is kept allocated for them: a full disk refuses new records, never an ack.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from penstock.core.records import Fact, is_fresh
+from penstock.journal.columns import SCHEMA, encode_facts
+from penstock.journal.disk import Disk, File
+from penstock.journal.port import Committed, Outcome, Refused
+from penstock.journal.segments import Header, encode_frame, encode_header
+
+Sync = Literal["commit", "interval", "off"]
+
+RESERVE = "reserve"
+RESERVE_BYTES = 16 * 1024 * 1024
+"""Kept allocated so that settles fit on a full disk: about a hundred thousand of them."""
+MARGIN_BYTES = 4 * 1024 * 1024
+"""A disk counts as mended when it has this much beside the reserve."""
+
+
+def segment_name(first_offset: int) -> str:
+    return f"log-{first_offset:020d}.seg"
+
+
+class Position(msgspec.Struct):
+    """Where a journal's next row goes."""
+
+    journal: str
+    shard: int
+    epoch: int
+    offset: int
+    recorded_us: int = 0
+    """Time of the last row: the next is not earlier."""
+
+
+class Log:
+    """Appends to the newest segment of one shard."""
+
+    def __init__(self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES) -> None:
+        self._disk = disk
+        self._sync = sync
+        self.position = position
+        self._file: File | None = None
+        self._name = ""
+        self._size = 0
+        """Bytes of the segment that are committed."""
+        self._reserve_bytes = reserve_bytes
+        self._has_reserve = False
+        self.trouble: str | None = None
+        """Why new records are refused, while they are."""
+        self.unsynced = False
+
+    @property
+    def segment(self) -> str:
+        """The file being written."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """Bytes committed to the file being written."""
+        return self._size
+
+    def resume(self, name: str, size: int) -> None:
+        """Go on writing a segment that recovery found sound up to `size`."""
+        self._file = self._disk.open(name)
+        self._name = name
+        self._size = size
+
+    def commit(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> list[Outcome]:
+        """Make the facts of several appends durable in one frame. One outcome each, in order."""
+        if self.trouble is not None:
+            self._mend()
+        if self.trouble is None:
+            failure = self._write(groups, wall_us)
+            if failure is None:
+                return self._outcomes(groups, refused=None)
+            self.trouble = failure
+        kept = [[fact for fact in group if not is_fresh(fact)] for group in groups]
+        if any(kept):
+            self._give_up_reserve()
+            failure = self._write(kept, wall_us)
+            if failure is not None:
+                return [Refused(failure) for _ in groups]
+        return self._outcomes(kept, refused=self.trouble)
+
+    def _outcomes(self, groups: Sequence[Sequence[Fact]], refused: str | None) -> list[Outcome]:
+        offset = self.position.offset - sum(len(group) for group in groups)
+        outcomes: list[Outcome] = []
+        for group in groups:
+            outcomes.append(Committed(offset, refused))
+            offset += len(group)
+        return outcomes
+
+    def _write(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> str | None:
+        """Append and sync one frame. Returns why it failed, with everything as it was before."""
+        facts = [fact for group in groups for fact in group]
+        if not facts:
+            return None
+        position = self.position
+        recorded_us = max(wall_us, position.recorded_us)
+        frame = encode_frame(encode_facts(facts, position.offset, recorded_us))
+        try:
+            file = self._open()
+            file.append(frame)
+        except OSError as error:
+            self._cut_back()
+            return _reason(error)
+        if self._sync == "commit":
+            try:
+                file.sync()
+            except OSError as error:
+                self._abandon()
+                return _reason(error)
+        else:
+            self.unsynced = True
+        self._size += len(frame)
+        position.offset += len(facts)
+        position.recorded_us = recorded_us
+        return None
+
+    def _open(self) -> File:
+        """The newest segment, begun when there is none."""
+        if self._file is not None:
+            return self._file
+        position = self.position
+        name = segment_name(position.offset)
+        header = Header(position.journal, position.shard, position.epoch, position.offset)
+        head = encode_header(header, SCHEMA)
+        self._disk.remove(name)  # what an abandoned start left behind
+        file = self._disk.open(name)
+        try:
+            file.append(head)
+            file.sync()
+            self._disk.sync_names()
+        except OSError:
+            file.close()
+            self._disk.remove(name)
+            raise
+        self._file, self._name, self._size = file, name, len(head)
+        return file
+
+    def _cut_back(self) -> None:
+        """A write failed half way: remove what it left."""
+        if self._file is None:
+            return
+        try:
+            self._file.truncate(self._size)
+        except OSError:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Stop trusting the newest segment beyond its last commit; the next commit begins another."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.truncate(self._size)
+        except OSError:
+            pass  # recovery reads it only up to where the next segment begins
+        file.close()
+
+    def _give_up_reserve(self) -> None:
+        if self._has_reserve:
+            self._disk.remove(RESERVE)
+            self._has_reserve = False
+
+    def make_reserve(self) -> None:
+        """Set the reserve aside. On a disk without room for it, new records are refused from the start."""
+        try:
+            self._disk.reserve(RESERVE, self._reserve_bytes)
+            self._has_reserve = True
+        except OSError as error:
+            self._disk.remove(RESERVE)
+            self.trouble = _reason(error)
+
+    def _mend(self) -> None:
+        """Look whether the trouble is over: room for the reserve and more, and a disk that takes a write."""
+        try:
+            wanted = MARGIN_BYTES + (0 if self._has_reserve else self._reserve_bytes)
+            if self._disk.free() < wanted:
+                return
+            if not self._has_reserve:
+                self._disk.reserve(RESERVE, self._reserve_bytes)
+                self._has_reserve = True
+            self._open().sync()
+        except OSError as error:
+            self.trouble = _reason(error)
+            return
+        self.trouble = None
+
+    def sync(self) -> str | None:
+        """For `interval`: make what was appended durable now."""
+        if not self.unsynced or self._file is None:
+            return None
+        self.unsynced = False
+        try:
+            self._file.sync()
+        except OSError as error:
+            self.trouble = _reason(error)
+            self._abandon()
+            return self.trouble
+        return None
+
+    def rotate(self) -> str | None:
+        """End the newest segment. Returns its name; the next commit begins another."""
+        if self._file is None or self.position.offset == _first_offset(self._name):
+            return None
+        self.sync()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return self._name
+
+    def close(self) -> None:
+        self.sync()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._give_up_reserve()
+
+
+def _first_offset(name: str) -> int:
+    return int(name[4:24])
+
+
+def _reason(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "the disk is full"
+        case errno.EIO:
+            return "the disk reports an error"
+        case _:
+            return f"the disk refuses: {error.strerror or error}"

@@ -1,0 +1,71 @@
+"""Retention: which sealed files may go. A pure choice over facts, carried out elsewhere.
+
+Sealed history is not needed to run: what is live has its body in the live file. So only age, size and readers count. A named
+reader holds back what it has not read, up to a bound in bytes and in age; then its hold ends, and is said to have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:  # the config knows `Retention` and should load quickly
+    from penstock.journal.bronze import DataFile
+    from penstock.journal.readers import Reader
+
+DAY_MS = 86_400_000
+GIB = 1024**3
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section `journal.retention`. Zero means no bound."""
+
+    age_ms: int = 30 * DAY_MS
+    """Sealed history is kept this long."""
+    bytes_max: int = 50 * GIB
+    """And up to this size."""
+    hold_bytes_max: int = 20 * GIB
+    """What one reader may hold back beyond that, in bytes."""
+    hold_age_max_ms: int = 7 * DAY_MS
+    """And in time since it last read."""
+
+
+@dataclass
+class Choice:
+    """What retention decided."""
+
+    remove: list[DataFile]
+    ended: list[Reader]
+
+
+def choose(
+    files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int
+) -> Choice:
+    """The oldest files beyond the bounds, as far as readers allow; and the readers whose patience is over."""
+    doomed: list[DataFile] = []
+    left = sum(file.size for file in files)
+    oldest_us = now_us - retention.age_ms * 1000
+    for file in sorted(files, key=lambda file: file.first):
+        too_old = retention.age_ms and file.last_at_us < oldest_us
+        too_much = retention.bytes_max and left > retention.bytes_max
+        if not too_old and not too_much:
+            break
+        doomed.append(file)
+        left -= file.size
+    ended: list[Reader] = []
+    holds: list[int] = []
+    for reader in readers:
+        if reader.has_ended:
+            continue
+        held = sum(file.size for file in doomed if file.last >= reader.offset)
+        idle_us = now_us - reader.at_us
+        if held and (held > retention.hold_bytes_max or idle_us > retention.hold_age_max_ms * 1000):
+            ended.append(reader)
+        else:
+            holds.append(reader.offset)
+    floor = min(holds, default=None)
+    remove = [file for file in doomed if floor is None or file.last < floor]
+    return Choice(remove, ended)

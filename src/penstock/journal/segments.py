@@ -1,0 +1,162 @@
+"""The segment: a file of framed Arrow messages, and the only code that knows its bytes.
+
+    header   magic "PENSTOCK" · u16 version · u16 kind · u32 shard · u32 epoch · u64 first offset
+             16 bytes journal id · u32 schema length · Arrow schema message · u32 crc32c of all before
+    frame    u32 length · u32 crc32c of the payload · payload: one Arrow record-batch message
+
+Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or whose checksum is
+wrong with nothing whole behind it, is a torn tail: it was never acknowledged. A bad frame with whole frames
+behind it is damage. `docs/reference/journal.md` describes this for others to implement.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+MAGIC = b"PENSTOCK"
+VERSION = 1
+KIND_LOG = 0
+KIND_LIVE = 1
+"""A live file: the state at an offset, in rows, instead of history."""
+FRAME_MAX = 256 * 1024 * 1024
+"""No frame is longer: a larger length is garbage, not a reason to allocate."""
+
+_FIXED = struct.Struct("<8sHHIIQ16sI")
+_FRAME = struct.Struct("<II")
+_CRC = struct.Struct("<I")
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What all rows of a segment have in common."""
+
+    journal: str
+    """32 hex digits."""
+    shard: int
+    epoch: int
+    first_offset: int
+    kind: int = KIND_LOG
+
+
+class DamageError(Exception):
+    """A segment that cannot be trusted: named by file and position, never skipped."""
+
+    def __init__(self, name: str, position: int, what: str, *, is_cut_short: bool = False) -> None:
+        super().__init__(f"`{name}` is damaged at byte {position}: {what}")
+        self.name = name
+        self.position = position
+        self.what = what
+        self.is_cut_short = is_cut_short
+        """The file ends before its header does: it was just being begun."""
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    return int(google_crc32c.value(bytes(data)))
+
+
+def encode_header(header: Header, schema: pa.Schema) -> bytes:
+    message: bytes = schema.serialize().to_pybytes()
+    fixed = _FIXED.pack(
+        MAGIC,
+        VERSION,
+        header.kind,
+        header.shard,
+        header.epoch,
+        header.first_offset,
+        bytes.fromhex(header.journal),
+        len(message),
+    )
+    head = fixed + message
+    return bytes(head + _CRC.pack(crc32c(head)))
+
+
+def encode_frame(batch: pa.RecordBatch) -> bytes:
+    payload: bytes = batch.serialize().to_pybytes()
+    return _FRAME.pack(len(payload), crc32c(payload)) + payload
+
+
+def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schema, int]:
+    """The header, the schema, and where the frames begin."""
+    if len(data) < _FIXED.size:
+        raise DamageError(name, 0, "the header is cut short", is_cut_short=True)
+    magic, version, kind, shard, epoch, first, journal, size = _FIXED.unpack_from(data)
+    if magic != MAGIC:
+        raise DamageError(name, 0, "this is not a Penstock segment")
+    if version != VERSION:
+        raise DamageError(name, 8, f"version {version} is not known here; a newer Penstock wrote it")
+    end = _FIXED.size + size
+    if len(data) < end + _CRC.size:
+        raise DamageError(name, _FIXED.size, "the header is cut short", is_cut_short=size <= FRAME_MAX)
+    if crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
+        raise DamageError(name, 0, "the header's checksum is wrong")
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes(data[_FIXED.size : end])))
+    return Header(journal.hex(), shard, epoch, first, kind), schema, end + _CRC.size
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One whole frame and where it stands."""
+
+    position: int
+    end: int
+    batch: pa.RecordBatch
+
+
+class Scan:
+    """A walk over a segment's whole frames. After it, `end` is where trust ends and `torn` what is cut off."""
+
+    def __init__(self, data: bytes | memoryview, name: str, *, is_last: bool) -> None:
+        self.header, self.schema, self.start = decode_header(data, name)
+        self.end = self.start
+        self.torn = 0
+        self._data = memoryview(data)
+        self.name = name
+        self._is_last = is_last
+        """Only the newest segment may have a torn tail."""
+
+    def frames(self) -> Iterator[Frame]:
+        data = self._data
+        size = len(data)
+        while self.end < size:
+            payload = self._payload(self.end)
+            if payload is None:
+                self._judge_tail()
+                return
+            position = self.end
+            self.end += _FRAME.size + len(payload)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+            yield Frame(position, self.end, batch)
+
+    def _payload(self, position: int) -> memoryview | None:
+        """The payload of a whole and sound frame at this position."""
+        data = self._data
+        if position + _FRAME.size > len(data):
+            return None
+        length, checksum = _FRAME.unpack_from(data, position)
+        begin = position + _FRAME.size
+        if not 0 < length <= FRAME_MAX or begin + length > len(data):
+            return None
+        payload = data[begin : begin + length]
+        return payload if crc32c(payload) == checksum else None
+
+    def _judge_tail(self) -> None:
+        """Torn or damaged? A torn write has nothing sound behind it; damage in the middle has."""
+        self.torn = len(self._data) - self.end
+        if not self._is_last:
+            raise DamageError(self.name, self.end, "a frame is broken and later segments exist")
+        if self._sound_frame_after(self.end + 1):
+            raise DamageError(self.name, self.end, "a frame is broken and whole frames follow it")
+
+    def _sound_frame_after(self, position: int) -> bool:
+        """Whether any whole frame starts behind a broken one. Arrow messages begin with a marker to look for."""
+        raw = bytes(self._data[position:])
+        at = raw.find(b"\xff\xff\xff\xff")
+        while at >= 0:
+            start = position + at - _FRAME.size
+            if start >= position and self._payload(start) is not None:
+                return True
+            at = raw.find(b"\xff\xff\xff\xff", at + 1)
+        return False

@@ -1,0 +1,159 @@
+"""What the routes answer, for the OpenAPI document. The answers are built by hand, so their schemas are too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_TRUTH: Schema = {"type": "boolean"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_NUMBER: Schema = {"type": "number", "minimum": 0}
+_MOMENT: Schema = {"type": "integer", "description": "Milliseconds since 1970"}
+
+
+def _object(required: Schema, optional: Schema | None = None, **more: Any) -> Schema:
+    """An object that has these members; answers may gain others."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": list(required), "properties": properties, **more}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _named(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+ENVELOPE = _object(
+    {
+        "id": {"type": "string", "minLength": 1, "maxLength": 256},
+        "ts": {"type": "string", "format": "date-time"},
+        "type": {"type": "string", "minLength": 1, "maxLength": 256},
+        "payload": {},
+    },
+    {
+        "from": {"type": ["string", "null"]},
+        "to": {"type": "string", "maxLength": 512},
+        "corr": {"type": ["string", "null"]},
+        "schema": {"type": ["string", "null"]},
+        "version": {"type": ["integer", "null"]},
+        "refs": {"type": ["array", "null"], "items": _TEXT},
+        "tags": {"type": ["array", "null"], "items": _TEXT},
+        "headers": {
+            "type": ["object", "null"],
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+        },
+    },
+)
+# A dead letter tells its story in a header that is an object.
+_STORED = {
+    **ENVELOPE,
+    "properties": {**ENVELOPE["properties"], "headers": {"type": ["object", "null"]}},
+}
+_LEASE = {"seq": _COUNT, "attempt": _COUNT}
+_STATES = ["ready", "inflight", "delayed", "held", "settled"]
+_PLACE = _object(
+    {"stream": _TEXT, "state": {"enum": _STATES}, "seq": _COUNT},
+    {
+        "attempt": _COUNT,
+        "holder": _TEXT,
+        "leaseExpiresAt": _MOMENT,
+        "dueAt": _MOMENT,
+        "outcome": _TEXT,
+        "lastError": _TEXT,
+    },
+)
+_STATS = _object(
+    {
+        **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq"), _COUNT),
+        **dict.fromkeys(("rateIn", "rateOut", "latP50", "latP95", "latP99", "oldestMs"), _NUMBER),
+        "lastTs": {"type": ["string", "null"], "format": "date-time"},
+    }
+)
+_ONE = _object({"id": _TEXT, "seq": _COUNT}, {"duplicate": _TRUTH})
+_MANY = _object({"ids": _list(_TEXT), "seqs": _list(_COUNT)}, {"duplicates": _list(_TEXT)})
+
+ANSWERS: dict[str, Schema] = {
+    "StoredEnvelope": _STORED,
+    "Stats": _STATS,
+    "Place": _PLACE,
+    "Enqueued": {"anyOf": [_ONE, _MANY]},
+    "Sent": _object(
+        {"id": _TEXT, "seq": _COUNT, "to": _TEXT, "recipient": _object({"known": _TRUTH, "present": _TRUTH})},
+        {"duplicate": _TRUTH},
+    ),
+    "Pulled": _object(
+        {
+            "deliveries": _list(
+                _object(
+                    {
+                        "deliver": _named("StoredEnvelope"),
+                        "stream": _TEXT,
+                        **_LEASE,
+                        "leaseId": _TEXT,
+                        "leaseExpiresAt": _MOMENT,
+                    }
+                )
+            )
+        }
+    ),
+    "Settled": _object({"id": _TEXT, "op": _TEXT}, {"settled": _TRUTH, "leaseExpiresAt": _MOMENT}),
+    "Redriven": _object({"moved": _COUNT, "left": _COUNT}, {"kept": _COUNT}),
+    "Purged": _object({"purged": _COUNT}),
+    "Metrics": _object(
+        {
+            "streams": _list(
+                _object(
+                    {
+                        "id": _TEXT,
+                        "stats": _named("Stats"),
+                        "q": {"type": "object", "additionalProperties": _COUNT},
+                    }
+                )
+            )
+        }
+    ),
+    "Peeked": _object(
+        {"rows": _list({"allOf": [_named("Place"), _object({"env": _named("StoredEnvelope")})]})}
+    ),
+    "Places": _object({"id": _TEXT, "places": _list(_named("Place"))}),
+    "Explained": _object(
+        {
+            "stream": _TEXT,
+            "flowing": _TRUTH,
+            "reasons": _list(_object({"code": _TEXT, "message": _TEXT})),
+            "consumers": _list(_object({"holder": _TEXT, "credit": _COUNT, "inflight": _COUNT})),
+        }
+    ),
+    "Health": _object(
+        {
+            "ok": _TRUTH,
+            "status": {"enum": ["ok", "draining"]},
+            "version": _TEXT,
+            "bootId": _TEXT,
+            "features": _list(_TEXT),
+            "spaces": _list({}),
+            "clients": _COUNT,
+            "uptime": _NUMBER,
+        }
+    ),
+}
+
+ANSWERS_OF = {
+    "enqueue": "Enqueued",
+    "send": "Sent",
+    "pull": "Pulled",
+    "settle": "Settled",
+    "redrive": "Redriven",
+    "purge": "Purged",
+    "stats": "Stats",
+    "metrics": "Metrics",
+    "peek": "Peeked",
+    "where": "Places",
+    "explain": "Explained",
+    "health": "Health",
+}
+"""The schema of each route's answer, by the route's name."""

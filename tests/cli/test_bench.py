@@ -1,0 +1,176 @@
+"""The benchmarks, for a moment each: they must run, add up and print what programs can read. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.bench.board import UNKNOWN, Board
+from penstock.cli.bench.jobs import percentiles_ms
+from penstock.cli.bench.processes import BenchError, Stage, cpu_s
+from penstock.cli.bench.template import Adds, Lines, Posts, envelope
+from penstock.cli.bench.workloads import Workloads
+from tests.server_process import environment
+
+KEYS = {
+    "schema", "bench", "startedAt", "machine", "versions", "options", "commands", "cells", "notes", "failures",
+}  # fmt: skip
+
+
+def bench(*words, folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "bench", *words, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(TMPDIR=str(folder)),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == [], "the run left something behind"
+    found = json.loads(done.stdout)
+    assert set(found) == KEYS and found["schema"] == "penstock.bench/1" and found["failures"] == []
+    assert found["machine"]["cores"] >= 1 and "python" in found["versions"]
+    return found
+
+
+def test_queue_cells_are_accounted_for(tmp_path):
+    found = bench(
+        "queue", "--seconds", "0.2", "--rounds", "1", "--batch", "16,1", "--no-peer",
+        "--queued", "300", "--subscribers", "10", folder=tmp_path,
+    )  # fmt: skip
+    cells = {cell["workload"]: cell for cell in found["cells"]}
+    assert list(cells) == [
+        "closed loop, 16 a frame",
+        "closed loop, 1 a frame",
+        "open loop, 2,000 a second",
+        "memory, 320 envelopes queued",
+        "idle, 10 subscribers",
+        "core alone, 64 records a call",
+        "core alone, 1 records a call",
+    ]
+    assert all(cell["rounds"][0]["count"] > 0 and cell["batched"] for cell in cells.values())
+    paced = cells["open loop, 2,000 a second"]["rounds"][0]
+    assert paced["count"] == 400
+    assert paced["latencyMs"]["p50"] <= paced["latencyMs"]["p99"] <= paced["latencyMs"]["max"]
+    assert "penstock" in found["commands"]
+
+
+def test_queue_beside_its_peer_or_saying_why_not(tmp_path):
+    found = bench(
+        "queue", "--only", "closed", "--batch", "16", "--seconds", "0.2", "--rounds", "1", folder=tmp_path
+    )
+    targets = [(cell["target"], cell["client"]) for cell in found["cells"]]
+    if found["notes"]:
+        assert found["notes"][0].startswith("no peer: ") and targets == [("penstock", "lean")]
+    else:
+        assert targets == [("penstock", "lean"), ("redis", "lean"), ("redis", "redis-py")]
+        assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
+
+
+def test_http_cells_are_accounted_for(tmp_path):
+    found = bench(
+        "http", "--seconds", "0.2", "--rounds", "1", "--batch", "1,10", "--connections", "4",
+        "--queued", "200", folder=tmp_path,
+    )  # fmt: skip
+    assert len(found["cells"]) == 4
+    assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
+
+
+def test_profile_names_functions(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "penstock",
+            "bench",
+            "queue",
+            "--profile",
+            "--batch",
+            "16",
+            "--seconds",
+            "0.2",
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(TMPDIR=str(tmp_path)),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "own us each" in done.stdout and "core/" in done.stdout
+
+
+def test_an_envelope_that_nobody_acked_fails_the_run():
+    with Stage() as stage:
+        server = stage.penstock()
+        Workloads(stage, 300, 100).memory(server, 10)
+        with pytest.raises(BenchError, match="10 envelopes were sent"):
+            server.check_held("bench/nowhere", 10)
+
+
+def test_an_interrupted_run_ends_what_it_started(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "bench", "queue", "--only", "closed", "--batch", "1", "--no-peer"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(TMPDIR=str(tmp_path)),
+        start_new_session=True,
+    )
+    try:
+        ends = None
+        while ends is None and process.poll() is None:
+            ends = next(tmp_path.glob("penstock-bench-*/server-0/*/endpoints.json"), None)
+        assert ends is not None
+        pid = json.loads(ends.read_text())["pid"]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert cpu_s(pid) is None, "the server outlived the run"
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+class TestTemplate:
+    @pytest.mark.parametrize("size", [220, 300, 5000])
+    def test_envelopes_have_the_size_asked_for(self, size):
+        made = envelope("bench/a", size, "t") % (7, 123)
+        assert len(made) == size
+        assert json.loads(made)["payload"]["t"].lstrip("0") == "123"
+
+    def test_too_small_a_size_is_refused(self):
+        with pytest.raises(ValueError, match="at least"):
+            envelope("bench/a", 50, "t")
+
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_lines_carry_every_number_once(self, batch):
+        lines = [json.loads(line) for line in Lines("s", 300, "t", batch).make(6, 2, 1).splitlines()]
+        found = [env["id"] for line in lines for env in ([line["env"]] if batch == 1 else line["env"])]
+        assert found == [f"t-{number:010d}" for number in range(6, 6 + 2 * batch)]
+
+    def test_posts_and_adds_say_their_length(self):
+        head, _, body = Posts("s", 300, "t", 2, "h", "token").make(0, 1).partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head and len(json.loads(body)["envelopes"]) == 2
+        assert Adds("s", 300, "t").make(0, 2, 1).count(b"$300\r\n") == 2
+
+
+def test_board_is_shared(tmp_path):
+    path = Path(tmp_path / "board")
+    Board.create(path)
+    one, other = Board(path), Board(path)
+    assert (other.acked, other.total) == (0, UNKNOWN)
+    one.acked, one.total = 5, 9
+    assert (other.acked, other.total) == (5, 9)
+
+
+def test_percentiles_are_nearest_ranks():
+    values = [number * 1_000_000 for number in range(1, 101)]
+    assert percentiles_ms(values) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
+    assert percentiles_ms([]) == {}

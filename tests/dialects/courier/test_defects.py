@@ -1,0 +1,155 @@
+"""Defects of the first Courier, each pinned as its opposite.
+
+The numbers are those of the list of defects that the dialect was designed against. Those about triggers,
+views and rates of requests belong to parts that bring their own tests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.policy import Policy
+from tests.dialects.courier.talking import Broker, envelope, line
+
+
+def test_defect_01_sockets_do_not_share_one_subscription() -> None:
+    broker = Broker()
+    on_a, on_b = broker.subscribe("a", credit=5), broker.subscribe("b", credit=5)
+    producer = broker.control()
+    producer.say(type_="enqueue", to="a", env=envelope("for a"))
+    producer.say(type_="enqueue", to="b", env=envelope("for b"))
+    assert [frame["deliver"]["id"] for frame in on_a.heard()] == ["for a"]
+    assert [frame["deliver"]["id"] for frame in on_b.heard()] == ["for b"]
+
+
+def test_defect_02_a_stream_has_many_subscribers_and_outlives_its_first() -> None:
+    broker = Broker()
+    first, second = broker.subscribe("a", credit=1), broker.subscribe("a", credit=1)
+    producer = broker.control()
+    producer.say(type_="enqueue", to="a", env=envelope("1"))
+    producer.say(type_="enqueue", to="a", env=envelope("2"))
+    assert [frame["deliver"]["id"] for frame in first.heard() + second.heard()] == ["1", "2"]
+    first.gone()
+    second.gone()
+    third = broker.subscribe("a", credit=5)
+    assert sorted(frame["deliver"]["id"] for frame in third.heard()) == ["1", "2"]
+
+
+def test_defect_03_an_expired_lease_is_redelivered_by_itself() -> None:
+    broker = Broker()
+    peer = broker.subscribe("a", credit=5)
+    broker.control().say(type_="enqueue", to="a", env=envelope("1"))
+    assert [frame["attempt"] for frame in peer.heard()] == [1]
+    broker.advance(29_999)
+    assert peer.heard() == []
+    broker.advance(1)
+    assert [(frame["deliver"]["id"], frame["attempt"]) for frame in peer.heard()] == [("1", 2)]
+
+
+def test_defect_04_an_id_is_remembered_from_its_enqueue_on() -> None:
+    broker = Broker()
+    producer = broker.control()
+    producer.say(type_="enqueue", to="a", env=envelope("1"))
+    (answer,) = producer.say(type_="enqueue", to="a", env=envelope("1"))
+    assert answer["result"] == {"id": "1", "seq": 1, "duplicate": True}
+    assert broker.counts("a")["q.depth"] == 1
+
+
+def test_defect_05_a_lease_belongs_to_one_delivery_and_not_to_an_id() -> None:
+    broker = Broker(Policy(lease_us=2_000_000))
+    slow, quick = broker.subscribe("a", credit=1), broker.subscribe("a")
+    broker.control().say(type_="enqueue", to="a", env=envelope("1"))
+    (first,) = slow.heard()
+    broker.advance(2_000)
+    quick.send({"credit": 1})
+    broker.run()
+    (second,) = quick.heard()
+    assert first["leaseId"] != second["leaseId"]
+    slow.send({"ack": "1", "leaseId": first["leaseId"]})
+    slow.send({"ack": "1"})
+    broker.run()
+    assert [frame["error"]["code"] for frame in slow.heard()] == ["LeaseExpired", "LeaseExpired"]
+    assert broker.counts("a")["q.if"] == 1
+
+
+def test_defect_06_a_look_at_an_unknown_stream_is_refused_and_makes_nothing() -> None:
+    broker = Broker()
+    (error,) = broker.control().say(type_="stats", stream="nowhere", reqId=1)
+    assert (error["code"], error["status"]) == ("UnknownStream", 404)
+    assert not broker.machine.known("nowhere")
+
+
+def test_defect_07_a_second_ack_and_an_unknown_one_are_refused() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.say(type_="subscribe", stream="a", credit=1)
+    peer.say(type_="enqueue", to="a", env=envelope("1"))
+    assert peer.say(type_="ack", id="1") == []
+    (twice,) = peer.say(type_="ack", id="1")
+    (never,) = peer.say(type_="ack", id="2")
+    assert (twice["code"], twice["status"]) == ("AlreadyAcked", 409)
+    assert (never["code"], never["status"]) == ("UnknownEnvelope", 404)
+
+
+def test_defect_08_payload_is_required_and_may_be_null() -> None:
+    peer = Broker().control()
+    bare = envelope("1")
+    del bare["payload"]
+    (error,) = peer.say(type_="enqueue", to="a", env=bare)
+    assert (error["code"], error["ref"]) == ("InvalidEnvelope", "payload")
+    (answer,) = peer.say(type_="enqueue", to="a", env=envelope("1", payload=None))
+    assert answer["type"] == "ok"
+
+
+def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
+    broker = Broker()
+    (error,) = broker.control().say(type_="enqueue", to="jen", env=envelope("1", to="other"))
+    assert error["code"] == "AddressMismatch"
+    assert broker.machine.channels == {}
+
+
+def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
+    broker = Broker(Policy(max_depth=1))
+    producer = broker.control()
+    producer.say(type_="enqueue", to="a", env=envelope("1"))
+    (error,) = producer.say(type_="enqueue", to="a", env=envelope("2"))
+    assert (error["code"], error["status"]) == ("StreamFull", 429)
+    assert error["retryAfterMs"] > 0
+    assert [record.id for record in broker.machine.channels["a"].ready] == ["1"]
+
+
+def test_defect_11_rates_are_rates_and_latency_is_ours() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.say(type_="subscribe", stream="a", credit=100)
+    for n in range(10):
+        peer.say(type_="enqueue", to="a", env=envelope(str(n), ts="1999-01-01T00:00:00Z"))
+    broker.advance(1_000)
+    peer.heard()
+    (answer,) = peer.say(type_="stats", stream="a", reqId=1)
+    stats = answer["result"]
+    assert (stats["rateIn"], stats["rateOut"]) == (1.0, 1.0)
+    assert stats["latP95"] < 1_000
+    broker.advance(20_000)
+    (answer,) = peer.say(type_="stats", stream="a", reqId=1)
+    assert (answer["result"]["rateIn"], answer["result"]["rateOut"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("credit", [-1, 0])
+def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
+    broker = Broker()
+    socket, pipe = broker.subscribe("a"), broker.control()
+    socket.send({"credit": credit})
+    broker.run()
+    assert [frame["error"]["code"] for frame in socket.heard()] == ["InvalidCredit"]
+    pipe.say(type_="subscribe", stream="a")
+    assert [frame["code"] for frame in pipe.say(type_="grant", n=credit)] == ["InvalidCredit"]
+    assert sum(consumer.credit for consumer in broker.machine.consumers.values()) == 0
+
+
+def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.send(line(type_="hello", reqId="x") + line(type_="hello", reqId="y") + line(type_="hello"))
+    broker.run()
+    assert [frame["reqId"] for frame in peer.heard()] == ["x", "y", "hello"]

@@ -1,0 +1,130 @@
+"""The OpenAPI document against the server that serves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Step
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from penstock.server.routes import ROUTES, NoQuery
+from tests.integration.serving import Http, envelope
+from tests.server_process import ServerProcess
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+STREAM = "jobs"
+BOUNDED = settings(
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Step.explicit, Step.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """A server that does not let a pull wait, with something in every state."""
+    process = ServerProcess(tmp_path_factory.mktemp("target"), config="limits: {pull_wait_max_ms: 20}")
+    http = Http(process.http)
+    http.enqueue(STREAM, *"abcdef")
+    http.enqueue(STREAM, "later", delayMs=600_000)
+    a, b, _ = http.pull(STREAM, max=3, lease_ms=3_600_000)
+    http.settle("a", "term", leaseId=a["leaseId"], reason="no")
+    http.settle("b", "ack", leaseId=b["leaseId"])
+    yield process
+    process.kill()
+
+
+@pytest.fixture(scope="module")
+def described(target):
+    return schemathesis.openapi.from_url(f"{target.http}/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def session():
+    with requests.Session() as kept:
+        yield kept
+
+
+RIGHT, WRONG = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+ASKED = [(route, RIGHT) for route in ROUTES]
+# Where nothing is sent but a piece of text in the path, nothing can be sent wrongly.
+ASKED += [(route, WRONG) for route in ROUTES if route.body is not None or route.query is not NoQuery]
+
+
+@pytest.mark.parametrize(("route", "mode"), ASKED, ids=lambda part: getattr(part, "name", part).lower())
+def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described, session, route, mode):
+    operation = described[route.path][route.method]
+    seen: Counter[int] = Counter()
+
+    @BOUNDED
+    @given(operation.as_strategy(generation_mode=mode))
+    def check(case):
+        response = case.call_and_validate(session=session, checks=CHECKS)
+        seen[response.status_code] += 1
+
+    check()
+    assert seen.total() >= 1
+    if mode is RIGHT and route.name in ("enqueue", "send", "pull", "metrics"):
+        assert seen[200], seen  # not only refusals were looked at
+    if mode is WRONG:
+        assert set(seen) <= {400, 401, 403, 404, 409, 413}, seen
+    assert Http(target.http).get("/health").status == 200
+
+
+REQUESTS = {
+    "enqueue": {"to": STREAM, "envelope": envelope("new")},
+    "send": {"to": STREAM, "type": "t", "payload": 1},
+    "pull": {"stream": STREAM, "lease_ms": 3_600_000},
+    "settle": {"id": "c", "op": "extend", "stream": STREAM},
+    "redrive": {"stream": STREAM},
+    "purge": {"stream": STREAM},
+}
+QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if not route.upgrade], ids=lambda route: route.name
+)
+def test_every_documented_route_answers_as_documented(target, described, session, route):
+    operation = described[route.path][route.method]
+    token = (target.data / "run" / "operator.token").read_text().strip()
+    values = {"id": "a", "stream": STREAM}
+    case = operation.Case(
+        path_parameters={name: value for name, value in values.items() if f"{{{name}}}" in route.path},
+        query=QUERIES.get(route.name, {}),
+        body=REQUESTS.get(route.name, schemathesis.core.NOT_SET),
+        media_type="application/json" if route.name in REQUESTS else None,
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    response = case.call_and_validate(session=session, checks=CHECKS)
+    assert response.status_code == 200, response.text
+
+
+def test_every_served_route_is_documented_and_every_documented_one_is_served(target):
+    http = Http(target.http)
+    document = http.get("/openapi.json").json
+    documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert documented == {(route.method, route.path) for route in ROUTES}
+    for method, path in documented:
+        status = http.ask(method, path.replace("{id}", "a").replace("{stream}", STREAM)).status
+        assert status not in (404, 405, 500), (method, path)
+
+
+def test_references_point_somewhere(target):
+    text = Http(target.http).get("/openapi.json").body.decode()
+    schemas = Http(target.http).get("/openapi.json").json["components"]["schemas"]
+    references = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+    assert references and references <= set(schemas)

@@ -1,0 +1,225 @@
+"""`penstock stdio`: a queue on the pipes of a child process."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import msgspec
+
+from tests.integration.serving import PATIENCE_S, encode, envelope
+from tests.server_process import environment
+
+COMMAND = [sys.executable, "-m", "penstock.cli", "stdio"]
+
+
+@contextmanager
+def child(**env: str):
+    process = subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(**env),
+        bufsize=0,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
+
+
+def exchange(data: bytes, **env: str) -> tuple[int, list[dict], bytes]:
+    """The exit code, the frames and the log of a child that is told everything at once."""
+    done = subprocess.run(
+        COMMAND, input=data, capture_output=True, timeout=PATIENCE_S, env=environment(**env), check=False
+    )
+    assert done.stdout == b"" or done.stdout.endswith(b"\n")
+    return done.returncode, [msgspec.json.decode(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def lines(*frames: dict) -> bytes:
+    return b"".join(encode(frame) + b"\n" for frame in frames)
+
+
+def test_a_conversation():
+    with child() as process:
+
+        def say(*frames):
+            process.stdin.write(lines(*frames))
+
+        def read():
+            return msgspec.json.decode(process.stdout.readline())
+
+        say({"type": "hello", "version": "v1"})
+        hello = read()
+        assert (hello["reqId"], hello["result"]["version"]) == ("hello", "v1")
+        say({"type": "subscribe", "stream": "jobs", "credit": 2})
+        say({"type": "enqueue", "to": "jobs", "env": envelope("a")})
+        frames = [read(), read()]
+        assert {"type": "ok", "reqId": "enqueue", "result": {"id": "a", "seq": 1}} in frames
+        (delivery,) = [frame for frame in frames if frame["type"] == "deliver"]
+        assert (delivery["env"]["id"], delivery["attempt"]) == ("a", 1)
+        say({"type": "nack", "id": "a"})
+        assert read()["attempt"] == 2
+        say({"type": "ack", "id": "a", "reqId": 9})
+        assert read() == {"type": "ok", "reqId": 9, "result": {"id": "a"}}
+        say({"type": "eat"})
+        assert read()["code"] == "UnknownOp"
+        process.stdin.close()
+        assert process.stdout.readline() == b""
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr.read() == b""
+
+
+def test_everything_asked_before_the_end_is_answered():
+    count = 5000
+    data = lines(
+        *({"type": "enqueue", "to": "jobs", "env": envelope(str(n)), "reqId": n} for n in range(count))
+    )
+    code, frames, _ = exchange(data + lines({"type": "stats", "stream": "jobs", "reqId": "last"}))
+    assert code == 0
+    assert [frame["reqId"] for frame in frames] == [*range(count), "last"]
+    assert [frame["result"]["seq"] for frame in frames[:-1]] == list(range(1, count + 1))
+
+
+def test_an_end_without_a_word_is_an_end():
+    assert exchange(b"") == (0, [], b"")
+
+
+def test_half_a_line_at_the_end_is_no_line():
+    code, frames, _ = exchange(lines({"type": "ping", "reqId": 1}) + b'{"type":"ping","reqId":2')
+    assert (code, [frame["reqId"] for frame in frames]) == (0, [1])
+
+
+def test_chunks_may_be_cut_anywhere():
+    data = lines(
+        {"type": "hello", "version": "v1"},
+        {"type": "enqueue", "to": "jobs", "env": envelope("é", {"text": "zwölf €\n"}), "reqId": 1},
+    )
+    with child() as process:
+        for byte in data:
+            process.stdin.write(bytes([byte]))
+        frames = [msgspec.json.decode(process.stdout.readline()) for _ in range(2)]
+        # Only what is durable can be seen, so the look waits for the answer.
+        for byte in lines({"type": "peek", "stream": "jobs", "reqId": 2}):
+            process.stdin.write(bytes([byte]))
+        process.stdin.close()
+        frames += [msgspec.json.decode(line) for line in process.stdout]
+        assert process.wait(PATIENCE_S) == 0
+    assert [frame["reqId"] for frame in frames] == ["hello", 1, 2]
+    assert frames[2]["result"]["rows"][0]["env"]["payload"] == {"text": "zwölf €\n"}
+
+
+def test_several_lines_in_one_chunk_without_waiting():
+    """Chunk boundaries mean nothing: whatever is piped in may arrive as one piece."""
+    code, frames, _ = exchange(
+        lines(
+            {"type": "subscribe", "stream": "jobs"},
+            {"type": "enqueue", "to": "jobs", "env": envelope("a")},
+            {"type": "grant", "n": 1},
+        )
+    )
+    assert code == 0
+    assert sorted(frame["type"] for frame in frames) == ["deliver", "ok"]
+
+
+def test_a_waiting_pull_does_not_keep_the_process_alive():
+    code, frames, _ = exchange(lines({"type": "pull", "stream": "jobs", "waitMs": 60_000, "reqId": 1}))
+    assert code == 0
+    assert frames == [] or frames[0]["reqId"] == 1
+
+
+def test_stdout_holds_frames_only_and_logs_go_to_stderr(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("logs: {level: debug, format: json}\nstreams: {defaultLeaseMs: 1000}\n")
+    with child(COURIER_CONFIG=str(config)) as process:
+        process.stdin.write(
+            lines(
+                {"type": "enqueue", "to": "jobs", "env": envelope("a")},
+                {"type": "subscribe", "stream": "jobs", "credit": 2},
+            )
+        )
+        first = [msgspec.json.decode(process.stdout.readline())["type"] for _ in range(2)]
+        assert sorted(first) == ["deliver", "ok"]
+        again = msgspec.json.decode(process.stdout.readline())  # the config counts: the lease was short
+        assert again["attempt"] == 2
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(PATIENCE_S) == 0
+        for line in process.stderr.read().splitlines():
+            assert "event" in msgspec.json.decode(line)
+
+
+def test_a_wrong_config_is_a_usage_error_on_stderr(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("stream: {}\n")
+    code, frames, stderr = exchange(b"", COURIER_CONFIG=str(config))
+    assert (code, frames) == (2, [])
+    assert b"stream" in stderr and b"Traceback" not in stderr
+
+
+def test_a_reader_that_goes_away_ends_the_process():
+    with child() as process:
+        process.stdin.write(lines({"type": "ping", "reqId": 1}))
+        assert process.stdout.readline()
+        process.stdout.close()  # stdin stays open
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_that_is_slow_is_waited_for():
+    """Answers that nobody takes stop the reading of questions; nothing is lost and nobody is cut off."""
+    text = "x" * 200_000
+    count = 150  # of answers: more than any bound of an outbox
+
+    with child() as process:
+        process.stdin.write(
+            lines({"type": "enqueue", "to": "jobs", "env": envelope("a", text), "reqId": "in"})
+        )
+        assert b'"seq":1' in process.stdout.readline()
+        asked = threading.Event()
+
+        def ask():
+            for number in range(count):
+                process.stdin.write(lines({"type": "peek", "stream": "jobs", "reqId": number, "pad": text}))
+            process.stdin.close()
+            asked.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert not asked.wait(1.0), "questions were read although no answer was taken"
+        with io.BufferedReader(process.stdout) as answers:
+            frames = [msgspec.json.decode(line) for line in answers]
+        asking.join()
+        assert [frame["reqId"] for frame in frames] == list(range(count))
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_files_will_do_for_pipes(tmp_path):
+    asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_bytes(lines(*({"type": "ping", "reqId": number} for number in range(1000))))
+    with asked.open("rb") as stdin, answered.open("wb") as stdout:
+        done = subprocess.run(
+            COMMAND, stdin=stdin, stdout=stdout, timeout=PATIENCE_S, env=environment(), check=False
+        )
+    frames = [msgspec.json.decode(line) for line in answered.read_bytes().splitlines()]
+    assert (done.returncode, [frame["reqId"] for frame in frames]) == (0, list(range(1000)))
+
+
+def test_no_input_at_all_is_an_end():
+    done = subprocess.run(
+        COMMAND,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        env=environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

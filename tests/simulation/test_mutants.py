@@ -1,0 +1,248 @@
+"""Each checker is shown a server with one planted fault, and must name the invariant that it breaks."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core import intake, settling
+from penstock.core.book import Book
+from penstock.core.channels import Channel
+from penstock.core.errors import Refusal
+from penstock.core.queue import QueueMachine
+from penstock.core.records import READY
+from penstock.core.rows import Row
+from penstock.dialects.courier import operations
+from penstock.dialects.courier.answers import Answers
+from penstock.dialects.courier.control import ControlSession
+from penstock.server.runtime import Runtime
+from penstock.testing import Broken, checks, storm
+from penstock.testing.disk import SimJournal
+from penstock.testing.network import Pipe
+from penstock.testing.storm import STEPS
+
+SEEDS = 25
+"""A fault that needs more storms than this to show is not caught."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: list[tuple[str, Plant]] = []
+
+
+def breaks(invariant: str) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        MUTANTS.append((invariant, plant))
+        return plant
+
+    return add
+
+
+@breaks(checks.CREDIT)
+def every_grant_counts_twice(patch: pytest.MonkeyPatch) -> None:
+    grant = QueueMachine.grant
+    patch.setattr(QueueMachine, "grant", lambda book, now, consumer, n: grant(book, now, consumer, 2 * n))
+
+
+@breaks(checks.CREDIT)
+def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
+    writable = QueueMachine.writable
+
+    def refill(book: Any, now: Any, link: Any) -> None:
+        for consumer in link.consumers:
+            consumer.credit += 3
+        writable(book, now, link)
+
+    patch.setattr(QueueMachine, "writable", refill)
+
+
+@breaks(checks.BALANCE)
+def acks_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    ack = QueueMachine.ack
+
+    def uncounted(book: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
+        before = consumer.channel.counters.ack
+        denied = ack(book, now, consumer, ids)
+        consumer.channel.counters.ack = before
+        return denied
+
+    patch.setattr(QueueMachine, "ack", uncounted)
+
+
+@breaks(checks.BALANCE)
+def drops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    make_room = intake._make_room
+
+    def quiet(book: Any, now: Any, channel: Channel, *more: int) -> Refusal | None:
+        before = channel.counters.drop
+        refusal = make_room(book, now, channel, *more)
+        channel.counters.drop = before
+        return refusal
+
+    patch.setattr(intake, "_make_room", quiet)
+
+
+@breaks(checks.BALANCE)
+def the_metrics_leave_out_what_is_delayed(patch: pytest.MonkeyPatch) -> None:
+    metrics = QueueMachine.metrics
+    patch.setattr(QueueMachine, "metrics", lambda *given: {**metrics(*given), "q.delayed": 0})
+
+
+@breaks(checks.ORDER)
+def ready_records_are_shuffled(patch: pytest.MonkeyPatch) -> None:
+    committed = QueueMachine.committed
+
+    def shuffle(book: Any, *given: Any) -> None:
+        for channel in book.channels.values():
+            if isinstance(channel.ready, deque):
+                channel.ready.rotate(1)
+        committed(book, *given)
+
+    patch.setattr(QueueMachine, "committed", shuffle)
+
+
+@breaks(checks.HOLDER)
+def anybody_may_ack(patch: pytest.MonkeyPatch) -> None:
+    ack = QueueMachine.ack
+
+    def generous(book: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
+        record = consumer.channel.live.get(ids[0])
+        return ack(book, now, record.holder if record is not None and record.holder else consumer, ids)
+
+    patch.setattr(QueueMachine, "ack", generous)
+
+
+@breaks(checks.HOLDER)
+def a_lapsed_lease_still_acks(patch: pytest.MonkeyPatch) -> None:
+    def always(channel: Channel, consumer: Any, record: Any) -> Any:
+        if record.state == READY:
+            channel.leave(record)
+            return record
+        return None
+
+    patch.setattr(settling, "_late", always)
+
+
+@breaks(checks.HOLDER)
+def an_ended_lease_stays_with_its_holder(patch: pytest.MonkeyPatch) -> None:
+    unlease = settling._unlease
+
+    def keep(record: Any) -> Any:
+        lease = record.lease
+        consumer = unlease(record)
+        consumer.leases[lease] = record
+        return consumer
+
+    patch.setattr(settling, "_unlease", keep)
+
+
+@breaks(checks.DURABLE)
+def answers_do_not_wait_for_the_journal(patch: pytest.MonkeyPatch) -> None:
+    def at_once(answers: Any, gate: int, render: Any, *, fresh: bool = False) -> None:
+        answers.add(render(None))
+
+    patch.setattr(Answers, "after", at_once)
+
+
+@breaks(checks.DURABLE)
+def a_refused_commit_is_answered_as_a_success(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answers, "_refuse", lambda *given: None)
+
+
+@breaks(checks.DURABLE)
+def the_disk_loses_what_it_had_committed(patch: pytest.MonkeyPatch) -> None:
+    crash = SimJournal.crash
+
+    def forget(journal: SimJournal) -> None:
+        crash(journal)
+        del journal.rows[-10:]
+
+    patch.setattr(SimJournal, "crash", forget)
+
+
+@breaks(checks.DURABLE)
+def recovery_skips_acks(patch: pytest.MonkeyPatch) -> None:
+    restore = QueueMachine.restore
+
+    def forgetful(book: Any, now: Any, row: Row) -> None:
+        if row.event != "ack":
+            restore(book, now, row)
+
+    patch.setattr(QueueMachine, "restore", forgetful)
+
+
+@breaks(checks.BOUNDS)
+def streams_are_never_full(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(intake, "_make_room", lambda *given: None)
+
+
+@breaks(checks.BOUNDS)
+def slow_readers_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Runtime, "congested", lambda runtime, connection, on: None)
+
+
+@breaks(checks.BOUNDS)
+def settled_ids_are_never_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Channel, "trim", lambda *given, **more: 0)
+
+
+@breaks(checks.BOUNDS)
+def observations_pile_up(patch: pytest.MonkeyPatch) -> None:
+    observe = Book.observe
+
+    def unbounded(book: Any, *given: Any) -> None:
+        book.observed = 0
+        observe(book, *given)
+
+    patch.setattr(Book, "observe", unbounded)
+
+
+@breaks(checks.BOUNDS)
+def held_back_peers_are_read_anyway(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pipe, "hold", lambda pipe, on: None)
+
+
+@breaks(checks.BAD_INPUT)
+def short_leases_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operations, "lease_us", lambda machine, lease_ms: 0)
+
+
+@breaks(checks.BAD_INPUT)
+def a_bad_line_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ControlSession, "_bad_line", lambda *given: None)
+
+
+@breaks(checks.BAD_INPUT)
+def errors_have_no_hint(patch: pytest.MonkeyPatch) -> None:
+    wire = Refusal.wire
+    patch.setattr(Refusal, "wire", lambda refusal: {**wire(refusal), "hint": ""})
+
+
+@breaks(checks.ANSWERS)
+def errors_overtake_answers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answers, "add", lambda answers, data: answers._session.out.append(data))
+
+
+@breaks(checks.VISIBLE)
+def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
+    admit = intake.admit
+
+    def eager(book: Any, now: Any, channel: Channel, fresh: list[Any], size: int) -> None:
+        admit(book, now, channel, fresh, size)
+        for record in fresh:
+            channel.counters.in_ += 1
+            channel.make_ready(record)
+
+    patch.setattr(intake, "admit", eager)
+
+
+@pytest.mark.parametrize(("invariant", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
+def test_a_planted_fault_is_named(invariant: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Broken) as caught:
+        weather_storms()
+    assert caught.value.invariant == invariant
+
+
+def weather_storms() -> None:
+    for seed in range(SEEDS):
+        storm(seed).run(STEPS)

@@ -1,0 +1,75 @@
+"""Hundreds of storms: every invariant at every step, and every seed twice with the same trace."""
+
+import doctest
+
+import pytest
+
+from penstock.testing import Broken, World, clients, clock, storm, world
+from penstock.testing.storm import STEPS
+
+CHUNKS = 24
+SEEDS_A_CHUNK = 10
+
+
+def run(seed: int) -> World:
+    """One storm; when it breaks an invariant, say how to see it again."""
+    try:
+        told = storm(seed)
+        told.run(STEPS)
+    except Broken as broken:
+        pytest.fail(f"{broken}\nreplay: python -m penstock.testing --seed {seed}")
+    return told
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_invariant_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
+        assert run(seed).trace == run(seed).trace, f"replay: python -m penstock.testing --seed {seed}"
+
+
+def test_storms_reach_what_they_are_meant_to_test() -> None:
+    """A simulation in which nothing happens proves nothing."""
+    worlds = [run(seed) for seed in range(20)]
+    events = {kind for one in worlds for row in one.journal.rows for kind in [row.event]}
+    assert {
+        "enqueue",
+        "ack",
+        "nack",
+        "dead",
+        "drop",
+        "purge",
+        "move",
+        "release",
+        "extend",
+        "timeout",
+    } <= events
+    assert sum(one.lives for one in worlds) > 2 * len(worlds)
+    assert sum(one.witness.brought_back for one in worlds) > len(worlds)
+    assert sum(len(one.witness.confirmed) for one in worlds) > 10 * len(worlds)
+    assert sum(len(one.witness.acknowledged) for one in worlds) > 10 * len(worlds)
+    codes = {
+        code
+        for one in worlds
+        for entry in one.trace
+        if entry[1] == "out"
+        for message in entry[3:]
+        for code in (
+            "StreamFull",
+            "IdConflict",
+            "LeaseExpired",
+            "NotLeaseHolder",
+            "AlreadyAcked",
+            "QuotaExceeded",
+        )
+        if code.encode() in message
+    }
+    assert len(codes) == 6, codes
+
+
+def test_another_seed_is_another_storm() -> None:
+    assert run(1).trace != run(2).trace
+
+
+@pytest.mark.parametrize("module", [clock, clients, world])
+def test_the_examples_in_the_docstrings_run(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
