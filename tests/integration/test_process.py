@@ -158,10 +158,13 @@ def test_a_port_in_use_is_an_error_with_a_hint_and_leaves_the_other_server_alone
         ("--http", server.http.removeprefix("http://"), "--control", "off"),
         ("--http", "127.0.0.1:0", "--control", server.control.removeprefix("tcp://")),
     ):
-        done = up(server.folder, "--data", str(server.data), *words)
+        done = up(server.folder, "--data", str(server.folder / "other"), *words)
         assert done.returncode == 1
         assert "hint: another program listens there" in done.stderr and "Traceback" not in done.stderr
         assert "is up" not in done.stdout
+    done = up(server.folder, "--data", str(server.data), "--http", "127.0.0.1:0", "--control", "off")
+    assert done.returncode == 1
+    assert "another process writes" in done.stderr and "hint: stop it" in done.stderr
     # The same data, the same token, still there for the command line.
     assert (server.data / "run" / "operator.token").read_text().strip() == token
     assert Http(server.http, token).get("/v1/metrics").status == 200

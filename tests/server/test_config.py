@@ -110,11 +110,12 @@ logs: {level: debug, format: text, payload: true, file: logs/penstock.log}
     assert config.limits.envelope_max == 4096
     assert config.journal == Journal("off", 0)
     assert config.logs.file == "logs/penstock.log"
-    assert len(config.notices) == 2
+    assert len(config.notices) == 1
 
 
-def test_a_journal_section_is_noticed_even_with_default_values(read: Read) -> None:
-    assert "journal" in read("journal: {sync: commit}").notices[0]
+def test_history_is_kept_as_long_as_the_config_says(read: Read) -> None:
+    journal = read("journal: {sync: interval, retention: {age_ms: 1000, hold_bytes_max: 7}}").journal
+    assert (journal.sync, journal.retention.age_ms, journal.retention.hold_bytes_max) == ("interval", 1000, 7)
 
 
 def test_effective_config_loads_again(read: Read) -> None:

@@ -109,6 +109,8 @@ class Book:
         self.gated = False
         """Somebody waits for the open batch even if it stays empty."""
         self.proposed: deque[Batch] = deque()
+        self.undecided = 0
+        """Facts in proposed batches."""
         self.pending_bytes = 0
         self.bytes = 0
         """Bodies held in all channels."""
@@ -250,6 +252,7 @@ class Book:
         self.gated = False
         self.gate += 1
         self.proposed.append(batch)
+        self.undecided += len(batch.facts)
         return batch
 
     def lease_id(self, record: Record) -> str:

@@ -70,7 +70,7 @@ class Channel:
         "consumers",
         "counters",
         "delayed",
-        "dispatching",
+        "gauged",
         "held",
         "last_wall_us",
         "latencies",
@@ -113,7 +113,8 @@ class Channel:
         self.last_wall_us = 0
         self.touched_us = 0
         self.ticket = 0
-        self.dispatching = False
+        self.gauged = 0
+        """Its count of changes when its last gauge was written."""
 
     @property
     def balance(self) -> int:

@@ -34,6 +34,11 @@ class Counters(msgspec.Struct):
     reject: int = 0
 
     @property
+    def changes(self) -> int:
+        """Grows with everything that happens; equal means that nothing did."""
+        return sum(getattr(self, name) for name in self.__struct_fields__)
+
+    @property
     def settled(self) -> int:
         return self.ack + self.dead + self.drop + self.purged + self.moved
 

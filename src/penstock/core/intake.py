@@ -214,6 +214,7 @@ def _decide(book: Book) -> Batch:
     batch = book.proposed.popleft()
     book.decided = batch.no
     book.observed -= len(batch.observations)
+    book.undecided -= len(batch.facts)
     return batch
 
 

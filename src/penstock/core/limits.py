@@ -22,6 +22,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of envelopes held in all streams together."""
     pending_max: int = 64 * MIB
     """Bytes accepted but not yet committed: a journal further behind than this refuses."""
+    undecided_max: int = 500_000
+    """Facts the journal has not answered for: beyond that nothing more is read from anybody."""
     envelope_max: int = 1 * MIB
     """Bytes of one envelope."""
     frame_max: int = 8 * MIB

@@ -54,6 +54,8 @@ class QueueMachine(Book):
     snapshot = recovery.snapshot
     resume = recovery.resume
     restore = recovery.restore
+    beat = recovery.beat
+    note = recovery.note
     recovered = recovery.recovered
 
     def connect(self, principal: Principal, session: Any) -> Link | Refusal:

@@ -12,11 +12,11 @@ from sys import intern
 
 import msgspec
 
-from penstock.core.book import Book
+from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.instant import Now
-from penstock.core.records import DELAYED, PENDING, READY, Record
+from penstock.core.records import DELAYED, PENDING, READY, Note, Record
 from penstock.core.rows import Row
 
 _OUTCOMES = {
@@ -39,9 +39,12 @@ class _Meta(msgspec.Struct, omit_defaults=True):
 
 
 class _Gauge(msgspec.Struct):
-    """What the rows of a channel keep: every counter, and when it was last used."""
+    """What the rows of a channel keep: every count of invariant 2, and when it was last used."""
 
     counters: Counters
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
     last: int = 0
     floor: int = 0
 
@@ -55,19 +58,40 @@ def _meta(row: Row) -> _Meta:
     return msgspec.json.decode(row.meta, type=_Meta) if row.meta else _NOTHING
 
 
-def gauge_meta(book: Book, counters: Counters, last_wall_us: int) -> str:
-    return msgspec.json.encode(_Gauge(counters, last_wall_us, book.seq_floor)).decode()
+def _gauge(book: Book, channel: Channel | Dormant) -> str:
+    gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=book.seq_floor)
+    if isinstance(channel, Channel):
+        gauge.ready, gauge.leased = len(channel.ready), channel.leased
+        gauge.delayed = channel.delayed + channel.held
+    return msgspec.json.encode(gauge).decode()
+
+
+def beat(book: Book, *, wants_gauges: bool) -> None:
+    """Write a `tick`, so that windows over history close, and a `gauge` of each channel that changed since its last."""
+    notes = [Note("tick", "server")]
+    if wants_gauges:
+        for name, channel in book.channels.items():
+            changes = channel.counters.changes
+            if changes != channel.gauged:
+                channel.gauged = changes
+                notes.append(Note("gauge", "courier", name, channel.seq, _gauge(book, channel)))
+    book.observed += len(notes)
+    book.observations += notes
+
+
+def note(book: Book, event: str, meta: str) -> None:
+    """Write a row about the server itself."""
+    book.observed += 1
+    book.observations.append(Note(event, "server", meta=meta))
 
 
 def snapshot(book: Book, now: Now) -> Iterator[Row]:
     """The whole state as rows: of each channel its gauge, its window of ids, its live records."""
     for name, dormant in book.dormant.items():
-        meta = gauge_meta(book, dormant.counters, dormant.last_wall_us)
-        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=meta)
+        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(book, dormant))
         yield from _window(name, dormant.settled, now)
     for name, channel in book.channels.items():
-        meta = gauge_meta(book, channel.counters, channel.last_wall_us)
-        yield Row(event="gauge", channel=name, seq=channel.seq, meta=meta)
+        yield Row(event="gauge", channel=name, seq=channel.seq, meta=_gauge(book, channel))
         yield from _window(name, channel.settled, now)
         for record in channel.live.values():
             if record.offset >= 0:

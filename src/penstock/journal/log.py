@@ -215,14 +215,19 @@ class Log:
         return None
 
     def rotate(self) -> str | None:
-        """End the newest segment. Returns its name; the next commit begins another."""
-        if self._file is None or self.position.offset == _first_offset(self._name):
+        """End the newest segment and begin the next, which says where this one ends. Returns its name."""
+        name = self._name
+        if self._file is None or self.position.offset == _first_offset(name):
             return None
         self.sync()
         if self._file is not None:
             self._file.close()
             self._file = None
-        return self._name
+        try:
+            self._open()
+        except OSError as error:
+            self.trouble = _reason(error)
+        return name
 
     def close(self) -> None:
         self.sync()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -23,13 +23,13 @@ GIB = 1024**3
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `journal.retention`. Zero means no bound."""
 
-    age_ms: int = 30 * DAY_MS
+    age_ms: Annotated[int, msgspec.Meta(ge=0)] = 30 * DAY_MS
     """Sealed history is kept this long."""
-    bytes_max: int = 50 * GIB
+    bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 50 * GIB
     """And up to this size."""
-    hold_bytes_max: int = 20 * GIB
+    hold_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 20 * GIB
     """What one reader may hold back beyond that, in bytes."""
-    hold_age_max_ms: int = 7 * DAY_MS
+    hold_age_max_ms: Annotated[int, msgspec.Meta(ge=0)] = 7 * DAY_MS
     """And in time since it last read."""
 
 

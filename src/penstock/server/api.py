@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,8 +20,12 @@ from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
-from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
+from penstock.server.routes import JournalQuery, Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Connection, Runtime
+
+if TYPE_CHECKING:
+    from penstock.server.archive import Archive
 
 WELCOME = """Penstock is running.
 
@@ -101,6 +105,7 @@ class Api:
         query_token: bool,
         version: str,
         log_dropped: Callable[[], int] = lambda: 0,
+        archive: Archive | None = None,
     ) -> None:
         self.runtime = runtime
         self.tokens = tokens
@@ -109,6 +114,7 @@ class Api:
         self._query_token = query_token
         self._openapi = openapi.document(version)
         self._prometheus = prometheus.Exporter(runtime, log_dropped)
+        self._history = History(archive)
 
     def route(self, request: Request) -> Match | Refusal:
         """The route of a request, or what to say instead."""
@@ -152,6 +158,8 @@ class Api:
                 return None
         if name == "pull":
             return self._pull(now, request, principal, done)
+        if name.startswith("journal"):
+            return self._journal(match, request, principal, done)
         reply = self._plain(now, name, principal, request)
         if reply is not None:
             done(reply)
@@ -262,6 +270,23 @@ class Api:
             return None
         runtime.apply(now)
         return connection.lost
+
+    def _journal(self, match: Match, request: Request, principal: Principal, done: Done) -> Cancel | None:
+        query = self.query(request, match.route.query)
+        if isinstance(query, Refusal):
+            done(error_reply(query))
+            return None
+
+        def finish(answer: Answer) -> None:
+            if isinstance(answer, Refusal):
+                done(error_reply(answer))
+            elif isinstance(answer, Rows):
+                done(Reply(200, answer.stream, CONTENT_TYPE, answer.headers))
+            else:
+                done(json_reply(200, answer))
+
+        rows = query if isinstance(query, JournalQuery) else None
+        return self._history.answer(match.route.name, principal, rows, finish)
 
     def _body(self, data: bytes, kind: type[Any]) -> Any:
         """The request's body as its type, or what is wrong with it."""

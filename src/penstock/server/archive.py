@@ -45,6 +45,10 @@ class Archive:
         self.last_report = Report()
         self.seals_failed = 0
 
+    @property
+    def data(self) -> Path:
+        return self._data
+
     def recover(self, machine: QueueMachine, now: Now, progress: Progress | None = None) -> int:
         """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
         if not self._disk.lock():

@@ -128,6 +128,20 @@ ANSWERS: dict[str, Schema] = {
             "consumers": _list(_object({"holder": _TEXT, "credit": _COUNT, "inflight": _COUNT})),
         }
     ),
+    "JournalBounds": _object(
+        {
+            "journal": _TEXT,
+            **dict.fromkeys(("shard", "epoch", "first", "sealedEnd", "end"), _COUNT),
+            "schema": _list(_object({"name": _TEXT, "type": _TEXT})),
+        }
+    ),
+    "Sealed": _object(
+        {
+            **dict.fromkeys(("sealedRows", "sealedEnd", "liveOffset"), _COUNT),
+            **dict.fromkeys(("removedSegments", "removedFiles", "removedBytes"), _COUNT),
+            "endedReaders": _list(_TEXT),
+        }
+    ),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -154,6 +168,8 @@ ANSWERS_OF = {
     "peek": "Peeked",
     "where": "Places",
     "explain": "Explained",
+    "journal": "JournalBounds",
+    "journal_seal": "Sealed",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

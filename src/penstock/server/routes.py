@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +19,8 @@ from penstock.dialects.courier.operations import (
     StreamRequest,
 )
 from penstock.dialects.courier.subscribe import SubscribeQuery
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,6 +35,17 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A query that only names a stream."""
 
     stream: str
+
+
+class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/journal/rows`: rows `from` to `to - 1`; what is left out reaches as far as there is."""
+
+    shard: int = 0
+    first: Offset | None = msgspec.field(default=None, name="from")
+    end: Offset | None = msgspec.field(default=None, name="to")
+    columns: str | None = None
+    """Names separated by commas; else all of them."""
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,6 +80,10 @@ ROUTES = (
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them", query=PeekQuery),
     Route("GET", "/v1/envelopes/{id}", "where", "Where an envelope is"),
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why nothing flows in a stream"),
+    Route("GET", "/v1/journal", "journal", "How far the journal reaches, and its columns (operator)"),
+    Route("GET", "/v1/journal/rows", "journal_rows", "Rows of the journal as an Arrow IPC stream (operator)",
+          query=JournalQuery, content_type="application/vnd.apache.arrow.stream"),
+    Route("POST", "/v1/journal/seal", "journal_seal", "Move what is committed to the Delta table now (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from traceback import format_exc
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.core.delivery import end_pull
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
@@ -23,6 +25,8 @@ from penstock.journal.port import Committed, Journal, Outcome
 
 SHARD = 0
 EPOCH = 0
+BEAT_US = 30_000_000
+"""Time between ticks while rows come."""
 
 
 class Timer(Protocol):
@@ -115,6 +119,7 @@ class Runtime:
         version: str,
         log: Log | None = None,
         log_records: bool = False,
+        keeps_history: bool = False,
     ) -> None:
         self.machine = machine
         self.journal = journal
@@ -127,6 +132,8 @@ class Runtime:
         self._log_records = log_records
         self._connections: dict[int, Connection] = {}
         self._dirty: dict[Connection, None] = {}
+        self._held: dict[Connection, None] = {}
+        """Peers we do not read from for now."""
         self._waiting: dict[Session, None] = {}
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
         self._turning = False
@@ -134,6 +141,11 @@ class Runtime:
         self._timer_us = 0
         self._started = scheduler.now()
         self._drained: Callable[[int], None] | None = None
+        self._keeps_history = keeps_history
+        """Whether somebody will read the rows: then ticks and gauges are written among them."""
+        self._has_news = False
+        self._is_beating = False
+        self._beats = 0
         self.slow_cut = 0
         """Peers cut off because they did not read."""
 
@@ -176,6 +188,7 @@ class Runtime:
         connection.closed = True
         self._waiting.pop(connection.session, None)
         self._dirty.pop(connection, None)
+        self._held.pop(connection, None)
         now = self.scheduler.now()
         self.machine.disconnect(now, link)
         self.apply(now)
@@ -310,10 +323,18 @@ class Runtime:
                 if self._log is not None:
                     self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
                 continue
-            hold = backlog > limits.outbox_max or len(session.answers) > limits.answers_max
+            hold = (
+                backlog > limits.outbox_max
+                or len(session.answers) > limits.answers_max
+                or self.machine.undecided > limits.undecided_max
+            )
             if hold != connection.held:
                 connection.held = hold
                 wire.hold(hold)
+                if hold:
+                    self._held[connection] = None
+                else:
+                    self._held.pop(connection, None)
             if not connection.stuck:
                 link = connection.link
                 link.room = limits.outbox_max
@@ -360,6 +381,11 @@ class Runtime:
                 self._dirty[connection] = None
         for is_fresh, call in self._gates.pop(batch.no, ()):
             call(fresh if is_fresh else whole)
+        if self._held and machine.undecided <= machine.limits.undecided_max:
+            self._dirty.update(self._held)
+        if self._keeps_history and batch.facts:
+            self._has_news = True
+            self._expect_beat(now)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
         if not self._turning:
             self._turn()
@@ -395,6 +421,27 @@ class Runtime:
         now = self.scheduler.now()
         self.machine.wake(now)
         self.apply(now)
+        self._schedule()
+
+    def note(self, event: str, **meta: Any) -> None:
+        """Write a row about the server itself into the history, where one is kept."""
+        if self._keeps_history:
+            self.machine.note(event, msgspec.json.encode(meta).decode())
+            self._schedule()
+
+    def _expect_beat(self, now: Now) -> None:
+        if not self._is_beating:
+            self._is_beating = True
+            self.scheduler.at(now.us + BEAT_US, self._beat)
+
+    def _beat(self) -> None:
+        """While rows come, and once after: a tick; every other time, and at the last, gauges too."""
+        self._is_beating = False
+        had_news, self._has_news = self._has_news, False
+        self._beats += 1
+        self.machine.beat(wants_gauges=not had_news or self._beats % 2 == 0)
+        if had_news:
+            self._expect_beat(self.scheduler.now())
         self._schedule()
 
     # The end

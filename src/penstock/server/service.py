@@ -106,6 +106,7 @@ class Service:
             version=version(),
             log=logs.event,
             log_records=config.logs.level == "debug",
+            keeps_history=data is not None,
         )
         self._log_dropped = log_dropped
         self._http: HttpListener | None = None
@@ -125,6 +126,7 @@ class Service:
             query_token=config.auth.query_token,
             version=version(),
             log_dropped=self._log_dropped,
+            archive=self.archive,
         )
         door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
         self._http = HttpListener(door)
@@ -135,6 +137,7 @@ class Service:
         self.tokens.add_operator(write_operator_token(self.run_dir / "operator.token"))
         self.endpoints = Endpoints(os.getpid(), version(), url, control)
         self._write_endpoints(self.endpoints)
+        self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
         # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
         gc.collect()
         gc.freeze()
@@ -195,6 +198,10 @@ class Service:
         if self._http is not None:
             await self._http.stop(1.0)
         if self.archive is not None:
+            self.runtime.note("stop", abandoned=abandoned)
+            flushed = asyncio.Event()
+            self.runtime.flushed(flushed.set)
+            await flushed.wait()
             await self.archive.close()
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)
         if self._is_temporary:

@@ -1,0 +1,138 @@
+"""Journal rows as commands show them: JSON lines that can be read back exactly, aligned lines for people."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.cli.output import print_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN = ("offset", "recorded_at", "event", "channel", "seq", "id", "kind", "peer", "attempt", "reason")
+"""Columns for people; `--columns` chooses others."""
+_WIDTHS = {"offset": 8, "recorded_at": 24, "event": 8, "channel": 24, "seq": 5, "id": 24, "kind": 16}
+
+
+def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch; times as microseconds, bodies as bytes."""
+    import pyarrow as pa
+
+    columns = []
+    for column in batch.columns:
+        is_time = pa.types.is_timestamp(column.type)
+        columns.append((column.cast(pa.int64()) if is_time else column).to_pylist())
+    for values in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, values, strict=True))
+
+
+def iso(at_us: int) -> str:
+    moment = datetime.fromtimestamp(at_us // 1_000_000, UTC).replace(microsecond=at_us % 1_000_000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def to_json(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for JSON: what is null is left out, and the body's exact bytes can be told again.
+
+    A body that is one line of JSON stands as it is under `body`; other text is under `body_text`, other bytes under
+    `body_base64`.
+    """
+    shown = {name: value for name, value in row.items() if value is not None and name != "body"}
+    for name in ("recorded_at", "ref_at", "first_at"):
+        if name in shown:
+            shown[name] = iso(shown[name])
+    if shown.get("meta"):
+        shown["meta"] = _json_or_text(shown["meta"])
+    body = row.get("body")
+    if body is not None:
+        shown |= _body(body)
+    return shown
+
+
+def _body(body: bytes) -> dict[str, Any]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return {"body_text": text}
+    # A line of JSON lines may hold no line break, which JSON allows between tokens.
+    return {"body": msgspec.Raw(body)} if "\n" not in text and "\r" not in text else {"body_text": text}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return msgspec.Raw(text.encode())
+
+
+def body_of(line: dict[str, msgspec.Raw]) -> bytes | None:
+    """The exact body of a row that `to_json` wrote."""
+    if "body" in line:
+        return bytes(line["body"])
+    if "body_text" in line:
+        return msgspec.json.decode(line["body_text"], type=str).encode()
+    if "body_base64" in line:
+        return base64.b64decode(msgspec.json.decode(line["body_base64"], type=str))
+    return None
+
+
+class Printer:
+    """Prints rows, batch by batch, up to a limit."""
+
+    def __init__(self, columns: Sequence[str] | None, *, as_json: bool, limit: int | None = None) -> None:
+        self._columns = tuple(columns or SHOWN)
+        self._as_json = as_json
+        self._left = limit
+        self.count = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._left is not None and self._left <= 0
+
+    def show(self, batch: pa.RecordBatch) -> None:
+        """Print the rows of a batch, and have them out at once."""
+        if self._left is not None:
+            batch = batch.slice(0, self._left)
+            self._left -= batch.num_rows
+        lines = []
+        for row in records(batch):
+            if self._as_json:
+                lines.append(msgspec.json.encode(to_json(row)).decode())
+                continue
+            if not self.count:
+                print_line(self._line(dict(zip(self._columns, self._columns, strict=True))))
+            self.count += 1
+            print_line(self._line(_for_people(row)))
+        if lines:
+            self.count += len(lines)
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+
+    def _line(self, row: dict[str, Any]) -> str:
+        cells = []
+        for name in self._columns:
+            value = row.get(name)
+            cells.append(("-" if value is None else str(value)).ljust(_WIDTHS.get(name, 8)))
+        return "  ".join(cells).rstrip()
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    shown = dict(row)
+    for name in ("recorded_at", "ref_at", "first_at"):
+        if shown.get(name) is not None:
+            shown[name] = iso(shown[name])[:23] + "Z"
+    if shown.get("body") is not None:
+        body = _body(shown["body"])
+        shown["body"] = next(bytes(v).decode() if isinstance(v, msgspec.Raw) else v for v in body.values())
+    return shown

@@ -1,0 +1,270 @@
+"""A disk that lies: it keeps what was synced, and anything it likes of the rest.
+
+`LyingDisk` is `journal.disk.Disk` in memory. Of every file it knows what is durable and what only seems to be; of names
+likewise. A crash keeps an arbitrary part of what was not synced: a prefix, with zeroes, garbage or holes in it, and directory
+changes in any order or not at all. While it runs it may be full, or fail now and then. Equal seeds, equal lies.
+"""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import msgspec
+
+GARBAGE_CHANCE = 0.4
+"""How often a crash leaves other bytes than those written in what was not synced."""
+_WHOLE = 1 << 60
+
+
+class PowerLossError(BaseException):
+    """The machine is gone in the middle of an operation; no code of it may handle that."""
+
+
+class _Inode:
+    """A file's bytes, apart from its names."""
+
+    __slots__ = ("changes", "data", "doubts", "durable", "reserved")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.changes: list[bytes | int] = []
+        """Since the last sync: bytes that were appended, sizes it was cut to."""
+        self.doubts: list[tuple[int, int]] = []
+        """Ranges that a failed sync may have dropped: a later sync says nothing about them."""
+        self.reserved = 0
+
+    @property
+    def size(self) -> int:
+        return max(len(self.data), self.reserved)
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+        self.changes.append(data)
+
+    def cut(self, size: int) -> None:
+        del self.data[size:]
+        self.changes.append(size)
+        self.doubts = [(start, min(end, size)) for start, end in self.doubts if start < size]
+
+    def sync(self) -> None:
+        self.durable = bytes(self.data)
+        self.changes.clear()
+
+    def doubt(self) -> None:
+        """A sync failed: the changes count as written, but nobody knows whether they are."""
+        start = len(self.durable)
+        for change in self.changes:
+            start = min(start, change if isinstance(change, int) else start)
+        if start < len(self.data):
+            self.doubts.append((start, len(self.data)))
+        self.sync()
+
+    def after_crash(self, dice: Random) -> _Inode:
+        found = bytearray(self.durable)
+        sound = len(found)
+        kept = dice.randint(0, len(self.changes))
+        for change in self.changes[:kept]:
+            sound = _change(found, change, sound)
+        if kept < len(self.changes):
+            change = self.changes[kept]
+            if not isinstance(change, int):
+                found += change[: dice.randint(0, len(change))]
+        ranges = [range_ for range_ in self.doubts if dice.random() < 0.5]
+        if sound < len(found) and dice.random() < GARBAGE_CHANCE:
+            ranges.append((dice.randint(sound, len(found) - 1), dice.choice((_WHOLE, len(found)))))
+            if dice.random() < 0.5:  # a hole, with what follows it in place
+                start = ranges[-1][0]
+                ranges[-1] = (start, dice.randint(start + 1, len(found)))
+        for start, end in ranges:
+            end = min(end, len(found))
+            if start < end:
+                found[start:end] = dice.choice((bytes(end - start), dice.randbytes(end - start)))
+        inode = _Inode()
+        inode.data = found
+        inode.durable = bytes(found)
+        inode.reserved = self.reserved
+        return inode
+
+
+def _change(found: bytearray, change: bytes | int, sound: int) -> int:
+    """Apply a change that reached the disk. Returns up to where the bytes are surely the right ones."""
+    if isinstance(change, int):
+        del found[change:]
+        return min(sound, change)
+    found += change
+    return sound
+
+
+class _Move(msgspec.Struct, eq=False):
+    """A change of names that is not durable yet: `name` stands for `inode` from now on, and `old` no longer does."""
+
+    name: str | None
+    old: str | None
+    inode: object
+
+    def apply(self, names: dict[str, _Inode]) -> None:
+        assert isinstance(self.inode, _Inode)
+        if self.old is not None and names.get(self.old) is self.inode:
+            del names[self.old]
+        if self.name is not None:
+            names[self.name] = self.inode
+
+
+class LyingFile:
+    """A file of a lying disk, open for appending."""
+
+    def __init__(self, disk: LyingDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    def append(self, data: bytes) -> None:
+        disk, inode = self._disk, self._inode
+        room = disk.free()
+        if len(data) > room:
+            inode.append(data[: disk.dice.randint(0, max(room, 0))])
+            disk.step()
+            raise OSError(errno.ENOSPC, "no space left")
+        if disk.fails("append"):
+            inode.append(data[: disk.dice.randint(0, len(data))])
+            raise OSError(errno.EIO, "input/output error")
+        inode.append(data)
+        disk.step()
+
+    def sync(self) -> None:
+        disk, inode = self._disk, self._inode
+        disk.step()
+        if disk.fails("sync"):
+            inode.doubt()
+            raise OSError(errno.EIO, "input/output error")
+        if disk.dice.random() < disk.lost_syncs:
+            return
+        inode.sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        if self._disk.fails("truncate"):
+            raise OSError(errno.EIO, "input/output error")
+        self._inode.cut(size)
+
+    def close(self) -> None:
+        """Nothing is synced by closing."""
+
+
+class LyingDisk:
+    """`journal.disk.Disk` with faults drawn from a seed.
+
+    `space` bounds the bytes of all files, `eio` is the chance that an operation fails and `lost_syncs` that a sync does
+    nothing; set them while it runs. With `steps_left`, the power goes at that many operations from now.
+    """
+
+    def __init__(self, seed: int, *, space: int = _WHOLE, eio: float = 0.0, lost_syncs: float = 0.0) -> None:
+        self.seed = seed
+        self.dice = Random(seed)
+        self.space = space
+        self.eio = eio
+        self.lost_syncs = lost_syncs
+        self.steps_left: int | None = None
+        self.steps = 0
+        """Operations so far."""
+        self.failing: tuple[str, ...] = ("append", "sync", "truncate", "names")
+        """The operations that `eio` is about."""
+        self._is_off = False
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._moves: list[_Move] = []
+
+    def step(self) -> None:
+        """One operation happens, unless the power goes first."""
+        self.steps += 1
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            self._is_off |= self.steps_left < 0
+        if self._is_off:
+            raise PowerLossError
+
+    def fails(self, operation: str) -> bool:
+        return operation in self.failing and self.dice.random() < self.eio
+
+    def crash(self) -> LyingDisk:
+        """The disk as the next start finds it. This one is of no use any more."""
+        self._is_off = True
+        names = dict(self._durable_names)
+        moves = [move for move in self._moves if self.dice.random() < 0.5]
+        self.dice.shuffle(moves)
+        for move in moves:
+            move.apply(names)
+        found = LyingDisk(self.dice.getrandbits(64), space=self.space, lost_syncs=self.lost_syncs)
+        kept = {id(inode): inode.after_crash(self.dice) for inode in names.values()}
+        found._names = {name: kept[id(inode)] for name, inode in names.items()}
+        found._durable_names = dict(found._names)
+        return found
+
+    # The port
+
+    def open(self, name: str) -> LyingFile:
+        self.step()
+        inode = self._names.get(name)
+        if inode is None:
+            inode = _Inode()
+            self._move(_Move(name, None, inode))
+        return LyingFile(self, inode)
+
+    def read(self, name: str) -> bytes:
+        inode = self._names.get(name)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return bytes(inode.data)
+
+    def size(self, name: str) -> int:
+        inode = self._names.get(name)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return inode.size
+
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def replace(self, old: str, new: str) -> None:
+        self.step()
+        self._move(_Move(new, old, self._names[old]))
+
+    def remove(self, name: str) -> None:
+        self.step()
+        inode = self._names.get(name)
+        if inode is not None:
+            self._move(_Move(None, name, inode))
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        self.step()
+        inode = self._names.get(name)
+        if inode is None:
+            inode = _Inode()
+            self._move(_Move(name, None, inode))
+        inode.cut(0)
+        inode.append(data)
+
+    def sync_names(self) -> None:
+        self.step()
+        if self.fails("names"):
+            raise OSError(errno.EIO, "input/output error")
+        self._durable_names = dict(self._names)
+        self._moves.clear()
+
+    def free(self) -> int:
+        seen = {id(inode): inode.size for inode in self._names.values()}
+        return self.space - sum(seen.values())
+
+    def reserve(self, name: str, size: int) -> None:
+        self.step()
+        inode = self._names.get(name) or _Inode()
+        if self.free() + inode.size < size:
+            raise OSError(errno.ENOSPC, "no space left")
+        if name not in self._names:
+            self._move(_Move(name, None, inode))
+        inode.reserved = size
+
+    def _move(self, move: _Move) -> None:
+        move.apply(self._names)
+        self._moves.append(move)
