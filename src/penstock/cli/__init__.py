@@ -30,9 +30,16 @@ _COMMANDS = {
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
+    "log": "Look into the journal: files, rows, soundness, sealing, readers.",
+    "tail": "Print rows of the journal as they come.",
+    "replay": "Enqueue a part of the journal again.",
+    "export": "Write rows of the journal to a file.",
+    "import": "Enqueue the envelopes of such a file.",
     "doctor": "Check this machine and the server.",
     "bench": "Measure the server, beside a peer.",
 }
+_PLACES = {"import": "penstock.cli.imports:import_"}
+"""Commands whose name is no name for a module."""
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
@@ -62,7 +69,8 @@ def build(words: Sequence[str] = ()) -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, text in _COMMANDS.items():
-        app.command(f"penstock.cli.{name}:{name}", name=name, help=None if name in words else text)
+        place = _PLACES.get(name, f"penstock.cli.{name}:{name}")
+        app.command(place, name=name, help=None if name in words else text)
     config = App(name="config", help="Check, show and explain the config file.")
     for name, text in _CONFIG_COMMANDS.items():
         config.command(f"penstock.cli.config:{name}", name=name, help=None if name in words else text)

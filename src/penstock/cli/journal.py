@@ -88,7 +88,9 @@ class Range:
 
     first: Annotated[int | None, Parameter(name="--from", help="The first offset.")] = None
     end: Annotated[int | None, Parameter(name="--to", help="The offset behind the last.")] = None
-    since: Annotated[str | None, Parameter(help="A time, or how long ago: 2026-01-31T12:00:00Z, 15m, 2d.")] = None
+    since: Annotated[
+        str | None, Parameter(help="A time, or how long ago: 2026-01-31T12:00:00Z, 15m, 2d.")
+    ] = None
     until: Annotated[str | None, Parameter(help="Likewise; rows before that time.")] = None
 
     def resolve(self, journal: Journal) -> tuple[int, int]:

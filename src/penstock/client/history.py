@@ -51,7 +51,9 @@ class RemoteJournal:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             hint = "use `http://host:port`; the journal is not on the control door"
-            raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
+            raise PenstockError(
+                Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint)
+            )
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._netloc = parts.netloc
@@ -71,9 +73,7 @@ class RemoteJournal:
         _, body = self._ask("POST", "/v1/journal/seal")
         return msgspec.json.decode(body, type=RemoteSealed)
 
-    def batches(
-        self, first: int, end: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
         import pyarrow.ipc
 

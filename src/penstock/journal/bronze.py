@@ -162,14 +162,16 @@ class Bronze:
         ]
         return sorted(found, key=lambda file: file.first)
 
-    def batches(
-        self, first: int, end: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1` as record batches, in order."""
         wanted = list(columns) if columns is not None else None
+        expected = first
         for file in self.files():
             if file.last < first or file.first >= end:
                 continue
+            if file.first > expected:  # retention was quicker than the caller's look at what there is
+                raise FileNotFoundError(f"rows {expected} to {file.first - 1} are not in the table")
+            expected = file.last + 1
             needs_cut = file.first < first or file.last >= end
             names = wanted if wanted is None or not needs_cut else list(dict.fromkeys(["offset", *wanted]))
             with pq.ParquetFile(self.path / file.path, memory_map=True) as data:

@@ -8,6 +8,7 @@ runs off the loop.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -56,48 +57,56 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     count = len(facts)
     records = [fact if isinstance(fact, Record) else fact.record for fact in facts]  # type: ignore[union-attr]
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
-    has_settles = any(settle is not None for settle in settles)
-    has_records = any(settle is None for settle in settles)
-    text, whole = pa.string(), pa.int64()
+    text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
         pa.array(range(first_offset, first_offset + count), whole),
-        pa.array([recorded_us] * count, _TIME),
-        pa.repeat(pa.scalar("courier"), count),
-        pa.array([settle.event if settle else "enqueue" for settle in settles], text)
-        if has_settles
-        else pa.repeat(pa.scalar("enqueue"), count),
-        pa.array([record.channel.name for record in records], text),
+        pa.repeat(pa.scalar(recorded_us, _TIME), count),
+        _column(["courier"] * count, text),
+        _column([settle.event if settle else "enqueue" for settle in settles], text),
+        _column([record.channel.name for record in records], text),
         pa.array([record.seq for record in records], whole),
         pa.array([record.id for record in records], text),
-        pa.array([record.kind for record in records], text),
-        pa.array([record.sender for record in records], text),
-        pa.array([settle.peer if settle else None for settle in settles], text)
-        if has_settles
-        else pa.nulls(count, text),
-        pa.array([record.corr for record in records], text),
-        pa.array([settle.attempt if settle else None for settle in settles], pa.int32())
-        if has_settles
-        else pa.nulls(count, pa.int32()),
-        pa.array([len(record.body) for record in records], pa.int32()),
-        pa.nulls(count, pa.int32()),
+        _column([record.kind for record in records], text),
+        _column([record.sender for record in records], text),
+        _column([settle.peer if settle else None for settle in settles], text),
+        _column([record.corr for record in records], text),
+        _column([settle.attempt if settle else None for settle in settles], short),
+        _column([len(record.body) for record in records], short),
+        _column([None] * count, short),
+        _column([settle.reason if settle else None for settle in settles], text),
+        _column([settle.record.offset if settle else None for settle in settles], whole),
+        _column([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
+        _column([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
+        _column([fact.meta for fact in facts], text),
+        _column(
+            [None if settle else record.body for record, settle in zip(records, settles, strict=True)],
+            pa.binary(),
+        ),
     ]
-    if has_settles:
-        columns += [
-            pa.array([settle.reason if settle else None for settle in settles], text),
-            pa.array([settle.record.offset if settle else None for settle in settles], whole),
-            pa.array([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
-            pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
-        ]
-    else:
-        columns += [pa.nulls(count, text), pa.nulls(count, whole), pa.nulls(count, _TIME), pa.nulls(count, _TIME)]
-    metas = [fact.meta for fact in facts]
-    columns.append(pa.array(metas, text) if any(metas) else pa.nulls(count, text))
-    if has_records:
-        bodies = [None if settle else record.body for record, settle in zip(records, settles, strict=True)]
-        columns.append(pa.array(bodies, pa.binary()))
-    else:
-        columns.append(pa.nulls(count, pa.binary()))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+_CONSTANTS_MAX = 64
+_CONSTANT_ROWS = 4096
+_constants: dict[tuple[object, str], pa.Array] = {}
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column; where all its values are one, as they often are, a slice of one made before."""
+    first = values[0]
+    count = len(values)
+    is_varied = values[-1] != first or isinstance(first, bytes) or values.count(first) != count
+    if is_varied or count > _CONSTANT_ROWS:
+        return pa.array(values, kind)
+    if first is None:
+        return pa.nulls(count, kind)
+    made = _constants.get((first, str(kind)))
+    if made is None:
+        made = pa.array([first] * _CONSTANT_ROWS, kind)
+        if len(_constants) >= _CONSTANTS_MAX:
+            _constants.clear()
+        _constants[first, str(kind)] = made
+    return made.slice(0, count)
 
 
 def encode_rows(rows: Sequence[Row]) -> pa.RecordBatch:

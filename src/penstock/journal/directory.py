@@ -17,12 +17,22 @@ import struct
 from collections.abc import Callable, Iterator
 
 import msgspec
+import pyarrow as pa
 
 from penstock.core.rows import Row
-from penstock.journal.columns import decode_rows
+from penstock.journal.columns import SCHEMA, decode_rows
 from penstock.journal.disk import Disk
-from penstock.journal.log import Log, Position, Sync
-from penstock.journal.segments import KIND_LIVE, DamageError, Header, Scan, crc32c, decode_header
+from penstock.journal.log import RESERVE, Log, Position, Sync
+from penstock.journal.segments import (
+    KIND_LIVE,
+    DamageError,
+    Header,
+    Scan,
+    crc32c,
+    decode_header,
+    encode_header,
+    has_sound_frame,
+)
 
 IDENTITY = "journal.json"
 WATERMARK = "watermark"
@@ -125,6 +135,30 @@ def read_identity(disk: Disk) -> Identity | None:
     return identity
 
 
+def read_live(data: bytes | memoryview, name: str) -> tuple[Scan, list[pa.RecordBatch]]:
+    """A live file, whole: its last row says how many come before it."""
+    scan = Scan(data, name, is_last=False)
+    if scan.header.kind != KIND_LIVE:
+        raise DamageError(name, 0, "this is not a live file")
+    batches = [frame.batch for frame in scan.frames()]
+    count = sum(batch.num_rows for batch in batches)
+    last = batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0] if batches else {}
+    if (last.get("door"), last.get("seq")) != ("server", count - 1):
+        raise DamageError(name, scan.end, f"the file ends after {count} rows, before its last")
+    return scan, batches
+
+
+def last_live_row(count: int, offset: int, recorded_us: int) -> Row:
+    """The row that ends a live file: how many rows it has, and when the last row of the history behind it was."""
+    return Row(offset=offset - 1, recorded_at=recorded_us, door="server", event="tick", seq=count)
+
+
+def _is_unbegun(data: bytes | memoryview) -> bool:
+    """Whether a file is no more than a header that never reached the disk: no frame follows an unsynced one."""
+    longest = len(encode_header(Header("00" * 16, 0, 0, 0), SCHEMA))
+    return len(data) <= longest and not has_sound_frame(memoryview(data))
+
+
 class Opened:
     """A directory that was opened for writing: rows to rebuild from, then a log to append to."""
 
@@ -136,7 +170,8 @@ class Opened:
         if found is None and named(disk, LOG_PREFIX):
             raise DamageError(IDENTITY, 0, "segments are here, but the journal's identity is missing")
         self.identity = found or Identity(fresh_id)
-        if not self.identity.is_clean and self.identity.sync != "commit":
+        self._may_have_lost = not self.identity.is_clean and self.identity.sync != "commit"
+        if self._may_have_lost:
             # Rows may be gone that readers have seen: they must notice.
             self.identity.epoch += 1
         self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
@@ -149,14 +184,11 @@ class Opened:
         for name in reversed(named(self.disk, LIVE_PREFIX)):
             data = self.disk.read(name)
             try:
-                scan = Scan(data, name, is_last=False)
-                batches = [frame.batch for frame in scan.frames()]
+                scan, batches = read_live(data, name)
             except DamageError:
                 if name == named(self.disk, LIVE_PREFIX)[0] and self._needs_live():
                     raise
                 continue  # an older one and more of the log tell the same story
-            if scan.header.kind != KIND_LIVE:
-                raise DamageError(name, 0, "this is not a live file")
             self.live_offset = self.position.offset = scan.header.first_offset
             for batch in batches:
                 for row in decode_rows(batch, scan.header.journal, scan.header.shard, scan.header.epoch):
@@ -181,7 +213,9 @@ class Opened:
                 done += sizes[segment.name]
                 continue
             if expected is None and segment.first > self.live_offset:
-                raise DamageError(segment.name, 0, f"rows {self.live_offset} to {segment.first - 1} are missing")
+                raise DamageError(
+                    segment.name, 0, f"rows {self.live_offset} to {segment.first - 1} are missing"
+                )
             if expected is not None and segment.first != expected:
                 raise DamageError(segment.name, 0, f"rows {expected} to {segment.first - 1} are missing")
             for row in self._segment_rows(segment):
@@ -196,9 +230,9 @@ class Opened:
         data = self.disk.read(segment.name)
         is_last = segment.limit is None
         try:
-            scan = Scan(data, segment.name, is_last=is_last)
-        except DamageError as error:
-            if not is_last or not error.is_cut_short:
+            scan = Scan(data, segment.name, is_last=is_last, has_holes=self._may_have_lost)
+        except DamageError:
+            if not is_last or not _is_unbegun(data):
                 raise
             # A segment that was just being begun: nothing in it was ever acknowledged.
             self.torn_bytes += len(data)
@@ -214,19 +248,25 @@ class Opened:
         for frame in scan.frames():
             first = frame.batch.column(0)[0].as_py()
             if first != self.position.offset and first >= self.live_offset:
-                raise DamageError(segment.name, frame.position, f"row {first} where {self.position.offset} belongs")
+                raise DamageError(
+                    segment.name, frame.position, f"row {first} where {self.position.offset} belongs"
+                )
             for row in decode_rows(frame.batch, header.journal, header.shard, header.epoch):
                 self.position.offset = row.offset + 1
                 self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)
                 yield row
             end = frame.end
             if segment.limit is not None and self.position.offset >= segment.limit:
-                return  # whatever is behind was refused: the next segment begins here
+                # Whatever is behind was refused, and must stay so when the next segment is not there any more.
+                self._cut(segment.name, end, len(data))
+                return
         if is_last:
             self._tail = (segment.name, end)
             self._cut(segment.name, end, len(data))
         elif self.position.offset < (segment.limit or 0):
-            raise DamageError(segment.name, end, f"rows {self.position.offset} to {segment.limit} are missing")
+            raise DamageError(
+                segment.name, end, f"rows {self.position.offset} to {segment.limit} are missing"
+            )
 
     def _cut(self, name: str, end: int, size: int) -> None:
         if size == end:
@@ -243,7 +283,12 @@ class Opened:
         """The log, ready for the next row. Call it when all rows have been read."""
         self.identity.is_clean = False
         self.identity.sync = self.sync
-        write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+        try:
+            write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+        except OSError:
+            # What a run that crashed had set aside for a full disk is now needed.
+            self.disk.remove(RESERVE)
+            write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
         log = Log(self.disk, self.position, sync=self.sync)
         # A segment of another epoch is left as it is: its header speaks for all its rows.
         if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
@@ -264,4 +309,3 @@ class Opened:
         """The run ended by itself: nothing can have been lost."""
         self.identity.is_clean = True
         write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
-

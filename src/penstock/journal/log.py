@@ -49,7 +49,9 @@ class Position(msgspec.Struct):
 class Log:
     """Appends to the newest segment of one shard."""
 
-    def __init__(self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(
+        self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES
+    ) -> None:
         self._disk = disk
         self._sync = sync
         self.position = position
@@ -153,11 +155,12 @@ class Log:
         return file
 
     def _cut_back(self) -> None:
-        """A write failed half way: remove what it left."""
+        """A write failed half way: remove what it left, for good, or a crash might bring back what was refused."""
         if self._file is None:
             return
         try:
             self._file.truncate(self._size)
+            self._file.sync()
         except OSError:
             self._abandon()
 
@@ -168,6 +171,7 @@ class Log:
             return
         try:
             file.truncate(self._size)
+            file.sync()
         except OSError:
             pass  # recovery reads it only up to where the next segment begins
         file.close()
@@ -229,12 +233,14 @@ class Log:
             self.trouble = _reason(error)
         return name
 
-    def close(self) -> None:
-        self.sync()
+    def close(self) -> str | None:
+        """Let go. Returns why rows may have been lost, when they may."""
+        failure = self.sync()
         if self._file is not None:
             self._file.close()
             self._file = None
         self._give_up_reserve()
+        return failure
 
 
 def _first_offset(name: str) -> int:

@@ -19,9 +19,7 @@ class MemoryJournal:
         self._soon = soon
         self._next = 0
 
-    def append(
-        self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
-    ) -> None:
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         first = self._next
         self._next += len(facts)
         self._soon(lambda: done(Committed(first)))

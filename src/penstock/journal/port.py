@@ -38,9 +38,7 @@ class Journal(Protocol):
 
     id: str
 
-    def append(
-        self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
-    ) -> None:
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         """Make facts durable together; facts first and observations after them, as the caller ordered them."""
 
     def close(self) -> None:

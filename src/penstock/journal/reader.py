@@ -59,6 +59,8 @@ class JournalReader:
     def bounds(self) -> Bounds:
         """How far the journal reaches, now."""
         identity = self.identity()
+        # Segments first: what the sealer moves meanwhile is then seen twice, and never not at all.
+        hot = segments(self._disk)
         files = self._bronze.files()
         sealed_end = self._bronze.sealed_end(identity.id, self._shard)
         for _ in range(RACES_MAX):
@@ -67,16 +69,10 @@ class JournalReader:
                 break
         else:
             raise JournalError(f"`{self._journal}` has no watermark; start a server on it to mend it")
-        hot = segments(self._disk)
-        if files:
-            first = files[0].first
-        else:
-            first = hot[0].first if hot else mark[0]
+        first = min([file.first for file in files[:1]] + [one.first for one in hot[:1]], default=mark[0])
         return Bounds(identity.id, self._shard, mark[1], first, sealed_end, mark[0])
 
-    def batches(
-        self, first: int, end: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order, with the columns of the table `events` without its date."""
         unknown = [name for name in columns or () if name not in FILE_SCHEMA.names]
         if unknown:
@@ -105,13 +101,17 @@ class JournalReader:
                 pass  # sealed or removed between our look and our read: look again
             races = races + 1 if first == before else 0
             if races > RACES_MAX:
-                raise JournalError(f"rows from {first} on cannot be found, though the journal reaches to {end}")
+                raise JournalError(
+                    f"rows from {first} on cannot be found, though the journal reaches to {end}"
+                )
 
     def _hot(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows that are only in segments so far."""
         for segment in segments(self._disk):
             if segment.first >= end or (segment.limit is not None and segment.limit <= first):
                 continue
+            if segment.first > first:  # sealed since the caller looked
+                raise FileNotFoundError(f"rows {first} to {segment.first - 1} are in no segment")
             stop = end if segment.limit is None else min(end, segment.limit)
             # The writer may be at work on it: only what is below the watermark is looked at.
             scan = Scan(self._disk.read(segment.name), segment.name, is_last=True)

@@ -41,17 +41,15 @@ class Choice:
     ended: list[Reader]
 
 
-def choose(
-    files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int
-) -> Choice:
+def choose(files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int) -> Choice:
     """The oldest files beyond the bounds, as far as readers allow; and the readers whose patience is over."""
     doomed: list[DataFile] = []
     left = sum(file.size for file in files)
     oldest_us = now_us - retention.age_ms * 1000
     for file in sorted(files, key=lambda file: file.first):
-        too_old = retention.age_ms and file.last_at_us < oldest_us
-        too_much = retention.bytes_max and left > retention.bytes_max
-        if not too_old and not too_much:
+        is_old = retention.age_ms and file.last_at_us < oldest_us
+        is_over = retention.bytes_max and left > retention.bytes_max
+        if not is_old and not is_over:
             break
         doomed.append(file)
         left -= file.size
@@ -62,7 +60,9 @@ def choose(
             continue
         held = sum(file.size for file in doomed if file.last >= reader.offset)
         idle_us = now_us - reader.at_us
-        if held and (held > retention.hold_bytes_max or idle_us > retention.hold_age_max_ms * 1000):
+        too_much = retention.hold_bytes_max and held > retention.hold_bytes_max
+        too_long = retention.hold_age_max_ms and idle_us > retention.hold_age_max_ms * 1000
+        if held and (too_much or too_long):
             ended.append(reader)
         else:
             holds.append(reader.offset)

@@ -19,7 +19,16 @@ from penstock.core.rows import Row
 from penstock.journal import readers as named_readers
 from penstock.journal.bronze import Bronze, with_identity
 from penstock.journal.columns import SCHEMA, decode_rows, encode_rows
-from penstock.journal.directory import LIVE_PREFIX, Segment, live_name, named, read_identity, segments
+from penstock.journal.directory import (
+    LIVE_PREFIX,
+    Segment,
+    last_live_row,
+    live_name,
+    named,
+    read_identity,
+    read_live,
+    segments,
+)
 from penstock.journal.disk import Disk
 from penstock.journal.retention import Retention, choose
 from penstock.journal.segments import (
@@ -63,7 +72,13 @@ class Sealer:
     """Seals the closed segments of one journal directory."""
 
     def __init__(
-        self, disk: Disk, lake: Path, make_machine: Callable[[], Recoverable], *, retention: Retention, shard: int = 0
+        self,
+        disk: Disk,
+        lake: Path,
+        make_machine: Callable[[], Recoverable],
+        *,
+        retention: Retention,
+        shard: int = 0,
     ) -> None:
         self._disk = disk
         self._bronze = Bronze(lake)
@@ -127,9 +142,9 @@ class Sealer:
         epoch = 0
         if live_offset:
             name = live_name(live_offset)
-            scan = Scan(self._disk.read(name), name, is_last=False)
-            for frame in scan.frames():
-                for row in decode_rows(frame.batch, journal, self._shard, scan.header.epoch):
+            scan, batches = read_live(self._disk.read(name), name)
+            for batch in batches:
+                for row in decode_rows(batch, journal, self._shard, scan.header.epoch):
                     last_us = max(last_us, row.recorded_at)
                     machine.resume(Now(last_us, last_us), row)
         for segment in closed:
@@ -143,10 +158,10 @@ class Sealer:
                         last_us = max(last_us, row.recorded_at)
                         machine.restore(Now(last_us, last_us), row)
         header = Header(journal, self._shard, epoch, end, KIND_LIVE)
-        self._write_live(header, machine.snapshot(Now(last_us, last_us)))
+        self._write_live(header, machine.snapshot(Now(last_us, last_us)), last_us)
         return end
 
-    def _write_live(self, header: Header, rows: Iterator[Row]) -> None:
+    def _write_live(self, header: Header, rows: Iterator[Row], last_us: int) -> None:
         name = live_name(header.first_offset)
         draft = name + ".tmp"
         self._disk.remove(draft)
@@ -154,13 +169,15 @@ class Sealer:
         try:
             file.append(encode_header(header, SCHEMA))
             part: list[Row] = []
+            count = 0
             for row in rows:
                 part.append(row)
+                count += 1
                 if len(part) >= LIVE_BATCH_ROWS:
                     file.append(encode_frame(encode_rows(part)))
                     part = []
-            if part:
-                file.append(encode_frame(encode_rows(part)))
+            part.append(last_live_row(count, header.first_offset, last_us))
+            file.append(encode_frame(encode_rows(part)))
             file.sync()
         finally:
             file.close()

@@ -76,6 +76,10 @@ def encode_header(header: Header, schema: pa.Schema) -> bytes:
 
 def encode_frame(batch: pa.RecordBatch) -> bytes:
     payload: bytes = batch.serialize().to_pybytes()
+    if len(payload) > FRAME_MAX:
+        raise ValueError(
+            f"a frame of {len(payload)} bytes is longer than {FRAME_MAX} and could not be read again"
+        )
     return _FRAME.pack(len(payload), crc32c(payload)) + payload
 
 
@@ -90,11 +94,25 @@ def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schem
         raise DamageError(name, 8, f"version {version} is not known here; a newer Penstock wrote it")
     end = _FIXED.size + size
     if len(data) < end + _CRC.size:
-        raise DamageError(name, _FIXED.size, "the header is cut short", is_cut_short=size <= FRAME_MAX)
+        # A schema length that was damaged looks the same, but has frames behind it.
+        is_cut_short = not has_sound_frame(memoryview(data))
+        raise DamageError(name, _FIXED.size, "the header is cut short", is_cut_short=is_cut_short)
     if crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DamageError(name, 0, "the header's checksum is wrong")
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(data[_FIXED.size : end])))
     return Header(journal.hex(), shard, epoch, first, kind), schema, end + _CRC.size
+
+
+def _payload(data: memoryview, position: int) -> memoryview | None:
+    """The payload of a whole and sound frame at this position."""
+    if position + _FRAME.size > len(data):
+        return None
+    length, checksum = _FRAME.unpack_from(data, position)
+    begin = position + _FRAME.size
+    if not 0 < length <= FRAME_MAX or begin + length > len(data):
+        return None
+    payload = data[begin : begin + length]
+    return payload if crc32c(payload) == checksum else None
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -108,7 +126,9 @@ class Frame(msgspec.Struct, frozen=True):
 class Scan:
     """A walk over a segment's whole frames. After it, `end` is where trust ends and `torn` what is cut off."""
 
-    def __init__(self, data: bytes | memoryview, name: str, *, is_last: bool) -> None:
+    def __init__(
+        self, data: bytes | memoryview, name: str, *, is_last: bool, has_holes: bool = False
+    ) -> None:
         self.header, self.schema, self.start = decode_header(data, name)
         self.end = self.start
         self.torn = 0
@@ -116,47 +136,41 @@ class Scan:
         self.name = name
         self._is_last = is_last
         """Only the newest segment may have a torn tail."""
+        self._has_holes = has_holes
+        """Several frames may have been lost together, in any order: the tail begins at the first that is broken."""
 
     def frames(self) -> Iterator[Frame]:
         data = self._data
         size = len(data)
         while self.end < size:
-            payload = self._payload(self.end)
+            payload = _payload(data, self.end)
             if payload is None:
                 self._judge_tail()
                 return
             position = self.end
+            try:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+            except (pa.ArrowException, EOFError, OSError) as error:
+                raise DamageError(self.name, position, f"a frame holds no record batch: {error}") from error
             self.end += _FRAME.size + len(payload)
-            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
             yield Frame(position, self.end, batch)
-
-    def _payload(self, position: int) -> memoryview | None:
-        """The payload of a whole and sound frame at this position."""
-        data = self._data
-        if position + _FRAME.size > len(data):
-            return None
-        length, checksum = _FRAME.unpack_from(data, position)
-        begin = position + _FRAME.size
-        if not 0 < length <= FRAME_MAX or begin + length > len(data):
-            return None
-        payload = data[begin : begin + length]
-        return payload if crc32c(payload) == checksum else None
 
     def _judge_tail(self) -> None:
         """Torn or damaged? A torn write has nothing sound behind it; damage in the middle has."""
         self.torn = len(self._data) - self.end
         if not self._is_last:
             raise DamageError(self.name, self.end, "a frame is broken and later segments exist")
-        if self._sound_frame_after(self.end + 1):
+        if not self._has_holes and has_sound_frame(self._data, self.end + 1):
             raise DamageError(self.name, self.end, "a frame is broken and whole frames follow it")
 
-    def _sound_frame_after(self, position: int) -> bool:
-        """Whether any whole frame starts behind a broken one. Arrow messages begin with a marker to look for."""
-        raw = bytes(self._data[position:])
-        at = raw.find(b"\xff\xff\xff\xff")
-        while at >= 0:
-            start = position + at - _FRAME.size
-            if start >= position and self._payload(start) is not None:
-                return True
-            at = raw.find(b"\xff\xff\xff\xff", at + 1)
-        return False
+
+def has_sound_frame(data: memoryview, position: int = 0) -> bool:
+    """Whether any whole frame starts there or later. Arrow messages begin with a marker to look for."""
+    raw = bytes(data[position:])
+    at = raw.find(b"\xff\xff\xff\xff")
+    while at >= 0:
+        start = position + at - _FRAME.size
+        if start >= position and _payload(data, start) is not None:
+            return True
+        at = raw.find(b"\xff\xff\xff\xff", at + 1)
+    return False

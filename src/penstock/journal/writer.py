@@ -17,7 +17,7 @@ from penstock.journal.directory import Opened
 from penstock.journal.log import Log
 from penstock.journal.port import Outcome, Refused
 
-GROUP_FACTS_MAX = 8192
+GROUP_FACTS_MAX = 4096
 """Facts in one frame: a commit should not take long, however many wait."""
 INTERVAL_S = 1.0
 """How often `sync: interval` syncs."""
@@ -44,6 +44,7 @@ class DiskJournal:
         self._soon = soon
         self._linger_s = linger_us / 1_000_000
         self._wall_us = wall_us
+        self._syncs_by_time = opened.sync == "interval"
         self._queue: deque[tuple[Sequence[Fact], Done]] = deque()
         self._wake = threading.Condition()
         self._rotations: deque[Callable[[str | None], None]] = deque()
@@ -94,9 +95,9 @@ class DiskJournal:
             if groups:
                 self._commit(groups, dones)
                 busy_until = time.monotonic() + self._linger_s
-            elif self._rotations:
+            if self._rotations:  # between two commits, however many wait
                 self._rotate(self._rotations.popleft())
-            if self._log.unsynced and time.monotonic() - synced_at >= INTERVAL_S:
+            if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
                 self._log.sync()
                 synced_at = time.monotonic()
 
@@ -106,23 +107,30 @@ class DiskJournal:
             while not self._queue and not self._rotations:
                 if self._is_closing:
                     return False
-                if not self._wake.wait(INTERVAL_S if self._log.unsynced else None):
+                if not self._wake.wait(INTERVAL_S if self._log.unsynced and self._syncs_by_time else None):
                     return True  # time to sync
         return True
 
     def _commit(self, groups: list[Sequence[Fact]], dones: list[Done]) -> None:
+        outcomes: list[Outcome]
         try:
             outcomes = self._log.commit(groups, self._wall_us())
         except Exception as error:
             # A bug of ours must not leave producers waiting for ever.
             outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
-        self._opened.publish()
+        self._publish()
 
         def tell() -> None:
             for done, outcome in zip(dones, outcomes, strict=True):
                 done(outcome)
 
         self._soon(tell)
+
+    def _publish(self) -> None:
+        try:
+            self._opened.publish()
+        except OSError:
+            pass  # readers see these rows with the next commit; nobody here waits for them
 
     def _rotate(self, done: Callable[[str | None], None]) -> None:
         name = self._log.rotate()
@@ -133,5 +141,8 @@ class DiskJournal:
             self._is_closing = True
             self._wake.notify()
         self._thread.join()
-        self._log.close()
-        self._opened.end()
+        try:
+            if self._log.close() is None:
+                self._opened.end()
+        except OSError:
+            pass  # the run counts as one that did not end by itself, which is always safe

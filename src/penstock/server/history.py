@@ -211,9 +211,7 @@ def _outside(bounds: Bounds, first: int, end: int | None) -> Refusal | None:
     return None
 
 
-def encode_stream(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, bytes_max: int
-) -> tuple[bytes, int]:
+def encode_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bytes_max: int) -> tuple[bytes, int]:
     """An Arrow IPC stream of at least one row and about `bytes_max` bytes, and how many rows it holds."""
     sink = pa.BufferOutputStream()
     count = 0

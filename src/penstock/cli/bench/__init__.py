@@ -11,3 +11,4 @@ from cyclopts import App
 bench = App(name="bench", help="Measure throughput, latency, CPU and memory; peers side by side.")
 bench.command("penstock.cli.bench.commands:queue", name="queue")
 bench.command("penstock.cli.bench.commands:http", name="http")
+bench.command("penstock.cli.bench.journaling:journal", name="journal")

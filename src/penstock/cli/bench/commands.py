@@ -238,6 +238,11 @@ def _finish(outcome: Outcome, run: Callable[[Stage], None], output: Output, *, d
             run(stage)
         except BenchError as error:
             outcome.failures.append(str(error))
+    return show(outcome, output)
+
+
+def show(outcome: Outcome, output: Output) -> int:
+    """Print what was found; the exit code says whether everything was accounted for."""
     if output.as_json:
         print_json(outcome)
     else:

@@ -1,0 +1,70 @@
+"""Histories for the tests of the journal: facts by hand, directories opened as a server opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.core.channels import Channel
+from penstock.core.limits import Limits
+from penstock.core.policy import Policy
+from penstock.core.queue import QueueMachine
+from penstock.core.records import Fact, Record, Settle
+from penstock.core.rows import Row
+from penstock.journal.directory import Opened
+from penstock.journal.disk import Disk, RealDisk
+from penstock.journal.log import Log, Sync
+from penstock.journal.retention import Retention
+from penstock.journal.sealing import Sealer
+from penstock.server.machine import make_machine
+
+JOURNAL = "0123456789abcdef" * 2
+START_US = 1_760_000_000_000_000
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+FOREVER = Retention(age_ms=0, bytes_max=0)
+CHANNEL = Channel("jobs", Policy())
+
+
+def put(id_: str, body: bytes = b"{}", seq: int = 1, channel: Channel = CHANNEL) -> Record:
+    return Record(id_, "note", body, channel=channel, seq=seq)
+
+
+def ack(id_: str, seq: int = 1, channel: Channel = CHANNEL) -> Settle:
+    record = put(id_, seq=seq, channel=channel)
+    record.offset, record.arrived_wall_us = 0, START_US
+    return Settle("ack", record, "worker", 1, START_US)
+
+
+def label(fact: Fact | Row) -> tuple[str, str | None]:
+    """What a fact and its row have in common."""
+    event = getattr(fact, "event", "enqueue")
+    found = fact.record if isinstance(fact, Settle) else fact
+    return event, getattr(found, "id", None)
+
+
+def rebuilt(disk: Disk, *, sync: Sync = "commit") -> tuple[Opened, list[Row], list[Row]]:
+    """A directory opened for writing, with the rows of its live file and of its tail."""
+    opened = Opened(disk, fresh_id=JOURNAL, sync=sync)
+    live = list(opened.live_rows())
+    return opened, live, list(opened.tail_rows())
+
+
+def reopened(disk: Disk, *, sync: Sync = "commit") -> tuple[Log, list[Row]]:
+    """A log to write to, and the history it goes on from."""
+    opened, _, rows = rebuilt(disk, sync=sync)
+    return opened.log(), rows
+
+
+def machine() -> QueueMachine:
+    return make_machine(Limits(), lambda name: Policy(), bytes)
+
+
+def sealer(
+    data: Path,
+    *,
+    retention: Retention = FOREVER,
+    make: Callable[[], QueueMachine] = machine,
+    disk: Disk | None = None,
+) -> Sealer:
+    return Sealer(disk or RealDisk(data / "journal"), data / "lake", make, retention=retention)
