@@ -50,7 +50,13 @@ def test_every_block_of_a_document_runs(document: str, place: tuple[Path, Server
         if language == "python":
             command = [sys.executable, "-c", here]
         done = subprocess.run(
-            command, cwd=directory, env=variables, capture_output=True, text=True, timeout=BLOCK_SECONDS, check=False
+            command,
+            cwd=directory,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=BLOCK_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, f"{document}:\n{code}\n{done.stdout}{done.stderr}"
         ran += 1
@@ -60,7 +66,9 @@ def test_every_block_of_a_document_runs(document: str, place: tuple[Path, Server
 def test_the_tutorial_tells_what_really_happens(place: tuple[Path, ServerProcess]) -> None:
     """The duplicate of the tutorial is answered as a duplicate."""
     _, server = place
-    code = [code for language, code in blocks("docs/tutorial/first-queue.md") if "img-3" in code][0]
+    code = next(code for language, code in blocks("docs/tutorial/first-queue.md") if "img-3" in code)
     here = code.replace("localhost:8787", server.http.removeprefix("http://"))
-    done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True)
+    done = subprocess.run(
+        ["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True
+    )
     assert '"duplicate":true' in done.stdout

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp

@@ -29,9 +29,7 @@ class Kept:
         self.metas: list[str | None] = []
         self.count = 0
 
-    def append(
-        self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]
-    ) -> None:
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         rows = [row_of(fact) for fact in facts]
         self.events += [row.event for row in rows]
         self.metas += [row.meta for row in rows]
@@ -49,7 +47,12 @@ class Bench:
         self.journal = Kept(self.scheduler.soon)
         machine = make_machine(Limits(), lambda _: Policy(), lambda n: b"\1" * n)
         self.runtime = Runtime(
-            machine, self.journal, self.scheduler, authenticate=lambda _: None, version="t", keeps_history=True
+            machine,
+            self.journal,
+            self.scheduler,
+            authenticate=lambda _: None,
+            version="t",
+            keeps_history=True,
         )
 
     def enqueue(self, stream: str, id_: str) -> None:

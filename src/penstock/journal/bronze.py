@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -97,7 +98,11 @@ class Bronze:
                 partition_by=["date"],
                 name=TABLE,
                 description="Every event that Penstock journaled, in order.",
-                configuration={"delta.logRetentionDuration": "interval 1 days"},
+                configuration={
+                    "delta.logRetentionDuration": "interval 1 days",
+                    # Without this, readers take the columns that have no statistics for empty and skip every file.
+                    "delta.dataSkippingStatsColumns": "offset,recorded_at",
+                },
             )
         added: list[AddAction | RemoveAction] = [self._write(part, date) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
@@ -136,7 +141,7 @@ class Bronze:
         stats = {
             "numRecords": rows.num_rows,
             "minValues": {"offset": first, "recorded_at": _iso(rows, 0)},
-            "maxValues": {"offset": last, "recorded_at": _iso(rows, -1)},
+            "maxValues": {"offset": last, "recorded_at": _iso(rows, -1, up=True)},
             "nullCount": {"offset": 0, "recorded_at": 0},
         }
         text = msgspec.json.encode(stats).decode()
@@ -211,8 +216,11 @@ def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         start += run["counts"]
 
 
-def _iso(rows: pa.Table, index: int) -> str:
+def _iso(rows: pa.Table, index: int, *, up: bool = False) -> str:
+    """A row's time as statistics have it: in milliseconds, rounded so that the row is within them."""
     moment = rows.column("recorded_at")[index].as_py()
+    if up and moment.microsecond % 1000:
+        moment += timedelta(milliseconds=1)
     return str(moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
 
 

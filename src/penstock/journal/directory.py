@@ -265,7 +265,7 @@ class Opened:
             self._cut(segment.name, end, len(data))
         elif self.position.offset < (segment.limit or 0):
             raise DamageError(
-                segment.name, end, f"rows {self.position.offset} to {segment.limit} are missing"
+                segment.name, end, f"rows {self.position.offset} to {(segment.limit or 0) - 1} are missing"
             )
 
     def _cut(self, name: str, end: int, size: int) -> None:

@@ -30,6 +30,15 @@ _ERROR = {
     },
 }
 
+_ROWS_HEADERS = {
+    name: {"description": text, "required": True, "schema": {"type": "integer"}}
+    for name, text in (
+        ("X-Penstock-Next", "Where to go on: the offset behind the last row of this answer"),
+        ("X-Penstock-End", "How far the journal reached"),
+        ("X-Penstock-Epoch", "Grows when a recovery lost rows"),
+    )
+}
+
 
 def document(version: str) -> bytes:
     """The document, encoded once."""
@@ -72,7 +81,10 @@ def _answer(route: Route) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"} if content_type == "application/json" else {"type": "string"}
     if route.name in ANSWERS_OF:
         schema = {"$ref": f"#/components/schemas/{ANSWERS_OF[route.name]}"}
-    return {"description": "Done", "content": {content_type: {"schema": schema}}}
+    answer: dict[str, Any] = {"description": "Done", "content": {content_type: {"schema": schema}}}
+    if route.name == "journal_rows":
+        answer["headers"] = _ROWS_HEADERS
+    return answer
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def policies(config: Config) -> Callable[[str], Policy]:
     return find
 
 
-class Endpoints(msgspec.Struct, omit_defaults=True):
-    """What `run/endpoints.json` says."""
+class Endpoints(msgspec.Struct):
+    """What `run/endpoints.json` says; null stands for a door that is not open."""
 
     pid: int
     version: str

@@ -74,7 +74,9 @@ def main(options: Options) -> int:
     except (LockedError, DamageError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, DamageError):
-            print("hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr)
+            print(
+                "hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr
+            )
         return EXIT_ERROR
     except OSError as error:
         print(f"error: {error}\nhint: {_cure(error)}", file=sys.stderr)

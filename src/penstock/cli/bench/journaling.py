@@ -55,7 +55,13 @@ def journal(
       penstock bench journal --live 1000000 --json
     """
     commits = [int(word) for word in commit.split(",")]
-    options: dict[str, object] = {"rounds": rounds, "count": count, "commit": commits, "size": size, "live": live}
+    options: dict[str, object] = {
+        "rounds": rounds,
+        "count": count,
+        "commit": commits,
+        "size": size,
+        "live": live,
+    }
     outcome = result.begin("journal", options)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         for group in commits:
@@ -66,9 +72,7 @@ def journal(
     return commands.show(outcome, output)
 
 
-def _measure_group(
-    outcome: Outcome, folder: Path, rounds: int, count: int, group: int, size: int
-) -> None:
+def _measure_group(outcome: Outcome, folder: Path, rounds: int, count: int, group: int, size: int) -> None:
     appended: dict[str, list[Round]] = {"penstock": [], "sqlite": []}
     read: dict[str, list[Round]] = {"penstock": [], "penstock, sealed": [], "sqlite": []}
     for number in range(rounds):

@@ -34,7 +34,7 @@ class _Head(msgspec.Struct, rename={"from_": "from"}):
     type: str
     payload: msgspec.Raw
     to: str | msgspec.UnsetType = msgspec.UNSET
-    from_: str | None | msgspec.UnsetType = msgspec.UNSET
+    from_: str | msgspec.UnsetType | None = msgspec.UNSET
     corr: str | None = None
     schema: str | None = None
     version: int | None = None

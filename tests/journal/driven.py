@@ -1,0 +1,91 @@
+"""A queue machine that writes to a real log: histories as a server would make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from penstock.core.instant import Now
+from penstock.core.limits import Limits
+from penstock.core.policy import Policy, Retry
+from penstock.core.queue import QueueMachine
+from penstock.core.rows import Row
+from penstock.journal.disk import Disk
+from penstock.journal.log import Log
+from penstock.journal.port import Committed
+from penstock.server.machine import make_machine
+from tests.core.driving import Bench
+from tests.journal.histories import rebuilt, reopened
+
+POLICY = Policy(
+    max_deliveries=3, lease_us=2_000_000, dedup_us=20_000_000, dedup_count=5, retry=Retry(300_000)
+)
+
+
+def make() -> QueueMachine:
+    return make_machine(Limits(), lambda _: POLICY, bytes)
+
+
+class Driven(Bench):
+    """A bench whose commits go to a log, facts first and observations after them."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.log: Log = reopened(disk)[0]
+        super().__init__(POLICY)
+
+    def commit(self, *, refused: str | None = None) -> None:
+        while (batch := self.machine.take_batch()) is not None:
+            (outcome,) = self.log.commit([[*batch.facts, *batch.observations]], self.now.wall_us)
+            assert isinstance(outcome, Committed)
+            self.machine.committed(self.now, outcome.first_offset, outcome.refused)
+            self.apply()
+
+    def work(self, first: int, count: int) -> None:
+        """Some envelopes, most of them settled one way or another."""
+        consumer = self.subscribe("jobs", 1000)
+        for n in range(first, first + count):
+            self.put("jobs", f"e{n}")
+            match n % 5:
+                case 0 | 1:
+                    self.ack(consumer, f"e{n}")
+                case 2:
+                    self.nack(consumer, f"e{n}", 5_000, "busy")
+                case 3:
+                    self.term(consumer, f"e{n}", "bad")
+                case _:
+                    pass
+            self.advance(500)
+        self.unsubscribe(consumer)
+
+
+def state(machine: QueueMachine, now: Now) -> list[Row]:
+    """Everything a machine knows, as rows."""
+    return [msgspec.structs.replace(row, journal="", epoch=0) for row in machine.snapshot(now)]
+
+
+def from_history(rows: list[Row], now: Now) -> QueueMachine:
+    machine = make()
+    for row in rows:
+        machine.restore(now, row)
+    return machine
+
+
+def from_disk(disk: Disk, now: Now) -> QueueMachine:
+    """As the server recovers: live file, then tail."""
+    machine = make()
+    _, live, tail = rebuilt(disk)
+    for row in live:
+        machine.resume(now, row)
+    for row in tail:
+        machine.restore(now, row)
+    return machine
+
+
+def table_rows(data: Path) -> pa.Table:
+    """The table of sealed history in offset order, read without Penstock."""
+    table = DeltaTable(str(data / "lake" / "events")).to_pyarrow_table()
+    return table.sort_by("offset")
