@@ -20,9 +20,10 @@ from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
+from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.routes import JournalQuery, Match, PeekQuery, StreamQuery, find, methods, nearest
-from penstock.server.runtime import Connection, Runtime
+from penstock.server.runtime import Runtime
 
 if TYPE_CHECKING:
     from penstock.server.archive import Archive

@@ -12,8 +12,9 @@ from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
 from penstock.server import logs
 from penstock.server.api import Api, Reply, Request, error_reply
 from penstock.server.auth import subprotocol
+from penstock.server.connections import Connection
 from penstock.server.routes import Match, methods
-from penstock.server.runtime import Connection, Runtime
+from penstock.server.runtime import Runtime
 from penstock.transports.http import Exchange, Plan
 from penstock.transports.outbox import SocketWire
 

@@ -74,6 +74,7 @@ def _describe_envelopes(schemas: dict[str, Any]) -> None:
     enqueue = schemas["EnqueueRequest"]["properties"]
     enqueue["envelope"] = reference
     enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
+    schemas["EnqueueRequest"]["oneOf"] = [{"required": ["envelope"]}, {"required": ["envelopes"]}]
 
 
 def _answer(route: Route) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from traceback import format_exc
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,11 @@ from penstock.core.delivery import end_pull
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.links import Link
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
+from penstock.server.connections import Connection, Scheduler, Timer, Wire
 
 SHARD = 0
 EPOCH = 0
@@ -29,81 +29,8 @@ BEAT_US = 30_000_000
 """Time between ticks while rows come."""
 
 
-class Timer(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> None: ...
-
-
-class Scheduler(Protocol):
-    """The loop, as far as the runtime needs one."""
-
-    def now(self) -> Now: ...
-
-    def soon(self, call: Callable[[], None]) -> object:
-        """Call on the next turn."""
-
-    def at(self, us: int, call: Callable[[], None]) -> Timer:
-        """Call when the monotonic clock shows `us`."""
-
-
-class Wire(Protocol):
-    """One connection's way out. `transports.outbox` has the real ones."""
-
-    def send(self, messages: list[bytes]) -> None: ...
-
-    @property
-    def buffered(self) -> int: ...
-
-    def hold(self, on: bool) -> None: ...
-
-    def close(self, code: int, reason: str) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 Log = Callable[..., None]
 """`log(event, **fields)`."""
-
-
-class Connection:
-    """One peer: its session, its link in the machine, and its wire."""
-
-    __slots__ = (
-        "_runtime",
-        "closed",
-        "held",
-        "is_brief",
-        "link",
-        "opened_us",
-        "peer",
-        "session",
-        "stuck",
-        "wire",
-    )
-
-    def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
-        self._runtime = runtime
-        self.session = session
-        self.link = link
-        self.wire = wire
-        self.peer = peer
-        self.opened_us = 0
-        self.is_brief = False
-        self.stuck = False
-        """The transport has more than it likes: nothing new is handed to it."""
-        self.held = False
-        """We do not read from the peer."""
-        self.closed = False
-
-    def received(self, data: bytes) -> None:
-        self._runtime.received(self, data)
-
-    def lost(self) -> None:
-        self._runtime.lost(self)
-
-    def congested(self, on: bool) -> None:
-        self._runtime.congested(self, on)
 
 
 class Runtime:

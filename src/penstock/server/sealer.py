@@ -40,8 +40,14 @@ def run(task: Task) -> bytes:
     def machine() -> QueueMachine:
         return make_machine(task.limits, lambda name: policy_for(config, name), os.urandom)
 
-    sealer = Sealer(RealDisk(data / "journal"), data / "lake", machine, retention=task.retention)
-    return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
+    disk = RealDisk(data / "journal")
+    # The sealer of a server that was killed may still be at work; two would take each other's drafts for their own.
+    disk.lock("sealing", waits=True)
+    try:
+        sealer = Sealer(disk, data / "lake", machine, retention=task.retention)
+        return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
+    finally:
+        disk.unlock()
 
 
 def main() -> int:

@@ -27,9 +27,10 @@ from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
 from penstock.server.auth import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config import Config, policy_for
+from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
 from penstock.server.machine import make_machine
-from penstock.server.runtime import Connection, Runtime
+from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix

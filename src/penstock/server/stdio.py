@@ -18,8 +18,9 @@ from penstock.dialects.courier.control import ControlSession
 from penstock.journal.memory import MemoryJournal
 from penstock.server import logs
 from penstock.server.config import Config, ConfigError, load
+from penstock.server.connections import Connection
 from penstock.server.machine import make_machine
-from penstock.server.runtime import Connection, Runtime
+from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.service import policies, version
 from penstock.transports.lines import open_stdio

@@ -17,8 +17,9 @@ from penstock.dialects.courier.control import ControlSession
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Committed, Journal, Outcome, Refused
+from penstock.server.connections import Connection
 from penstock.server.machine import make_machine
-from penstock.server.runtime import Connection, Runtime
+from penstock.server.runtime import Runtime
 from penstock.server.schedulers import HandScheduler
 from tests.core.driving import START_US, START_WALL_US, counting_entropy
 
