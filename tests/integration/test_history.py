@@ -185,11 +185,8 @@ def test_without_tokens_a_local_peer_needs_the_operators(kept, method, path):
 
 def test_with_tokens_the_scope_decides_and_no_token_is_in_any_row(start_server):
     process = start_server(config=TOKENS)
-    secrets = {
-        name: f"{name}-secret-{number}"
-        for name, number in (("plain", 7351), ("chief", 9917), ("agent", 4422))
-    }
-    plain, chief, agent = (Http(process.http, secret) for secret in secrets.values())
+    secrets = ["plain-secret-7351", "chief-secret-9917", "agent-secret-4422"]
+    plain, chief, agent = (Http(process.http, secret) for secret in secrets)
     operator = Http(process.http, operator_token(process))
     for method, path in ROUTES:
         assert Http(process.http).ask(method, path).status == 401

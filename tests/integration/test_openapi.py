@@ -72,6 +72,12 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
     @BOUNDED
     @given(operation.as_strategy(generation_mode=mode))
     def check(case):
+        if mode is RIGHT and isinstance(case.body, dict) and "to" in case.body:
+            # What a stream may be called is narrower than a schema can say; left to chance, all would be refused.
+            case.body["to"] = STREAM
+            for each in [case.body.get("envelope"), *(case.body.get("envelopes") or [])]:
+                if isinstance(each, dict):
+                    each.pop("to", None)
         response = case.call_and_validate(session=session, checks=CHECKS)
         seen[response.status_code] += 1
 

@@ -58,7 +58,7 @@ class Driven(Bench):
                     self.term(consumer, f"e{n}", "bad")
                 case _:
                     pass
-            self.advance(500)
+            self.advance(500.123)
         self.unsubscribe(consumer)
 
 

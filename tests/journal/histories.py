@@ -11,7 +11,7 @@ from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Fact, Record, Settle
 from penstock.core.rows import Row
-from penstock.journal.directory import Opened
+from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import Disk, RealDisk
 from penstock.journal.log import Log, Sync
 from penstock.journal.retention import Retention
@@ -54,6 +54,12 @@ def reopened(disk: Disk, *, sync: Sync = "commit") -> tuple[Log, list[Row]]:
     """A log to write to, and the history it goes on from."""
     opened, _, rows = rebuilt(disk, sync=sync)
     return opened.log(), rows
+
+
+def publish(disk: RealDisk, end: int) -> None:
+    """Tell readers how far the rows go, as a writer does after each commit."""
+    disk.overwrite(WATERMARK, encode_watermark(end, 0))
+    disk.unlock()
 
 
 def machine() -> QueueMachine:

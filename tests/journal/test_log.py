@@ -15,6 +15,7 @@ from penstock.core.rows import Row
 from penstock.journal.directory import Opened
 from penstock.journal.log import MARGIN_BYTES, RESERVE, RESERVE_BYTES, Log, Sync
 from penstock.journal.port import Committed, Outcome, Refused
+from penstock.journal.segments import DamageError
 from penstock.testing.disks import LyingDisk, PowerLossError
 from tests.journal.histories import HOUR_US, JOURNAL, START_US, ack, label, put, rebuilt, reopened
 
@@ -35,7 +36,7 @@ class Story:
         self.unanswered: list[Fact] = []
         self.refused: set[Label] = set()
         self.doubtful: set[Label] = set()
-        """Refused by a disk that failed to the end of the life: nothing could be made durable, not even that."""
+        """Refused by a disk that failed again while that was made durable: until the next commit it may be there."""
         self.eio = 0.0
         self.number = 0
         self.wall_us = START_US
@@ -75,20 +76,24 @@ class Story:
                 facts.append(put(f"e{self.number}", body) if make is put else ack(f"e{self.number}"))
             groups.append(facts)
         self.unanswered = [fact for group in groups for fact in group]
+        failures = self.disk.failures
         outcomes = log.commit(groups, self.wall_us)
         self.unanswered = []
         assert len(outcomes) == len(groups)
         for group, outcome in zip(groups, outcomes, strict=True):
-            self.note(group, outcome)
+            self.note(group, outcome, self.disk.failures - failures)
 
-    def note(self, group: list[Fact], outcome: Outcome) -> None:
+    def note(self, group: list[Fact], outcome: Outcome, failures: int) -> None:
         kept = group
         if isinstance(outcome, Refused):
             kept = []
         elif outcome.refused is not None:
             kept = [fact for fact in group if label(fact)[0] == "ack"]
         gone = {label(fact) for fact in group} - {label(fact) for fact in kept}
-        self.doubtful |= gone
+        if failures > 1:
+            self.doubtful |= gone
+        else:
+            self.refused |= gone
         if kept:
             assert isinstance(outcome, Committed)
             assert outcome.first_offset == len(self.promised)
@@ -168,6 +173,33 @@ def test_without_a_sync_each_commit_only_the_end_may_be_lost_and_readers_can_tel
     assert all(story.epochs == sorted(story.epochs) for story in told)
 
 
+def write_on(story: Story, log: Log) -> None:
+    while True:
+        story.write(log)
+
+
+def test_a_disk_that_only_claims_to_sync_loses_from_the_end_or_is_found_out() -> None:
+    """Nobody can keep promises on it; but whatever rows it gives back are the right ones."""
+    lost = reported = 0
+    for seed in range(3000, 3200):
+        story = Story(seed)
+        story.disk.lost_syncs = 0.3
+        disk = story.disk
+        disk.steps_left = story.dice.randint(20, 60)
+        log = rebuilt(disk)[0].log()
+        with pytest.raises(PowerLossError):
+            write_on(story, log)
+        try:
+            found = [label(row) for row in rebuilt(disk.crash())[2]]
+        except DamageError:
+            reported += 1
+            continue
+        everything = story.promised + [label(fact) for fact in story.unanswered]
+        assert found == everything[: len(found)], seed
+        lost += len(found) < len(story.promised)
+    assert lost > 10 and reported > 10
+
+
 def test_equal_seeds_are_equal_stories() -> None:
     first, second = stories(5, eio=0.1), stories(5, eio=0.1)
     assert [(s.promised, s.refused, s.disk.seed) for s in first] == [
@@ -239,8 +271,28 @@ def test_what_was_refused_stays_away_though_the_next_segment_is_lost_twice() -> 
     disk.open("log-00000000000000000001.seg")
     disk.sync_names()
     assert [row.id for row in rebuilt(disk)[2]] == ["kept"]
-    assert segment in disk.names() and len(disk.names()) == len(set(disk.names()))
-    assert [row.id for row in rebuilt(disk)[2]] == ["kept"]
+    assert [name for name in disk.names() if name.startswith("log-")] == [segment]
+    for _ in range(20):
+        assert [row.id for row in rebuilt(disk.crash())[2]] == ["kept"]
+
+
+class OnceDisk(LyingDisk):
+    """Fails once when `eio` says so, and is well again."""
+
+    def fails(self, operation: str) -> bool:
+        return self.failures == 0 and super().fails(operation)
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+def test_what_one_failure_refused_stays_away_though_the_power_goes_at_once(operation: str) -> None:
+    for seed in range(60):
+        disk = OnceDisk(seed)
+        log, _ = reopened(disk)
+        log.commit([[put("kept")]], START_US)
+        disk.failing, disk.eio = (operation,), 1.0
+        assert log.commit([[put("refused")]], START_US) == [Committed(1, "the disk reports an error")]
+        assert disk.failures == 1
+        assert [row.id for row in rebuilt(disk.crash())[2]] == ["kept"], seed
 
 
 # A full disk, a failing disk

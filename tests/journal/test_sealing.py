@@ -129,6 +129,11 @@ def test_others_read_the_table_without_penstock(story: tuple[Path, RealDisk, lis
     )
     wanted = [row.body for row in history[:tail] if row.event == "enqueue" and row.channel == "jobs"]
     assert sorted(bodies.column("body").to_pylist()) == sorted(wanted)
+    # Statistics that leave a row out would make a reader skip it.
+    for row in (history[0], history[tail - 1]):
+        at = pa.scalar(row.recorded_at, pa.timestamp("us", tz="UTC"))
+        found = DeltaTable(str(path)).to_pyarrow_table(filters=[("recorded_at", "=", at)])
+        assert row.offset in found.column("offset").to_pylist()
 
 
 def test_the_day_may_change_within_a_segment(tmp_path: Path) -> None:
@@ -324,8 +329,9 @@ def test_the_power_may_go_at_any_operation_of_a_seal(tmp_path: Path) -> None:
             is_over = True
         except PowerLossError:
             is_over = False
-        found = disk.crash()
-        assert state(from_disk(found, now), now) == whole, steps
+        for _ in range(8):  # of the many ways in which this crash may end
+            found = disk.crash()
+            assert state(from_disk(found, now), now) == whole, steps
         seal_all(found, data)
         assert as_rows(table_rows(data)) == history, steps
         assert state(from_disk(found, now), now) == whole, steps
@@ -347,7 +353,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_live_file_and_tail_are_the_whole_history(
     steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
@@ -408,6 +414,6 @@ def test_live_file_and_tail_are_the_whole_history(
             assert twin.seq == channel.seq
             settled = msgspec.structs.asdict(channel.counters)
             again = msgspec.structs.asdict(twin.counters)
-            for counter in ("in_", "ack", "nack", "dead", "moved", "purged", "drop"):
+            for counter in ("in_", "ack", "dead", "moved", "purged", "drop"):
                 assert again[counter] == settled[counter], counter
     shutil.rmtree(data)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.errors import PenstockError
+from penstock.core.moving import DEAD_PREFIX
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
 BATCH_ENVELOPES = 256
 BATCH_BYTES = 256 * 1024
-DEAD_PREFIX = "dlq/"
-"""Dead letters are copies that the server made; their originals are in the journal too."""
 
 _OWN_FAULT = ("IdConflict", "InvalidEnvelope", "InvalidJSON", "TooLarge", "AddressMismatch", "InvalidRequest")
 """Refusals that are about one envelope, and no reason to stop."""
@@ -33,7 +32,7 @@ class Counts(msgspec.Struct):
     """Were there before: live, or settled within the time that ids are remembered."""
     refused: int = 0
     skipped: int = 0
-    """Rows that are no envelope of a producer."""
+    """Rows that are no envelope of a producer: settles, and dead letters, whose originals are in the journal too."""
     reasons: dict[str, int] = {}
     """Refusals by code."""
 

@@ -28,6 +28,12 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Many lines at once: a write for each would be most of the work."""
+    sys.stdout.write("".join(_plain(line) + "\n" for line in lines))
+    sys.stdout.flush()
+
+
 def print_note(text: str) -> None:
     """A remark for the person at the terminal; never part of the result."""
     sys.stderr.write(_plain(text) + "\n")

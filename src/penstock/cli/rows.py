@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.cli.output import print_line
+from penstock.cli.output import print_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,19 +105,16 @@ class Printer:
         if self._left is not None:
             batch = batch.slice(0, self._left)
             self._left -= batch.num_rows
-        lines = []
-        for row in records(batch):
-            if self._as_json:
-                lines.append(msgspec.json.encode(to_json(row)).decode())
-                continue
-            if not self.count:
-                print_line(self._line(dict(zip(self._columns, self._columns, strict=True))))
-            self.count += 1
-            print_line(self._line(_for_people(row)))
-        if lines:
-            self.count += len(lines)
-            sys.stdout.write("\n".join(lines) + "\n")
+        if not batch.num_rows:
+            return
+        if self._as_json:
+            rows = [to_json(row) for row in records(batch)]
+            sys.stdout.write(msgspec.json.Encoder().encode_lines(rows).decode())
             sys.stdout.flush()
+        else:
+            head = [] if self.count else [self._line({name: name for name in self._columns})]
+            print_lines(head + [self._line(_for_people(row)) for row in records(batch)])
+        self.count += batch.num_rows
 
     def _line(self, row: dict[str, Any]) -> str:
         cells = []

@@ -50,7 +50,7 @@ class _Gauge(msgspec.Struct):
 
 
 _NOTHING = _Meta()
-_OBSERVED = ("out", "re", "release", "timeout", "dup", "reject")
+_OBSERVED = ("out", "re", "nack", "release", "timeout", "dup", "reject")
 """Counters that no fact adds up to: the latest gauge is the best that is known."""
 
 
@@ -172,9 +172,9 @@ def restore(book: Book, now: Now, row: Row) -> None:
     record.attempt = max(record.attempt, row.attempt or 0)
     record.first_wall_us = row.first_at or record.first_wall_us
     if row.event == "nack":
-        channel.counters.nack += 1
-        record.error = row.reason
         meta = _meta(row)
+        channel.counters.nack += not meta.fate  # with a fate it only says that the dead letters have no room
+        record.error = row.reason
         record.due_wall_us = meta.due
         record.fate = meta.fate
         return

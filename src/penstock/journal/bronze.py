@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -141,7 +140,7 @@ class Bronze:
         stats = {
             "numRecords": rows.num_rows,
             "minValues": {"offset": first, "recorded_at": _iso(rows, 0)},
-            "maxValues": {"offset": last, "recorded_at": _iso(rows, -1, up=True)},
+            "maxValues": {"offset": last, "recorded_at": _iso(rows, -1)},
             "nullCount": {"offset": 0, "recorded_at": 0},
         }
         text = msgspec.json.encode(stats).decode()
@@ -216,11 +215,9 @@ def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         start += run["counts"]
 
 
-def _iso(rows: pa.Table, index: int, *, up: bool = False) -> str:
-    """A row's time as statistics have it: in milliseconds, rounded so that the row is within them."""
+def _iso(rows: pa.Table, index: int) -> str:
+    """A row's time as Delta's statistics have it: cut to milliseconds, which every reader allows for."""
     moment = rows.column("recorded_at")[index].as_py()
-    if up and moment.microsecond % 1000:
-        moment += timedelta(milliseconds=1)
     return str(moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
 
 

@@ -84,11 +84,11 @@ class RealDisk:
         self._lock: int | None = None
         self._overwritten: dict[str, int] = {}
 
-    def lock(self) -> bool:
-        """Be the only writer. False when another process is."""
-        fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def lock(self, name: str = "lock", *, waits: bool = False) -> bool:
+        """Be the only writer, or the only one of another trade. False when another process is."""
+        fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             return False

@@ -127,7 +127,9 @@ class LyingFile:
             disk.step()
             raise OSError(errno.ENOSPC, "no space left")
         if disk.fails("append"):
-            inode.append(data[: disk.dice.randint(0, len(data))])
+            # The error may come before, within or after the write.
+            size = disk.dice.choice((0, disk.dice.randint(0, len(data)), len(data)))
+            inode.append(data[:size])
             raise OSError(errno.EIO, "input/output error")
         inode.append(data)
         disk.step()
@@ -168,6 +170,8 @@ class LyingDisk:
         self.steps_left: int | None = None
         self.steps = 0
         """Operations so far."""
+        self.failures = 0
+        """Operations that failed so far."""
         self.failing: tuple[str, ...] = ("append", "sync", "truncate", "names")
         """The operations that `eio` is about."""
         self._is_off = False
@@ -185,7 +189,9 @@ class LyingDisk:
             raise PowerLossError
 
     def fails(self, operation: str) -> bool:
-        return operation in self.failing and self.dice.random() < self.eio
+        has_failed = operation in self.failing and self.dice.random() < self.eio
+        self.failures += has_failed
+        return has_failed
 
     def crash(self) -> LyingDisk:
         """The disk as the next start finds it. This one is of no use any more."""

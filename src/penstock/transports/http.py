@@ -134,7 +134,6 @@ class HttpListener:
         self._door = door
         self._server: _Server | None = None
         self._listeners: list[asyncio.Server] = []
-        self._closers: dict[asyncio.Task[Any], None] = {}
 
     async def start(self, hosts: tuple[str, ...], port: int) -> int:
         """Listen on every host, on one port; returns it."""
@@ -219,7 +218,9 @@ class HttpListener:
         protocols = (plan.subprotocol,) if plan.subprotocol else ()
         # aiohttp's bound is above ours, so that ours can say why before it closes.
         bound = 2 * plan.message_max
-        ws = web.WebSocketResponse(compress=False, max_msg_size=bound, protocols=protocols, decode_text=False)
+        ws = web.WebSocketResponse(
+            autoclose=False, compress=False, max_msg_size=bound, protocols=protocols, decode_text=False
+        )
         if not ws.can_prepare(request):
             return _response(self._door.failed(exchange, ValueError("not a WebSocket request")))
         await ws.prepare(request)
@@ -230,32 +231,26 @@ class HttpListener:
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-        def close(code: int, reason: bytes) -> None:
-            task = asyncio.get_running_loop().create_task(ws.close(code=code, message=reason))
-            self._closers[task] = None
-            task.add_done_callback(self._closers.pop)
-
-        wire = SocketWire(transport, merge=plan.merge, closer=close)
+        wire = SocketWire(transport, merge=plan.merge)
         endpoint = plan.open(wire)
-        if endpoint is None:
-            await ws.receive()
-            return ws
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
         protocol.endpoint = endpoint
         try:
             while True:
                 message = await ws.receive()
-                if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+                if message.type is not WSMsgType.TEXT and message.type is not WSMsgType.BINARY:
+                    break
+                if endpoint is not None and not wire.is_closing:
                     data: bytes = message.data
                     endpoint.received(data + b"\n" if plan.merge else data)
-                    if not wire.readable.is_set():
-                        await wire.readable.wait()
-                else:
-                    break
+                if not wire.readable.is_set():
+                    await wire.readable.wait()
         finally:
             protocol.endpoint = None
-            endpoint.lost()
+            if endpoint is not None:
+                endpoint.lost()
+            wire.end()
         return ws
 
 

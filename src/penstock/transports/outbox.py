@@ -7,10 +7,12 @@ is kept here. A small write costs more than all queue work on a message, so this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 TEXT = 0x81
+CLOSE = 0x88
+CLOSE_TIMEOUT_S = 5.0
+"""How long a peer may take to answer a close."""
 
 
 class Endpoint(Protocol):
@@ -69,15 +71,15 @@ def frame(opcode: int, payload: bytes) -> bytes:
 class SocketWire(Wire):
     """A WebSocket. With `merge`, the messages of a turn travel in one frame (Control v1 lines)."""
 
-    def __init__(
-        self, transport: asyncio.Transport, *, merge: bool, closer: Callable[[int, bytes], None]
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, *, merge: bool) -> None:
         super().__init__(transport)
         self._merge = merge
-        self._closer = closer
         self.readable = asyncio.Event()
         """Set while the peer's messages are wanted."""
         self.readable.set()
+        self.is_closing = False
+        """We have said goodbye; what the peer still sends is read and not heard."""
+        self._patience: asyncio.TimerHandle | None = None
 
     def send(self, messages: list[bytes]) -> None:
         if self._merge:
@@ -93,5 +95,17 @@ class SocketWire(Wire):
             self.readable.set()
 
     def close(self, code: int, reason: str) -> None:
-        """Say why, and let the closing handshake end the connection."""
-        self._closer(code, reason.encode()[:120])
+        """Say why, then wait for the peer's goodbye: hanging up on what it still sends would cost it our last words."""
+        if self.is_closing:
+            return
+        self.is_closing = True
+        super().send([frame(CLOSE, code.to_bytes(2, "big") + reason.encode()[:120])])
+        self.readable.set()
+        self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def end(self) -> None:
+        """The peer has said goodbye, or is gone."""
+        if self._patience is not None:
+            self._patience.cancel()
+        if self.is_closing:
+            self._transport.close()
