@@ -183,3 +183,19 @@ def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[t
                 channel.counters.in_,
                 channel.counters.ack,
             )
+
+
+def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> None:
+    before = Bench()
+    before.put("full", "x")
+    before.put("empty", "y")
+    assert before.ack(before.subscribe("empty", 1), "y") == []
+    before.commit()
+    after = Bench()
+    for row in before.machine.snapshot(before.now):
+        after.machine.resume(after.now, row)
+    after.machine.recovered(after.now)
+    assert list(after.machine.channels) == ["full"]
+    asleep = after.machine.dormant["empty"]
+    assert ("y" in asleep.settled, asleep.counters.ack, asleep.seq) == (True, 1, 1)
+    assert after.put("empty", "z") == [2]

@@ -63,8 +63,9 @@ class Driven(Bench):
 
 
 def state(machine: QueueMachine, now: Now) -> list[Row]:
-    """Everything a machine knows, as rows."""
-    return [msgspec.structs.replace(row, journal="", epoch=0) for row in machine.snapshot(now)]
+    """Everything a machine knows, as rows, stream by stream: which of them sleep does not matter."""
+    rows = [msgspec.structs.replace(row, journal="", epoch=0) for row in machine.snapshot(now)]
+    return sorted(rows, key=lambda row: row.channel)
 
 
 def from_history(rows: list[Row], now: Now) -> QueueMachine:

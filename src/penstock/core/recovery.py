@@ -7,6 +7,7 @@ live is skipped: it was settled before the rows we were given begin. Other doors
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from sys import intern
 
@@ -130,21 +131,21 @@ def resume(book: Book, now: Now, row: Row) -> None:
     """Take back one row of a snapshot."""
     if row.door != "courier":
         return
-    channel = book.channels.get(row.channel) or book.load(row.channel)
     if row.event == "gauge":
+        # Asleep until something of it turns out to be live: most streams of a long history are empty.
         gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
-        channel.seq = max(channel.seq, row.seq)
-        channel.counters = gauge.counters
-        channel.last_wall_us = gauge.last
+        book.dormant[row.channel] = Dormant(row.seq, gauge.counters, {}, deque(), gauge.last)
         book.seq_floor = max(book.seq_floor, gauge.floor)
         return
     assert row.id is not None
     if row.event == "seen":
+        dormant = book.dormant[row.channel]
         at_us = now.us - max(now.wall_us - row.recorded_at, 0)
-        channel.settled[row.id] = Seen(row.seq, int(row.meta or 0), at_us, row.reason or "", 0)
-        channel.order.append(row.id)
+        dormant.settled[row.id] = Seen(row.seq, int(row.meta or 0), at_us, row.reason or "", 0)
+        dormant.order.append(row.id)
         book.ids += 1
         return
+    channel = book.channels.get(row.channel) or book.load(row.channel)
     meta = _meta(row)
     record = _live_again(book, now, channel, row)
     record.due_wall_us, record.fate, record.error = meta.due, meta.fate, meta.error
@@ -233,3 +234,6 @@ def recovered(book: Book, now: Now) -> None:
                 channel.make_ready(record)
                 assert record.state == READY
         book.rest(channel, now)
+    for name, dormant in book.dormant.items():
+        if dormant.order:
+            book.timers.arm(now.us + book.policy_for(name).dedup_us, dormant)

@@ -262,10 +262,28 @@ class Opened:
                 return
         if is_last:
             self._tail = (segment.name, end)
+            self._check_watermark(segment.name, end)
             self._cut(segment.name, end, len(data))
         elif self.position.offset < (segment.limit or 0):
             raise DamageError(
                 segment.name, end, f"rows {self.position.offset} to {(segment.limit or 0) - 1} are missing"
+            )
+
+    def _check_watermark(self, name: str, end: int) -> None:
+        """What was promised to be durable is no torn tail when it cannot be read: it is damage, and stays where it is.
+
+        The watermark is written after the sync, so it is never ahead of what the disk has.
+        """
+        mark = read_watermark(self.disk) if self.identity.sync == "commit" else None
+        if mark is None or self._may_have_lost:
+            return
+        committed, epoch = mark
+        if epoch == self.identity.epoch and committed > self.position.offset:
+            raise DamageError(
+                name,
+                end,
+                f"rows {self.position.offset} to {committed - 1} were committed and cannot be read"
+                f" (of a copy made while a server wrote it, remove the file `{WATERMARK}`)",
             )
 
     def _cut(self, name: str, end: int, size: int) -> None:

@@ -25,7 +25,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Nothing of it is durable, and nothing of it will be."""
+    """Nothing of it counts. Only a disk that fails again while this is undone, and then a crash, could bring it back."""
 
     reason: str
 

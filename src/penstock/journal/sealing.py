@@ -55,6 +55,9 @@ class Recoverable(Protocol):
     def restore(self, now: Now, row: Row) -> None:
         """Apply one row of history."""
 
+    def wake(self, now: Now) -> None:
+        """Let what is due happen."""
+
 
 class Report(msgspec.Struct):
     """What a seal did."""
@@ -158,6 +161,7 @@ class Sealer:
                         last_us = max(last_us, row.recorded_at)
                         machine.restore(Now(last_us, last_us), row)
         header = Header(journal, self._shard, epoch, end, KIND_LIVE)
+        machine.wake(Now(last_us, last_us))  # what has been idle for a while is written down as asleep
         self._write_live(header, machine.snapshot(Now(last_us, last_us)), last_us)
         return end
 

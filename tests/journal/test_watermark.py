@@ -1,0 +1,64 @@
+"""The watermark against the newest frame: what was promised is no torn tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.channels import Channel
+from penstock.core.policy import Policy
+from penstock.core.records import Record
+from penstock.journal.directory import WATERMARK, Opened
+from penstock.journal.disk import RealDisk
+from penstock.journal.log import segment_name
+from penstock.journal.port import Committed
+from penstock.journal.segments import DamageError
+
+CHANNEL = Channel("a", Policy())
+
+
+def opened(folder: Path) -> Opened:
+    found = Opened(RealDisk(folder), fresh_id="ab" * 16, sync="commit")
+    for _ in found.live_rows():
+        pass
+    for _ in found.tail_rows():
+        pass
+    return found
+
+
+def written(folder: Path, count: int) -> Path:
+    """A journal of `count` commits whose process was killed; returns its segment."""
+    journal = opened(folder)
+    log = journal.log()
+    for number in range(1, count + 1):
+        record = Record(f"id-{number}", "t", b"{}")
+        record.channel, record.seq = CHANNEL, number
+        assert log.commit([[record]], number) == [Committed(number - 1)]
+        journal.publish()
+    return folder / segment_name(0)
+
+
+def test_a_committed_frame_that_cannot_be_read_is_damage_and_stays_where_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamageError, match="rows 2 to 2 were committed"):
+        opened(tmp_path)
+    assert path.read_bytes() == data
+
+
+def test_a_frame_beyond_the_watermark_is_a_torn_tail(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    path.write_bytes(path.read_bytes() + b"half a frame")
+    journal = opened(tmp_path)
+    assert journal.position.offset == 3
+    assert journal.torn_bytes == len(b"half a frame")
+
+
+def test_without_a_watermark_the_segment_alone_decides(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    (tmp_path / WATERMARK).unlink()
+    assert opened(tmp_path).position.offset == 2
