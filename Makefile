@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 	@echo "==> ready: $(BIN)/penstock"
 
-up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http :0")
+up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
 
 test: system lint ## set up, then check style, types and layers and run every test

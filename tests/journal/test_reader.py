@@ -168,7 +168,7 @@ def sealed(tmp_path: Path) -> Path:
 EXPECTED = [(n, f"e{n}") for n in range(10)]
 
 
-@pytest.mark.parametrize("moment", ["segments", "read_watermark", "Scan"])
+@pytest.mark.parametrize("moment", ["segments", "read_watermark", "walk"])
 @pytest.mark.parametrize("turn", range(4))
 def test_the_sealer_may_come_at_any_moment_of_a_read(
     sealed: Path, monkeypatch: pytest.MonkeyPatch, moment: str, turn: int
@@ -276,3 +276,30 @@ def test_a_watermark_that_stays_broken_is_named(sealed: Path) -> None:
     (sealed / "journal" / "watermark").write_bytes(b"x" * 16)
     with pytest.raises(JournalError, match="has no watermark"):
         JournalReader(sealed).bounds()
+
+
+def test_who_follows_the_journal_reads_only_what_is_new(
+    sealed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = JournalReader(sealed)
+    starts: list[int] = []
+    original = RealDisk.read
+
+    def watched(self: RealDisk, name: str, start: int = 0) -> bytes:
+        if name.startswith("log-"):
+            starts.append(start)
+        return original(self, name, start)
+
+    monkeypatch.setattr(RealDisk, "read", watched)
+    rows = [
+        row["offset"]
+        for first in range(10)
+        for b in reader.batches(first, first + 1)
+        for row in b.to_pylist()
+    ]
+    assert rows == list(range(10))
+    assert (
+        len([start for start in starts if start == 0]) == 3
+    )  # each of the three segments once from its beginning
+    again = [row["offset"] for batch in reader.batches(0, 10) for row in batch.to_pylist()]
+    assert again == rows

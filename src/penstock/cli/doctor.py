@@ -76,7 +76,9 @@ def doctor(
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}, 3.11 is needed")
+    return Finding(
+        "python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}; 3.11 or newer is needed"
+    )
 
 
 def _config(file: Path | None) -> Finding:
@@ -118,7 +120,8 @@ def _port(name: str, host: str, port: int) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as error:
-            return Finding(name, "failed", f"{host}:{port}: {error.strerror}")
+            cure = "stop what listens there, or set `listen` in the config"
+            return Finding(name, "failed", f"{host}:{port}: {error.strerror}; {cure}")
     return Finding(name, "ok", f"{host}:{port} is free")
 
 

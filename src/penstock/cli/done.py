@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def done(
-    id_: str,
+    id_: Annotated[str, Parameter(name="ID")],
     /,
     *,
     as_: Annotated[

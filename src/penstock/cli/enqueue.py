@@ -54,18 +54,25 @@ def enqueue(
 
     async def store(client: Client, envelopes: Iterator[dict[str, Any]]) -> int:
         count = duplicates = 0
+        last = ""
         try:
             while batch := list(islice(envelopes, BATCH)):
                 for address, group in groupby(batch, key=lambda envelope: to or _address(envelope)):
                     receipt = await client.enqueue(address, list(group), delay_ms=delay_ms)
                     count += len(receipt.ids)
                     duplicates += len(receipt.duplicates)
+                    last = f"{receipt.ids[-1]} in {address} as seq {receipt.seqs[-1]}"
                     if common.as_json:
                         print_json(receipt)
         except PenstockError:
-            print_note(f"{count} envelopes were stored before the error")
+            if file is not None:
+                print_note(f"{count} envelopes were stored before the error")
             raise
-        if not common.as_json:
+        if common.as_json:
+            return 0
+        if file is None:
+            print_line(f"{'already there' if duplicates else 'stored'}: {last}")
+        else:
             print_line(f"stored {count - duplicates}" + (f", {duplicates} were there" if duplicates else ""))
         return 0
 

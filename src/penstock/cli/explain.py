@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import print_fields, print_json, print_line
+from penstock.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -29,6 +29,7 @@ def explain(stream: str, *, common: Common = DEFAULTS) -> int:
     print_line(f"{stream} is {'flowing' if answer.get('flowing') else 'not flowing'}")
     for reason in answer.get("reasons", []):
         print_line(f"  {reason.get('code')}: {reason.get('message')}")
-    rest = {name: value for name, value in answer.items() if name not in {"stream", "flowing", "reasons"}}
-    print_fields(rest)
+    consumers = answer.get("consumers")
+    if consumers:
+        print_table(list(consumers[0]), [list(consumer.values()) for consumer in consumers])
     return 0

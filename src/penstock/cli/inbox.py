@@ -22,7 +22,9 @@ def inbox(
     as_: Annotated[str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Whose inbox.")] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for the first message.")] = 0.0,
     max_: Annotated[int, Parameter(name="--max", help="Take at most that many.")] = 10,
-    ack: Annotated[bool, Parameter(negative="", help="Settle at once what is printed.")] = False,
+    ack: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Settle at once what is printed.")
+    ] = False,
     lease_ms: Annotated[int | None, Parameter(help="How long the messages stay yours.")] = None,
     common: Common = DEFAULTS,
 ) -> int:

@@ -177,7 +177,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except JournalError as error:
-        hint = "`penstock log ls` lists what is there; --data names another directory"
+        hint = "name the data directory of a server with --data; `penstock log ls` shows what one holds"
         raise PenstockError(Refusal("InvalidRequest", str(error), hint=hint)) from None
     except DamageError as error:
         raise PenstockError(Refusal("JournalDamaged", str(error))) from None

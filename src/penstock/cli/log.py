@@ -139,8 +139,9 @@ def cat(
 def check(*, place: Place = PLACE) -> int:
     """Read the whole journal and check it; exit code 3 when something is damaged, with its place.
 
-    Checksums of every segment, offsets dense and once over sealed and new rows, times that never decrease, the live
-    file, the watermark. Changes nothing, and may run beside the server.
+    Checksums of every segment, offsets dense and once over sealed and new rows,
+    times that never decrease, the live file, the watermark. Changes nothing,
+    and may run beside the server.
 
     For example:
 
@@ -181,8 +182,9 @@ def seal(
 ) -> int:
     """Move everything that is committed to the Delta table now, and write the state down.
 
-    Through the server that runs on the directory; when none does, by itself, holding its lock. Then nothing is
-    removed by age or size unless the server's --config says how much to keep.
+    Through the server that runs on the directory; when none does, by itself,
+    holding its lock. Then nothing is removed by age or size unless the server's
+    --config says how much to keep.
 
     For example:
 

@@ -21,7 +21,9 @@ R = TypeVar("R")
 class Output:
     """For commands that do not talk to a server."""
 
-    as_json: Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")] = False
+    as_json: Annotated[
+        bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")
+    ] = False
 
 
 @Parameter(name="*")

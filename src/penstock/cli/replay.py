@@ -42,7 +42,9 @@ def replay(
     kind: Annotated[str | None, Parameter(help="Only this type; * stands for anything.")] = None,
     door: Annotated[Literal["courier"], Parameter(help="The door that takes them.")] = "courier",
     prefix: Annotated[str, Parameter(help="Put before each stream's name, e.g. `replay/`.")] = "",
-    new_ids: Annotated[bool, Parameter(negative="", help="Give each envelope a new id.")] = False,
+    new_ids: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")
+    ] = False,
     url: Annotated[
         str | None,
         Parameter(
@@ -55,10 +57,12 @@ def replay(
     ] = None,
     place: Place = PLACE,
 ) -> int:
-    """Enqueue the envelopes of a part of the journal again, with the pauses there were between them.
+    """Enqueue the envelopes of a part of the journal again, at once or at their own pace.
 
-    An envelope keeps its id unless --new-ids, so what is still known is counted as a duplicate and not stored twice. Dead
-    letters are left out: their originals are there. A delay that was asked for has passed and is not asked for again.
+    An envelope keeps its id unless --new-ids, so what is still known is
+    counted as a duplicate and not stored twice. Dead letters are left out:
+    their originals are there. A delay that was asked for has passed and is
+    not asked for again.
 
     For example:
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 SHOWN = ("offset", "recorded_at", "event", "channel", "seq", "id", "kind", "peer", "attempt", "reason")
 """Columns for people; `--columns` chooses others."""
-_WIDTHS = {"offset": 8, "recorded_at": 24, "event": 8, "channel": 24, "seq": 5, "id": 24, "kind": 16}
+_WIDTHS_LEAST = {"offset": 6, "recorded_at": 24, "event": 7}
+"""Columns are as wide as what was in them so far; rows that come one by one should not dance more than they must."""
+_WIDTH_MAX = 40
 
 
 def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -95,6 +97,7 @@ class Printer:
         self._as_json = as_json
         self._left = limit
         self.count = 0
+        self._widths = {name: max(len(name), _WIDTHS_LEAST.get(name, 0)) for name in self._columns}
 
     @property
     def is_done(self) -> bool:
@@ -112,16 +115,20 @@ class Printer:
             sys.stdout.write(msgspec.json.Encoder().encode_lines(rows).decode())
             sys.stdout.flush()
         else:
-            head = [] if self.count else [self._line({name: name for name in self._columns})]
-            print_lines(head + [self._line(_for_people(row)) for row in records(batch)])
+            lines = [self._cells(_for_people(row)) for row in records(batch)]
+            for cells in lines:
+                for name, cell in zip(self._columns, cells, strict=True):
+                    self._widths[name] = max(self._widths[name], min(len(cell), _WIDTH_MAX))
+            head = [] if self.count else [list(self._columns)]
+            print_lines(self._line(cells) for cells in head + lines)
         self.count += batch.num_rows
 
-    def _line(self, row: dict[str, Any]) -> str:
-        cells = []
-        for name in self._columns:
-            value = row.get(name)
-            cells.append(("-" if value is None else str(value)).ljust(_WIDTHS.get(name, 8)))
-        return "  ".join(cells).rstrip()
+    def _cells(self, row: dict[str, Any]) -> list[str]:
+        return ["-" if row.get(name) in (None, "") else str(row[name]) for name in self._columns]
+
+    def _line(self, cells: list[str]) -> str:
+        padded = [cell.ljust(self._widths[name]) for name, cell in zip(self._columns, cells, strict=True)]
+        return "  ".join(padded).rstrip()
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

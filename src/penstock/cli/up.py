@@ -18,7 +18,12 @@ def up(
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
     no_pipeline: Annotated[
-        bool, Parameter(negative="", help="Accepted and without effect: there is no pipeline here yet.")
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Accepted and without effect: there is no pipeline here yet.",
+        ),
     ] = False,
     output: Output = PLAIN,
 ) -> int:

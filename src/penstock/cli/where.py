@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
 from penstock.cli.output import print_fields, print_json, print_line
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.client import Client
 
 
-def where(id_: str, /, *, common: Common = DEFAULTS) -> int:
+def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFAULTS) -> int:
     """Find an envelope by its id: every stream where it is, or was settled lately.
 
     For example:

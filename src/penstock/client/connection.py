@@ -11,6 +11,7 @@ sent yet waits for the link, or for its deadline.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from typing import Protocol
 
@@ -155,7 +156,9 @@ class Connection:
                 continue
             except msgspec.DecodeError:
                 if self._link is not None:
-                    self._link.abort("the server sent something that is not JSON")
+                    self._link.abort(
+                        "no Control v1 is spoken there; an HTTP port is named as `http://HOST:PORT`"
+                    )
                 return
             if isinstance(frame, Deliver):
                 listener = self._listeners.get(frame.sub_id)
@@ -246,7 +249,7 @@ class Connection:
             raise _error("Unreachable", f"{self.address.url} did not answer in time") from None
         except OSError as error:
             self._abandon_link()
-            raise _error("Unreachable", f"cannot connect to {self.address.url}: {error}") from error
+            raise _error("Unreachable", f"cannot connect to {self.address.url}: {_reason(error)}") from error
         except BaseException:
             self._abandon_link()
             raise
@@ -323,6 +326,13 @@ class Connection:
                     await link.closed()
             except TimeoutError:
                 link.abandon()
+
+
+def _reason(error: OSError) -> str:
+    """Why a connection failed, without numbers and tuples."""
+    if error.errno == errno.ECONNREFUSED:
+        return "nobody listens there"
+    return error.strerror or str(error)
 
 
 def _error(code: str, message: str, *, hint: str | None = None) -> PenstockError:

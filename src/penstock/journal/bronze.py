@@ -22,7 +22,8 @@ from penstock.journal.columns import SCHEMA
 TABLE = "events"
 ROW_GROUP_ROWS = 256 * 1024
 BATCH_ROWS = 64 * 1024
-"""Rows handed out at a time."""
+BATCH_BYTES = 32 * 1024 * 1024
+"""Rows handed out at a time, and about how many bytes of them."""
 _TIME = pa.timestamp("us", tz="UTC")
 
 FILE_SCHEMA = pa.schema(
@@ -179,7 +180,7 @@ class Bronze:
             needs_cut = file.first < first or file.last >= end
             names = wanted if wanted is None or not needs_cut else list(dict.fromkeys(["offset", *wanted]))
             with pq.ParquetFile(self.path / file.path, memory_map=True) as data:
-                for batch in data.iter_batches(BATCH_ROWS, columns=names):
+                for batch in data.iter_batches(_rows_at_once(data), columns=names):
                     if needs_cut:
                         offset = batch.column("offset")
                         inside = pc.and_(pc.greater_equal(offset, first), pc.less(offset, end))
@@ -205,6 +206,13 @@ class Bronze:
         if table is not None:
             table.create_checkpoint()
             table.cleanup_metadata()
+
+
+def _rows_at_once(data: pq.ParquetFile) -> int:
+    """Fewer of large rows: a reader should not need more memory because bodies are long."""
+    about = data.metadata
+    size = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
+    return int(max(1, min(BATCH_ROWS, BATCH_BYTES * about.num_rows // max(size, 1))))
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

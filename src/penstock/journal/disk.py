@@ -106,8 +106,10 @@ class RealDisk:
     def open(self, name: str) -> RealFile:
         return RealFile(self.directory / name)
 
-    def read(self, name: str) -> bytes:
-        return (self.directory / name).read_bytes()
+    def read(self, name: str, start: int = 0) -> bytes:
+        with (self.directory / name).open("rb") as file:
+            file.seek(start)
+            return file.read()
 
     def size(self, name: str) -> int:
         return (self.directory / name).stat().st_size

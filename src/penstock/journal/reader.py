@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock.journal.bronze import FILE_SCHEMA, Bronze, with_identity
-from penstock.journal.directory import Identity, read_identity, read_watermark, segments
+from penstock.journal.directory import Identity, Segment, read_identity, read_watermark, segments
 from penstock.journal.disk import RealDisk
-from penstock.journal.segments import DamageError, Scan
+from penstock.journal.segments import DamageError, Header, decode_header, walk
 
 RACES_MAX = 100
 """How often a range may move under a reader before that is no race but a fault."""
@@ -39,6 +39,15 @@ class Bounds(msgspec.Struct):
     """The offset behind the last committed row."""
 
 
+class _Place(msgspec.Struct, frozen=True):
+    """Where a read of a segment ended, so that the next one need not begin at its beginning."""
+
+    header: Header
+    schema: pa.Schema
+    position: int
+    offset: int
+
+
 class JournalReader:
     """A read-only view of `DIR/journal` and `DIR/lake`."""
 
@@ -49,6 +58,7 @@ class JournalReader:
         self._disk = RealDisk(self._journal)
         self._bronze = Bronze(data / "lake")
         self._shard = shard
+        self._places: dict[str, _Place] = {}
 
     def identity(self) -> Identity:
         identity = read_identity(self._disk)
@@ -113,21 +123,35 @@ class JournalReader:
             if segment.first > first:  # sealed since the caller looked
                 raise FileNotFoundError(f"rows {first} to {segment.first - 1} are in no segment")
             stop = end if segment.limit is None else min(end, segment.limit)
-            # The writer may be at work on it: only what is below the watermark is looked at.
-            scan = Scan(self._disk.read(segment.name), segment.name, is_last=True)
-            offset = segment.first
-            for frame in scan.frames():
-                batch = frame.batch
-                begin, behind = max(first - offset, 0), min(stop - offset, batch.num_rows)
-                if behind > begin:
-                    part = batch.slice(begin, behind - begin)
-                    yield with_identity(part, scan.header.journal, scan.header.shard, scan.header.epoch)
-                offset += batch.num_rows
-                if offset >= stop:
-                    break
-            if offset < stop:
-                raise DamageError(segment.name, scan.end, f"rows {offset} to {stop - 1} are missing")
+            yield from self._segment(segment, first, stop)
             first = max(first, stop)
+
+    def _segment(self, segment: Segment, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Rows of one segment. The writer may be at work on it: only what is below the watermark is looked at."""
+        place = self._places.get(segment.name)
+        if place is None or place.offset > first:
+            data = self._disk.read(segment.name)
+            header, schema, position = decode_header(data, segment.name)
+            place = _Place(header, schema, position, segment.first)
+            start, base = position, 0
+        else:
+            data = self._disk.read(segment.name, place.position)
+            start, base = 0, place.position
+        header = place.header
+        for frame in walk(data, start, place.schema, segment.name, base):
+            batch, offset = frame.batch, place.offset
+            begin, behind = max(first - offset, 0), min(stop - offset, batch.num_rows)
+            if behind > begin:
+                part = batch.slice(begin, behind - begin)
+                yield with_identity(part, header.journal, header.shard, header.epoch)
+            if offset + batch.num_rows > stop:
+                break
+            place = _Place(header, place.schema, frame.end, offset + batch.num_rows)
+            if place.offset == stop:
+                break
+        else:
+            raise DamageError(segment.name, place.position, f"rows {place.offset} to {stop - 1} are missing")
+        self._places = {segment.name: place}  # whoever follows the journal goes on from here
 
 
 def _selected(batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -123,6 +123,21 @@ class Frame(msgspec.Struct, frozen=True):
     batch: pa.RecordBatch
 
 
+def walk(
+    data: bytes | memoryview, position: int, schema: pa.Schema, name: str, base: int = 0
+) -> Iterator[Frame]:
+    """The whole and sound frames from a position on, up to the first that is not. `base`: where `data` begins in the file."""
+    view = memoryview(data)
+    while (payload := _payload(view, position)) is not None:
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        except (pa.ArrowException, EOFError, OSError) as error:
+            raise DamageError(name, base + position, f"a frame holds no record batch: {error}") from error
+        end = position + _FRAME.size + len(payload)
+        yield Frame(base + position, base + end, batch)
+        position = end
+
+
 class Scan:
     """A walk over a segment's whole frames. After it, `end` is where trust ends and `torn` what is cut off."""
 
@@ -140,20 +155,11 @@ class Scan:
         """Several frames may have been lost together, in any order: the tail begins at the first that is broken."""
 
     def frames(self) -> Iterator[Frame]:
-        data = self._data
-        size = len(data)
-        while self.end < size:
-            payload = _payload(data, self.end)
-            if payload is None:
-                self._judge_tail()
-                return
-            position = self.end
-            try:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
-            except (pa.ArrowException, EOFError, OSError) as error:
-                raise DamageError(self.name, position, f"a frame holds no record batch: {error}") from error
-            self.end += _FRAME.size + len(payload)
-            yield Frame(position, self.end, batch)
+        for frame in walk(self._data, self.start, self.schema, self.name):
+            self.end = frame.end
+            yield frame
+        if self.end < len(self._data):
+            self._judge_tail()
 
     def _judge_tail(self) -> None:
         """Torn or damaged? A torn write has nothing sound behind it; damage in the middle has."""

@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,8 @@ class Archive:
             raise LockedError(
                 f"another process writes `{self._data}`\nhint: stop it, or choose another directory with `--data`"
             )
+        # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
+        (self._data / "lake").mkdir(mode=0o700, exist_ok=True)
         opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
         rows = 0
         for row in opened.live_rows():
@@ -156,19 +159,15 @@ class Archive:
         self._disk.unlock()
 
 
-def progress_bar(total_label: str) -> Callable[[int, int], None] | None:
-    """A progress bar for people; nothing off a terminal."""
+@contextmanager
+def progress_bar(total_label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for people, gone at the end; nothing off a terminal."""
     if not sys.stderr.isatty():
-        return None
+        yield None
+        return
+    from rich.console import Console
     from rich.progress import Progress as Bar
 
-    bar = Bar(transient=True)
-    task = bar.add_task(total_label, total=None)
-    bar.start()
-
-    def show(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if done >= total:
-            bar.stop()
-
-    return show
+    with Bar(transient=True, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(total_label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -38,8 +38,9 @@ Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) 
 
 _SENTENCES = {
     "triggers[]": "A rule that is tried on every new envelope. Rules are checked by this version, but not run yet.",
+    "journal.retention": "How long sealed history is kept. Zero means no bound.",
     "limits": "Every bound of the server, with the reason for its default.",
-    "journal": "How records become durable. Checked by this version, but not used yet: records live in memory.",
+    "journal": "How records become durable, and how long they are kept. With `--data none` nothing of this applies.",
 }
 
 _ERRORS_HEAD = """\

@@ -78,7 +78,7 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     late_ack: LateAck = "reject"
     """Whether an ack counts after the lease expired, while the envelope still waits."""
     auto_create: bool = True
-    """Whether an enqueue or a subscribe creates its stream; otherwise it is answered with 404."""
+    """Whether an enqueue, a subscribe or a pull creates its stream; otherwise it is answered with 404."""
     assign_id: bool = False
     """Whether an envelope without an `id` is given one; otherwise it is refused."""
     dedup_window: Positive = 10_000

@@ -95,7 +95,8 @@ class Service:
             journal = MemoryJournal(self.scheduler.soon)
         else:
             self.archive = Archive(data, config)
-            rows = self.archive.recover(machine, self.scheduler.now(), progress_bar("reading the journal"))
+            with progress_bar("reading the journal") as progress:
+                rows = self.archive.recover(machine, self.scheduler.now(), progress)
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)

@@ -56,6 +56,7 @@ def main(options: Options) -> int:
     except ConfigError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
+        print("hint: `penstock config doc` prints every setting", file=sys.stderr)
         return EXIT_USAGE
     data = None if options.data == "none" else Path(options.data or "penstock-data").absolute()
     writer = logs.setup(config.logs)
@@ -79,7 +80,7 @@ def main(options: Options) -> int:
             )
         return EXIT_ERROR
     except OSError as error:
-        print(f"error: {error}\nhint: {_cure(error)}", file=sys.stderr)
+        print(f"error: {_fault(error)}\nhint: {_cure(error)}", file=sys.stderr)
         return EXIT_ERROR
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -88,14 +89,24 @@ def main(options: Options) -> int:
         writer.close()
 
 
+def _fault(error: OSError) -> str:
+    said = error.strerror or str(error)
+    return f"`{error.filename}`: {said}" if error.filename else said
+
+
 def _cure(error: OSError) -> str:
     match error.errno:
         case 98 | 48:
-            return "another program listens there; choose another port, e.g. `--http localhost:0`"
+            return (
+                "another program listens there; stop it, or choose another port "
+                "with `--http localhost:PORT` or `--control 127.0.0.1:PORT` (0 takes a free one)"
+            )
         case 13 | 1:
             return "choose a directory or port that you may use"
         case 28:
-            return "the disk is full"
+            return "the disk is full: free some space, or choose another directory with `--data`"
+        case 2 | 20 | 30:
+            return "choose another directory with `--data`"
         case _:
             return "`penstock doctor` checks the machine"
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from cyclopts import App
 
-bench = App(name="bench", help="Measure throughput, latency, CPU and memory; peers side by side.")
+bench = App(
+    name="bench",
+    help="""Measure throughput, latency, CPU and memory; peers side by side.
+
+`queue` is Control v1 beside Redis Streams, `http` is POST /v1/enqueue,
+`journal` is the log on disk beside SQLite.""",
+)
 bench.command("penstock.cli.bench.commands:queue", name="queue")
 bench.command("penstock.cli.bench.commands:http", name="http")
 bench.command("penstock.cli.bench.journaling:journal", name="journal")

@@ -23,7 +23,12 @@ CELLS = ("closed", "open", "memory", "idle", "core")
 Seconds = Annotated[float, Parameter(help="Seconds of load a cell, spread over its rounds.")]
 Rounds = Annotated[int, Parameter(help="Rounds a cell; peers take turns, medians are shown.")]
 Durable = Annotated[
-    bool, Parameter(negative="", help="With a journal on disk, synced before confirming; Redis with its log.")
+    bool,
+    Parameter(
+        negative="",
+        show_default=False,
+        help="With a journal on disk, synced before confirming; Redis with its log.",
+    ),
 ]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 
@@ -40,7 +45,10 @@ def queue(
     queued: Annotated[int, Parameter(help="Envelopes held for the memory cell.")] = 200_000,
     subscribers: Annotated[int, Parameter(help="Connections of the idle cell.")] = 10_000,
     profile: Annotated[
-        bool, Parameter(negative="", help="Instead, say where the server's time goes (cProfile).")
+        bool,
+        Parameter(
+            negative="", show_default=False, help="Instead, say where the server's time goes (cProfile)."
+        ),
     ] = False,
     output: Output = PLAIN,
 ) -> int:
