@@ -74,6 +74,23 @@ def test_queue_beside_its_peer_or_saying_why_not(tmp_path):
         assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
 
 
+def test_journal_cells_are_accounted_for_beside_sqlite(tmp_path):
+    found = bench(
+        "journal", "--rounds", "1", "--count", "600", "--commit", "100", "--live", "300", folder=tmp_path
+    )
+    cells = [(cell["workload"], cell["target"], cell["rounds"][0]["count"]) for cell in found["cells"]]
+    words = "100 records a commit, synced"
+    assert cells == [
+        (f"append, {words}", "penstock", 600),
+        (f"append, {words}", "sqlite", 600),
+        (f"read back, {words}", "penstock", 600),
+        (f"read back, {words}", "penstock, sealed", 600),
+        (f"read back, {words}", "sqlite", 600),
+        ("recover, 300 live records", "penstock", 300),
+    ]
+    assert found["cells"][1]["ratio"] > 0
+
+
 def test_http_cells_are_accounted_for(tmp_path):
     found = bench(
         "http", "--seconds", "0.2", "--rounds", "1", "--batch", "1,10", "--connections", "4",

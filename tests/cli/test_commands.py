@@ -69,7 +69,8 @@ def test_done_with_other_verbs(cli, stream):
 
 
 def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
-    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", "one", "--payload", '{"n": 1}'))
+    one = ok(cli("enqueue", "--to", stream, "--type", "t", "--id", "one", "--payload", '{"n": 1}'))
+    assert one == f"stored: one in {stream} as seq 1\n"
     (tmp_path / "many.json").write_text(
         json.dumps([{"id": f"a{n}", "type": "t", "payload": n} for n in range(3)], indent=1)
     )
@@ -154,6 +155,18 @@ def test_refusals_have_a_code_a_message_and_a_hint(cli):
 def test_nobody_there(cli):
     done = cli("stats", "--url", "tcp://127.0.0.1:1")
     assert done.returncode == 1 and done.stderr.startswith("error: Unreachable:")
+    assert "nobody listens there" in done.stderr and "Errno" not in done.stderr
+
+
+def test_the_http_port_taken_for_the_control_port_is_told_so(cli, server):
+    done = cli("stats", "--url", server.http.replace("http://", "tcp://"))
+    assert done.returncode == 1 and "`http://HOST:PORT`" in done.stderr
+
+
+def test_no_dead_letters_to_redrive_is_said_in_these_words(cli, stream):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", "1"))
+    done = cli("redrive", stream)
+    assert done.returncode == 1 and "there are no dead letters" in done.stderr
 
 
 @pytest.mark.parametrize(

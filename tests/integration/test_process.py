@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -148,6 +149,28 @@ def test_a_crash_leaves_nothing_that_stops_the_next_start(tmp_path):
         second.wait()
 
 
+def test_on_a_terminal_no_progress_bar_outlives_the_reading_of_the_journal(tmp_path):
+    """A journal without a segment once left its bar on the screen, drawn again over every log line."""
+    for start in ("a new journal", "one that was closed"):
+        ours, theirs = os.openpty()
+        command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path / "data"), *DOORS]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=theirs, stderr=theirs
+        ) as server:
+            os.close(theirs)
+            shown = b""
+            while b"  run  " not in shown:
+                shown += os.read(ours, 4096)
+            server.terminate()
+            with contextlib.suppress(OSError):  # EIO: the terminal is gone
+                while part := os.read(ours, 4096):
+                    shown += part
+            assert server.wait(PATIENCE_S) == 0
+        os.close(ours)
+        after = shown.partition(b"is up")[2]
+        assert b"server.stop" in after and b"reading the journal" not in after, start
+
+
 # Starts that fail
 
 
@@ -161,6 +184,7 @@ def test_a_port_in_use_is_an_error_with_a_hint_and_leaves_the_other_server_alone
         done = up(server.folder, "--data", str(server.folder / "other"), *words)
         assert done.returncode == 1
         assert "hint: another program listens there" in done.stderr and "Traceback" not in done.stderr
+        assert "`--http " in done.stderr and "`--control " in done.stderr and "Errno" not in done.stderr
         assert "is up" not in done.stdout
     done = up(server.folder, "--data", str(server.data), "--http", "127.0.0.1:0", "--control", "off")
     assert done.returncode == 1

@@ -133,7 +133,7 @@ class Book:
         if channel is not None:
             return channel
         if name in self.dormant:
-            return self.load(name)
+            return self._fullness(name) or self.load(name)
         return Refusal("UnknownStream", f"there is no stream `{name}`", ref=name)
 
     def open_channel(self, name: str, *, moving: bool = False) -> Channel | Refusal:
@@ -141,22 +141,25 @@ class Book:
         channel = self.channels.get(name)
         if channel is not None:
             return channel
-        if name not in self.dormant:
-            if not self.auto_create and not moving:
-                return Refusal(
-                    "UnknownStream",
-                    f"there is no stream `{name}`",
-                    ref=name,
-                    hint="`streams.autoCreate` is off: enable it, or use an existing stream",
-                )
-            if len(self.channels) >= self.limits.streams_max:
-                return Refusal(
-                    "QuotaExceeded",
-                    f"{len(self.channels)} streams exist and `limits.streams_max` allows no more",
-                    ref=name,
-                    retry_after_ms=self.limits.idle_unload_ms,
-                )
-        return self.load(name)
+        if name not in self.dormant and not self.auto_create and not moving:
+            return Refusal(
+                "UnknownStream",
+                f"there is no stream `{name}`",
+                ref=name,
+                hint="`streams.autoCreate` is off: enable it, or use an existing stream",
+            )
+        return self._fullness(name) or self.load(name)
+
+    def _fullness(self, name: str) -> Refusal | None:
+        """Why no further channel may be in memory, be it new or one that was unloaded."""
+        if len(self.channels) < self.limits.streams_max:
+            return None
+        return Refusal(
+            "QuotaExceeded",
+            f"{len(self.channels)} streams are in memory and `limits.streams_max` allows no more",
+            ref=name,
+            retry_after_ms=self.limits.idle_unload_ms,
+        )
 
     def load(self, name: str) -> Channel:
         channel = Channel(name, self.policy_for(name))
@@ -193,6 +196,8 @@ class Book:
             return
         self.ids -= channel.trim(now.us, self.decided)
         del self.channels[channel.name]
+        if channel.seq <= self.seq_floor and channel.counters.changes == 0:
+            return  # nothing ever came here: names that somebody only tried must not push out real ones
         dormant = Dormant(channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us)
         self.dormant[channel.name] = dormant
         if dormant.order:

@@ -116,6 +116,8 @@ class Latencies:
     def percentiles_us(self, now_us: int, shares: tuple[float, ...]) -> list[int]:
         """The duration below which each share of the window lies; zeros when the window is empty."""
         self._turn(now_us)
+        if self._before is None and self._current is None:
+            return [0] * len(shares)
         none = [0] * _BUCKETS
         counts = [a + b for a, b in zip(self._before or none, self._current or none, strict=True)]
         total = sum(counts)

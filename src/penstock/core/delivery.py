@@ -26,14 +26,20 @@ def subscribe(book: Book, now: Now, link: Link, name: str, lease_us: int = 0) ->
     """Add a consumer to a channel, with no credit."""
     if book.draining:
         return Refusal("Draining", "the server is shutting down")
-    if len(link.consumers) >= book.limits.subscriptions_max:
-        return Refusal(
-            "QuotaExceeded", f"one connection has at most {book.limits.subscriptions_max} subscriptions"
-        )
-    channel = book.open_channel(name)
+    channel = _crowding(book, link) or book.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     return _join(book, link, channel, lease_us)
+
+
+def _crowding(book: Book, link: Link) -> Refusal | None:
+    """Why one connection may not have another consumer: it must not use up what others need."""
+    limit = book.limits.subscriptions_max
+    if len(link.consumers) < limit:
+        return None
+    return Refusal(
+        "QuotaExceeded", f"one connection has at most {limit} subscriptions and waiting pulls"
+    )
 
 
 def pull(
@@ -44,7 +50,7 @@ def pull(
         return Refusal("Draining", "the server is shutting down")
     if book.waiting_pulls >= book.limits.waiters_max:
         return Refusal("QuotaExceeded", f"{book.waiting_pulls} pulls wait already", retry_after_ms=1_000)
-    channel = book.open_channel(name)
+    channel = _crowding(book, link) or book.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     consumer = _join(book, link, channel, lease_us)

@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links_max: int = 20_000
     """Connections at once."""
     subscriptions_max: int = 1_024
-    """Subscriptions of one connection."""
+    """Subscriptions and waiting pulls of one connection."""
     outbox_max: int = 1 * MIB
     """Bytes handed to a connection that its peer has not read: then deliveries pause."""
     outbox_hard_max: int = 16 * MIB

@@ -114,8 +114,9 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         """Whether it may send as this `from`: an agent only as itself, everybody else as anyone."""
         if self.agent is None or from_ == self.agent:
             return True
-        address = AGENTS + self.agent
-        return from_ == address or from_.startswith(address + "/")
+        name, *rest = from_.removeprefix(AGENTS).split("/") if from_.startswith(AGENTS) else [""]
+        # A reader that takes an address for a path must not end up at another agent's.
+        return name == self.agent and not any(part in ("", ".", "..") for part in rest)
 
 
 # One cache for all principals: a principal's hash is computed once and an equal principal has equal rights.

@@ -89,7 +89,9 @@ class Bronze:
         """Make rows part of the table, unless they are already. The last of them is before `end`."""
         if rows.num_rows == 0 or self.sealed_end(journal, shard) >= end:
             return False
-        self.path.mkdir(parents=True, exist_ok=True)
+        # The files are written by libraries that know no secrets, so the directory around them is closed.
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.mkdir(exist_ok=True)
         table = self.table()
         if table is None:
             table = DeltaTable.create(

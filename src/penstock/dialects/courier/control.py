@@ -23,6 +23,8 @@ from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 SECOND_US = 1_000_000
+HELLO_MAX = 64 * 1024
+"""Bytes of a line while its sender is unknown: strangers get little memory."""
 
 _encode = msgspec.json.encode
 
@@ -63,7 +65,7 @@ class ControlSession:
         self._parts = []
         self._parts_size = 0
         for line in whole.split(b"\n"):
-            if len(line) > self._machine.limits.frame_max:
+            if len(line) > self._line_max:
                 self._runs.close(now)
                 self._too_large()
             elif line and line != b"\r":
@@ -77,13 +79,17 @@ class ControlSession:
     def _keep(self, data: bytes) -> None:
         self._parts.append(data)
         self._parts_size += len(data)
-        if self._parts_size > self._machine.limits.frame_max:
+        if self._parts_size > self._line_max:
             self._too_large()
+
+    @property
+    def _line_max(self) -> int:
+        limit = self._machine.limits.frame_max
+        return min(limit, HELLO_MAX) if self.token_needed else limit
 
     def _too_large(self) -> None:
         self._parts = []
-        limit = self._machine.limits.frame_max
-        self._fail(None, Refusal("TooLarge", f"a line has at most {limit} bytes"), close=1009)
+        self._fail(None, Refusal("TooLarge", f"a line has at most {self._line_max} bytes"), close=1009)
 
     def _fail(self, req_id: str | int | None, refusal: Refusal, close: int | None = None) -> None:
         self.answers.add(error_line(req_id, refusal))

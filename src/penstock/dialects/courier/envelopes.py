@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from sys import intern
 from typing import Annotated, Any
 
 import msgspec
@@ -184,7 +183,25 @@ def parse(
             hint="leave `from` out to have it filled",
         )
     body = _insert(raw, added) if added else raw
-    return Record(head.id, intern(head.type), body, intern(sender) if sender else None, head.corr)
+    return Record(head.id, shared(head.type), body, shared(sender) if sender else None, head.corr)
+
+
+_shared: dict[str, str] = {}
+SHARED_MAX = 4096
+"""Texts that are kept once."""
+SHARED_LENGTH_MAX = 256
+
+
+def shared(text: str) -> str:
+    """One copy of a text that many records have. Not `sys.intern`: what that keeps, it may keep for ever."""
+    known = _shared.get(text)
+    if known is not None:
+        return known
+    if len(text) <= SHARED_LENGTH_MAX:
+        if len(_shared) >= SHARED_MAX:
+            _shared.clear()
+        _shared[text] = text
+    return text
 
 
 def _field(message: str) -> str | None:

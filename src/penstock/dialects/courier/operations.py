@@ -418,6 +418,8 @@ def peek(
     channel = readable(machine, now, principal, stream)
     if isinstance(channel, Refusal):
         return channel
+    if state == "dead" and (refusal := may(principal, "read", dead_name(stream))) is not None:
+        return refusal
     rows = machine.peek(now, channel, state, limit)
     return Result({"rows": [{"env": msgspec.Raw(r.body), **place(machine, now, r)} for r in rows]})
 
