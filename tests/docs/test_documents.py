@@ -18,7 +18,12 @@ import pytest
 from tests.server_process import ServerProcess, environment
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/tutorial/first-queue.md", "docs/how-to/history.md"]
+DOCUMENTS = [
+    "README.md",
+    "docs/tutorial/first-queue.md",
+    "docs/how-to/history.md",
+    "docs/how-to/simulate.md",
+]
 BLOCK = re.compile(r"^```(?P<language>[a-z]+)(?P<mark> [a-z]+)?\n(?P<code>.*?)^```$", re.M | re.S)
 BLOCK_SECONDS = 60
 

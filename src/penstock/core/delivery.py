@@ -37,9 +37,7 @@ def _crowding(book: Book, link: Link) -> Refusal | None:
     limit = book.limits.subscriptions_max
     if len(link.consumers) < limit:
         return None
-    return Refusal(
-        "QuotaExceeded", f"one connection has at most {limit} subscriptions and waiting pulls"
-    )
+    return Refusal("QuotaExceeded", f"one connection has at most {limit} subscriptions and waiting pulls")
 
 
 def pull(

@@ -27,6 +27,28 @@ GONE = 5
 STATE_NAMES = ("pending", "ready", "inflight", "delayed", "held", "settled")
 
 
+SHARED_MAX = 4096
+"""Texts that `shared` keeps."""
+SHARED_LENGTH_MAX = 256
+"""Characters of the longest of them."""
+_shared: dict[str, str] = {}
+
+
+def shared(text: str) -> str:
+    """The one copy of a text that many records have: a type, a sender.
+
+    Not `sys.intern`, which on some Pythons never lets go, and peers choose these texts.
+    """
+    known = _shared.get(text)
+    if known is not None:
+        return known
+    if len(text) <= SHARED_LENGTH_MAX:
+        if len(_shared) >= SHARED_MAX:
+            _shared.clear()
+        _shared[text] = text
+    return text
+
+
 class Record(msgspec.Struct, gc=False, eq=False):
     """One record of one channel.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from sys import intern
 
 import msgspec
 
@@ -17,7 +16,7 @@ from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.instant import Now
-from penstock.core.records import DELAYED, PENDING, READY, Note, Record
+from penstock.core.records import DELAYED, PENDING, READY, Note, Record, shared
 from penstock.core.rows import Row
 
 _OUTCOMES = {
@@ -203,7 +202,8 @@ def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
 def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
     assert row.id is not None
     assert row.body is not None
-    record = Record(row.id, intern(row.kind or ""), row.body, row.sender, row.corr)
+    sender = shared(row.sender) if row.sender else None
+    record = Record(row.id, shared(row.kind or ""), row.body, sender, row.corr)
     record.channel = channel
     record.seq = row.seq
     record.offset = row.offset

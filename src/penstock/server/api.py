@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.scopes import Principal
+from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
@@ -145,7 +145,7 @@ class Api:
             refusal = self._guard.check_peer(request.peer, request.is_loopback_bind)
             if refusal is not None:
                 return refusal
-        return principal or Principal("nobody", anonymous=True)
+        return principal or NOBODY
 
     def handle(self, request: Request, match: Match, principal: Principal, done: Done) -> Cancel | None:
         """Answer through `done`, now or later. Returns how to give up, where that matters."""

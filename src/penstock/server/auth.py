@@ -36,8 +36,7 @@ class TokenStore:
         for number, token in enumerate(auth.tokens, 1):
             if token.token.startswith("env:"):
                 raise ConfigError([f"auth.tokens[{number - 1}].token: `env:` is resolved by `load`"])
-            name = token.name or token.agent or f"token-{number}"
-            principal = Principal(name, agent=token.agent, scopes=require(token.scopes))
+            principal = Principal(token.holder_name(number), agent=token.agent, scopes=require(token.scopes))
             self._add(bytes.fromhex(digest_of(token.token)), principal)
         self.required = bool(auth.tokens)
         """Whether everybody needs a token; the operator's own does not count."""

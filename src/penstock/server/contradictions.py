@@ -16,6 +16,7 @@ from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
 AGENT = re.compile(r"[^/:*\s]+")
 
 # The first of each pair has to fit into the second.
@@ -91,8 +92,16 @@ def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:
 def _auth_problems(auth: Auth) -> Iterator[Misfit]:
     if auth.tokens and auth.allow_anonymous:
         yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
+    agents: dict[str, str | None] = {}
     for index, token in enumerate(auth.tokens):
         path = ("auth", "tokens", index)
+        name = token.holder_name(index + 1)
+        called = "agent" if token.name is None and token.agent is not None else "name"
+        if name in RESERVED_NAMES:
+            yield (*path, called), f"`{name}` is a name that the server uses itself"
+        elif agents.setdefault(name, token.agent) != token.agent:
+            # Whoever has a holder's name may settle what that holder took.
+            yield (*path, called), f"`{name}` is also the name of a token that speaks for another"
         if token.agent is not None and not AGENT.fullmatch(token.agent):
             message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
             yield (*path, "agent"), message

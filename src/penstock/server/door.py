@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import Principal
+from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier import subscribe
 from penstock.dialects.courier.control import ControlSession
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession, error_message
@@ -144,8 +144,7 @@ class CourierDoor:
             refusal = Refusal(
                 "Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted"
             )
-            nobody = Principal("nobody", anonymous=True)
-            plan = SubscribePlan(self._runtime, nobody, SubscribeQuery(""), refusal, exchange.peer)
+            plan = SubscribePlan(self._runtime, NOBODY, SubscribeQuery(""), refusal, exchange.peer)
             plan.subprotocol = offered
             return plan
         request, match, principal = checked
@@ -169,6 +168,9 @@ class CourierDoor:
 
     def _too_large(self, bound: int) -> Reply:
         return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))
+
+    def malformed(self, reason: str) -> Reply:
+        return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
     def failed(self, exchange: Exchange, error: BaseException) -> Reply:
         if isinstance(error, TimeoutError):

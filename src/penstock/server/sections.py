@@ -160,6 +160,10 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: Text | None = None
     """The agent its holder speaks for: `from` is then filled and verified."""
 
+    def holder_name(self, number: int) -> str:
+        """What its holder is called; `number` counts the tokens from 1."""
+        return self.name or self.agent or f"token-{number}"
+
 
 class Auth(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Who may come in."""

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.policy import Policy
-from penstock.core.scopes import Principal
+from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier.control import ControlSession
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
@@ -85,6 +85,8 @@ class Service:
             config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
         )
         self._is_temporary = data is None
+        if data is not None:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.run_dir = (data / "run") if data is not None else Path(tempfile.mkdtemp(prefix="penstock-"))
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tokens = TokenStore(config.auth)
@@ -170,7 +172,7 @@ class Service:
     def open_control(self, wire: Wire, principal: Principal | None, peer: str) -> Connection | None:
         runtime = self.runtime
         session = ControlSession(runtime, token_needed=principal is None)
-        connection = runtime.open(session, wire, principal or Principal("nobody", anonymous=True), peer)
+        connection = runtime.open(session, wire, principal or NOBODY, peer)
         if isinstance(connection, Refusal):
             logs.warning("conn.refused", peer=peer, reason=connection.message)
             return None

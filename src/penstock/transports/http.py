@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from aiohttp import WSMsgType, web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from penstock.transports.outbox import Endpoint, SocketWire
 
@@ -84,6 +85,9 @@ class Door(Protocol):
     def too_large(self, exchange: Exchange) -> Answer:
         """The answer to a body over the bound."""
 
+    def malformed(self, reason: str) -> Answer:
+        """The answer to bytes that are no proper request."""
+
     def failed(self, exchange: Exchange, error: BaseException) -> Answer:
         """The answer when we failed."""
 
@@ -94,6 +98,7 @@ class _Handler(RequestHandler):
     A peer that connects and asks for nothing is let go, so idle sockets cannot pile up.
     """
 
+    door: Door
     endpoint: Endpoint | None = None
     _patience: asyncio.TimerHandle | None = None
 
@@ -111,6 +116,20 @@ class _Handler(RequestHandler):
             self._patience.cancel()
             self._patience = None
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """A peer's mistake is answered like every other refusal, and is no error of ours to log."""
+        if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        response = _response(self.door.malformed(_reason(exc)))
+        response.force_close()
+        return response
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.endpoint is not None:
@@ -123,8 +142,12 @@ class _Handler(RequestHandler):
 
 
 class _Server(web.Server):
+    door: Door
+
     def __call__(self) -> RequestHandler:
-        return _Handler(self, loop=self._loop, **self._kwargs)
+        handler = _Handler(self, loop=self._loop, **self._kwargs)
+        handler.door = self.door
+        return handler
 
 
 class HttpListener:
@@ -146,6 +169,7 @@ class HttpListener:
             keepalive_timeout=KEEPALIVE_S,
             loop=loop,
         )
+        self._server.door = self._door
         for host in hosts:
             try:
                 listener = await loop.create_server(self._server, host, port, backlog=1024)
@@ -192,6 +216,10 @@ class HttpListener:
             return _response(await self._door.answer(exchange))
         except web.HTTPRequestEntityTooLarge:
             return self._refuse_body(request, self._door.too_large(exchange))
+        except (RequestPayloadError, HttpProcessingError) as error:
+            response = _response(self._door.malformed(_reason(error)))
+            response.force_close()
+            return response
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
@@ -252,6 +280,12 @@ class HttpListener:
                 endpoint.lost()
             wire.end()
         return ws
+
+
+def _reason(error: BaseException) -> str:
+    """What the library found wrong, without the bytes that it quotes below."""
+    text = getattr(error, "message", "") or str(error)
+    return text.strip().partition("\n")[0].rstrip(":")
 
 
 def _response(answer: Answer) -> web.Response:

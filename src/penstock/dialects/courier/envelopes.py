@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.book import Cause
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
-from penstock.core.records import Record
+from penstock.core.records import Record, shared
 from penstock.core.scopes import Principal
 
 DEAD_HEADER = "x-courier"
@@ -184,24 +184,6 @@ def parse(
         )
     body = _insert(raw, added) if added else raw
     return Record(head.id, shared(head.type), body, shared(sender) if sender else None, head.corr)
-
-
-_shared: dict[str, str] = {}
-SHARED_MAX = 4096
-"""Texts that are kept once."""
-SHARED_LENGTH_MAX = 256
-
-
-def shared(text: str) -> str:
-    """One copy of a text that many records have. Not `sys.intern`: what that keeps, it may keep for ever."""
-    known = _shared.get(text)
-    if known is not None:
-        return known
-    if len(text) <= SHARED_LENGTH_MAX:
-        if len(_shared) >= SHARED_MAX:
-            _shared.clear()
-        _shared[text] = text
-    return text
 
 
 def _field(message: str) -> str | None:
