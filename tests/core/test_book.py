@@ -166,3 +166,29 @@ def test_reading_never_makes_a_stream() -> None:
     assert isinstance(found, Refusal)
     assert (found.code, found.ref) == ("UnknownStream", "a")
     assert not bench.machine.known("a")
+
+
+def test_the_bound_on_streams_counts_those_that_wake_up() -> None:
+    bench = Bench(limits=Limits(streams_max=2, idle_unload_ms=1_000))
+    for name in ("a", "b", "c"):
+        bench.put(name, "1")
+        bench.ack(bench.subscribe(name, 1), "1")
+        bench.machine.disconnect(bench.now, bench.link)
+        bench.link = bench.connect()
+        bench.advance(1_000)
+    assert list(bench.machine.dormant) == ["a", "b", "c"]
+    bench.put("a", "2")
+    bench.put("b", "2")
+    found = bench.machine.find("c")
+    assert isinstance(found, Refusal)
+    assert found.code == "QuotaExceeded"
+    assert bench.refusal("c", record_of("2")).code == "QuotaExceeded"
+    assert len(bench.machine.channels) == 2
+
+
+def test_a_stream_that_was_only_tried_leaves_nothing_behind() -> None:
+    bench = Bench(limits=Limits(idle_unload_ms=1_000))
+    bench.pull("a")
+    assert bench.machine.known("a")
+    bench.advance(1_000)
+    assert not bench.machine.known("a")

@@ -299,6 +299,17 @@ class TestLinks:
         bench.subscribe("a")
 
 
+def test_one_connection_cannot_use_up_all_waiting_pulls() -> None:
+    bench = Bench(limits=Limits(subscriptions_max=3))
+    for _ in range(3):
+        bench.pull("a", wait_ms=1_000)
+    refusal = bench.machine.pull(bench.now, bench.link, "a", 1, 1_000_000)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "QuotaExceeded"
+    other = bench.connect()
+    assert not isinstance(bench.machine.pull(bench.now, other, "a", 1, 1_000_000), Refusal)
+
+
 def test_while_draining_nothing_is_delivered_but_leases_settle() -> None:
     bench = Bench(Policy(lease_us=1_000_000))
     consumer = bench.subscribe("a", 1)

@@ -130,8 +130,12 @@ def test_an_agent_speaks_for_itself(from_: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "from_", ["", "jen", "samuel", "Sam", "agents/samuel", "agents/jen", "agents/", "x/agents/sam", "sam/x"]
-)
+    "from_",
+    [
+        "", "jen", "samuel", "Sam", "agents/samuel", "agents/jen", "agents/", "x/agents/sam", "sam/x", "s\u0430m",
+        "agents/sam/../jen", "agents/sam/./x", "agents/sam//x", "agents/sam/", "agents//sam", "agents/sam/..",
+    ],
+)  # fmt: skip
 def test_an_agent_does_not_speak_for_others(from_: str) -> None:
     assert not holder(agent="sam").vouches(from_)
 

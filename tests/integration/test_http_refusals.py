@@ -89,6 +89,26 @@ def test_malformed_json_is_named_and_changes_nothing(unchanged, body):
     assert (answer.status, answer.code) == (400, "InvalidJSON")
 
 
+NO_REQUESTS = {
+    "a body that is not packed": b"POST /v1/enqueue HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
+    "two lengths": b"POST /v1/enqueue HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "a length and chunks": b"POST /v1/enqueue HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "a chunk without size": b"POST /v1/enqueue HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    "a long line": b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01",
+}
+
+
+@pytest.mark.parametrize("data", NO_REQUESTS.values(), ids=NO_REQUESTS)
+def test_what_is_no_request_is_told_so_in_our_words(unchanged, data):
+    answer = request_bytes(unchanged.url, data)
+    assert (answer.status, answer.code) == (400, "InvalidRequest")
+    assert answer.headers["Server"] == "penstock"
+    assert "bytearray" not in answer.error["message"]
+
+
 @pytest.mark.parametrize("path", ["/v1/send", "/v1/pull", "/v1/settle", "/v1/redrive", "/v1/purge"])
 @pytest.mark.parametrize("body", [b"", b"{", b'{"stream":"jobs","stream":"jobs"}', b'{"stream":"\xff"}'])
 def test_every_other_body_is_read_as_strictly(unchanged, path, body):

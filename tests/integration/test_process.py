@@ -72,6 +72,15 @@ def test_endpoints_are_written_when_the_doors_are_open_and_removed_at_the_end(tm
     assert not (run_dir / "endpoints.json").exists()
 
 
+def test_what_was_said_is_for_its_owner_only(start_server):
+    server = start_server()
+    Http(server.http).enqueue("jobs", "private")
+    operator = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+    assert operator.post("/v1/journal/seal", None).json["sealedRows"] > 0
+    for folder in (server.data, server.data / "journal", server.data / "lake", server.data / "run"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
 def test_the_operator_token_is_for_its_owner_only(start_server):
     server = start_server()
     path = server.data / "run" / "operator.token"
@@ -228,7 +237,8 @@ def test_a_wrong_config_lists_every_problem(tmp_path):
             words,
             done.stderr,
         )
-    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+    *problems, hint = done.stderr.splitlines()
+    assert all(line.startswith("error: ") for line in problems) and hint.startswith("hint: ")
     assert not (tmp_path / "data").exists()
 
 

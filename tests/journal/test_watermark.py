@@ -9,7 +9,7 @@ import pytest
 from penstock.core.channels import Channel
 from penstock.core.policy import Policy
 from penstock.core.records import Record
-from penstock.journal.directory import WATERMARK, Opened
+from penstock.journal.directory import IDENTITY, WATERMARK, Opened
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import segment_name
 from penstock.journal.port import Committed
@@ -62,3 +62,26 @@ def test_without_a_watermark_the_segment_alone_decides(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     (tmp_path / WATERMARK).unlink()
     assert opened(tmp_path).position.offset == 2
+
+
+@pytest.mark.parametrize("size", [0, 5, 100])
+def test_a_segment_cut_within_its_header_is_damage_when_rows_were_promised(tmp_path: Path, size: int) -> None:
+    path = written(tmp_path, 3)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DamageError, match="rows 0 to 2 were committed"):
+        opened(tmp_path)
+    assert path.stat().st_size == size
+
+
+def test_a_journal_that_lost_its_only_segment_is_damaged(tmp_path: Path) -> None:
+    written(tmp_path, 3).unlink()
+    with pytest.raises(DamageError, match="rows 0 to 2 were committed"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("field", ['"id":"zz"', '"epoch":-1', '"epoch":4294967296', '"sync":"never"'])
+def test_an_identity_that_no_server_wrote_is_damage(tmp_path: Path, field: str) -> None:
+    written(tmp_path, 1)
+    (tmp_path / IDENTITY).write_text(f'{{"id":"{"ab" * 16}",{field}}}')
+    with pytest.raises(DamageError, match=IDENTITY):
+        opened(tmp_path)

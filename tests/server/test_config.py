@@ -243,6 +243,46 @@ def test_the_same_trigger_id_or_token_twice_is_refused(problems: Problems) -> No
     assert problems(f"auth: {{tokens: [{token}]}}", COURIER_TOKENS="x")
 
 
+@pytest.mark.parametrize(
+    ("caps", "limit"),
+    [
+        ("{}", 0),
+        ("{'*': {maxDeliveries: 5}}", 0),
+        ("{'dlq/*': {maxDepth: 5}}", 0),
+        ("{'dlq/*': {maxDeliveries: 5}}", 5),
+    ],
+)
+def test_dead_letters_are_not_given_up_by_a_bound_meant_for_others(read: Read, caps: str, limit: int) -> None:
+    config = read(f"streams: {{maxDeliveries: 3, perStreamCaps: {caps}}}")
+    assert policy_for(config, "dlq/a").max_deliveries == limit
+    assert policy_for(config, "a").max_deliveries in (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ("{token: x, scopes: ['admin:*'], name: operator}", "auth.tokens[0].name: `operator` is a name"),
+        ("{token: x, scopes: ['admin:*'], agent: anonymous}", "auth.tokens[0].agent: `anonymous` is a name"),
+        (
+            "{token: x, scopes: ['admin:*'], agent: sam}, {token: y, scopes: ['admin:*'], name: sam}",
+            "auth.tokens[1].name: `sam` is also the name",
+        ),
+        (
+            "{token: x, scopes: ['admin:*'], name: a, agent: sam}, {token: y, scopes: ['admin:*'], agent: a}",
+            "auth.tokens[1].agent: `a` is also the name",
+        ),
+    ],
+)
+def test_no_token_goes_by_the_name_of_somebody_else(problems: Problems, tokens: str, problem: str) -> None:
+    (found,) = problems(f"auth: {{tokens: [{tokens}]}}")
+    assert found.startswith(problem)
+
+
+def test_one_party_may_have_two_tokens(read: Read) -> None:
+    same = "scopes: ['admin:*'], agent: sam"
+    assert len(read(f"auth: {{tokens: [{{token: x, {same}}}, {{token: y, {same}}}]}}").auth.tokens) == 2
+
+
 def test_leases_are_not_compared_with_limits_that_could_not_be_read(problems: Problems) -> None:
     (found,) = problems("streams: {defaultLeaseMs: 10}\nlimits: {lease_min_ms: 5, lease_mx_ms: 6}")
     assert found.startswith("limits.lease_mx_ms")

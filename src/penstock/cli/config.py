@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
 
 EXIT_CHECK = 3
 
+File = Annotated[
+    Path | None,
+    Parameter(name="--config", help="The YAML file; else what COURIER_CONFIG names, else defaults."),
+]
 
-def check(file: Path | None = None, /, *, output: Output = PLAIN) -> int:
+
+def check(file: File = None, *, output: Output = PLAIN) -> int:
     """Check a config file: every problem with its place and its cure; exit code 3 when there are any.
 
     For example:
@@ -37,7 +44,7 @@ def check(file: Path | None = None, /, *, output: Output = PLAIN) -> int:
     return EXIT_CHECK if problems else 0
 
 
-def show(file: Path | None = None, /, *, output: Output = PLAIN) -> int:
+def show(file: File = None, *, output: Output = PLAIN) -> int:
     """Print the effective config: defaults, file and environment together, secrets masked.
 
     For example:

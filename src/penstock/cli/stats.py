@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.cli.options import DEFAULTS, Common, run
@@ -10,7 +11,7 @@ from penstock.cli.output import print_fields, print_json, print_note, print_tabl
 if TYPE_CHECKING:
     from penstock.client import Client
 
-COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95", "lastTs")
+COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
 
 
 def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
@@ -36,8 +37,27 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
         elif not streams:
             print_note("there are no streams yet")
         else:
-            rows = [[entry["id"], *(entry["stats"].get(name) for name in COLUMNS)] for entry in streams]
-            print_table(["stream", *COLUMNS], sorted(rows, key=lambda cells: str(cells[0])))
+            now = datetime.now(UTC)
+            rows = [
+                [
+                    entry["id"],
+                    *(entry["stats"].get(name) for name in COLUMNS),
+                    _ago(entry["stats"].get("lastTs"), now),
+                ]
+                for entry in streams
+            ]
+            print_table(["stream", *COLUMNS, "last"], sorted(rows, key=lambda cells: str(cells[0])))
 
     run(common, one if stream is not None else every)
     return 0
+
+
+def _ago(moment: str | None, now: datetime) -> str:
+    """How long ago, short enough for a narrow terminal."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"

@@ -55,7 +55,7 @@ _ROWS = (
     ("NotLeaseHolder", 409, None, False, "somebody else holds this envelope, or nobody does",
      "settle only what was delivered to you"),
     ("IdConflict", 409, None, False, "the id was used before with other content",
-     "give each envelope its own id; resend the very same bytes to retry"),
+     "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
     ("RangeGone", 410, None, False, "the rows are no longer kept",
      "start at the oldest row that is; `GET /v1/journal` tells which"),
     ("TooLarge", 413, 1009, False, "the message is larger than we accept",

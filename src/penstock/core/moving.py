@@ -118,7 +118,7 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
     """Send dead letters back where they came from, oldest first. The job is counted when the effects are applied."""
     channel = book.find(dead_name(name))
     if isinstance(channel, Refusal):
-        hint = "an envelope that was given up waits there; there is none now"
+        hint = "an envelope comes there by `term`, or after `maxDeliveries`"
         return Refusal(
             "UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -43,10 +44,10 @@ FORMAT = 1
 class Identity(msgspec.Struct):
     """The file `journal.json`."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     format: int = FORMAT
-    epoch: int = 0
-    sync: str = "commit"
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    sync: Sync = "commit"
     """What the last run promised."""
     is_clean: bool = True
     """Whether the last run ended by itself."""
@@ -225,6 +226,10 @@ class Opened:
             done += sizes[segment.name]
             if progress is not None:
                 progress(done, total)
+        if expected is None:
+            self._check_watermark(
+                WATERMARK, 0
+            )  # there is no segment behind the live file, and perhaps there was
 
     def _segment_rows(self, segment: Segment) -> Iterator[Row]:
         data = self.disk.read(segment.name)
@@ -235,10 +240,11 @@ class Opened:
             if not is_last or not _is_unbegun(data):
                 raise
             # A segment that was just being begun: nothing in it was ever acknowledged.
+            self.position.offset = segment.first
+            self._check_watermark(segment.name, 0)
             self.torn_bytes += len(data)
             self.disk.remove(segment.name)
             self.disk.sync_names()
-            self.position.offset = segment.first
             return
         header: Header = scan.header
         if header.journal != self.identity.id or header.first_offset != segment.first:

@@ -15,7 +15,7 @@ from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier import operations
-from penstock.dialects.courier.envelopes import json_problem
+from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.server import openapi, prometheus
@@ -294,7 +294,7 @@ class Api:
         try:
             body = msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as error:
-            return _misfit(error)
+            return misfit(error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return Refusal("InvalidJSON", f"the body is not JSON: {error}")
         problem = json_problem(data)
@@ -306,14 +306,4 @@ class Api:
         try:
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
-            return _misfit(error)
-
-
-def _misfit(error: msgspec.ValidationError) -> Refusal:
-    text = str(error)
-    field = None
-    if "`$." in text:
-        field = text.rsplit("`$.", 1)[1].rstrip("`")
-    elif "field `" in text:
-        field = text.split("`")[1]
-    return Refusal("InvalidRequest", text[:1].lower() + text[1:], ref=field)
+            return misfit(error)

@@ -151,21 +151,26 @@ def subprotocol(protocols: str | None) -> str | None:
 
 
 def write_operator_token(path: Path) -> str:
-    """Make a new operator token and write it to a file that nobody else could ever read."""
+    """Make a new operator token and write it to a file."""
     token = secrets.token_urlsafe(32)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, token.encode() + b"\n")
+    return token
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file by one that nobody else could ever read."""
     # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # O_EXCL also refuses a link that is already there.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    return token
 
 
 def _offered(protocols: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from penstock.core import patterns
 from penstock.core.limits import Limits
+from penstock.core.moving import DEAD_PREFIX
 from penstock.core.policy import Policy, Retry
 from penstock.server import shape, yamltree
 from penstock.server.addresses import HostPort, parse_host_port, parse_port
@@ -124,7 +125,7 @@ def policy_for(config: Config, stream: str) -> Policy:
         max_bytes=settings.max_bytes,
         overflow=settings.overflow,
         redelivery=settings.redelivery,
-        max_deliveries=settings.max_deliveries,
+        max_deliveries=_max_deliveries(config, pattern, stream),
         max_inflight=settings.max_inflight,
         on_disconnect=settings.on_disconnect,
         late_ack=settings.late_ack,
@@ -134,6 +135,15 @@ def policy_for(config: Config, stream: str) -> Policy:
         if retry is None
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
     )
+
+
+def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
+    """Beyond this bound a dead letter is given up for good, so only a pattern about dead letters sets it for them."""
+    caps = None if pattern is None else config.streams.per_stream_caps[pattern]
+    own = UNSET if caps is None else caps.max_deliveries
+    if stream.startswith(DEAD_PREFIX):
+        return 0 if own is UNSET or not (pattern or "").startswith(DEAD_PREFIX) else own
+    return config.streams.max_deliveries if own is UNSET else own
 
 
 def digest_of(token: str) -> str:

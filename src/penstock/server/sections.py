@@ -70,7 +70,8 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     redelivery: Redelivery = "tail"
     """Where an envelope goes that was nacked or whose lease expired."""
     max_deliveries: Count = 0
-    """Failed deliveries before an envelope moves to `dlq/<stream>`; 0 means never."""
+    """Failed deliveries before an envelope moves to `dlq/<stream>`; 0 means never. For dead letters themselves only a
+    pattern that begins with `dlq/` sets it: beyond it they are given up for good."""
     max_inflight: Count = 0
     """Leases of one stream at once; 0 means no bound, 1 means strictly one after the other."""
     on_disconnect: OnDisconnect = "release"

@@ -25,7 +25,14 @@ from penstock.server import logs
 from penstock.server.addresses import HostPort, is_loopback, parse_control, parse_host_port
 from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
-from penstock.server.auth import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
+from penstock.server.auth import (
+    UNIX_PEER,
+    Guard,
+    TokenStore,
+    start_check,
+    write_operator_token,
+    write_private,
+)
 from penstock.server.config import Config, policy_for
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
@@ -186,10 +193,8 @@ class Service:
             connection.wire.abort()
 
     def _write_endpoints(self, endpoints: Endpoints) -> None:
-        path = self.run_dir / "endpoints.json"
-        draft = path.with_suffix(".json.tmp")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(endpoints)) + b"\n")
-        draft.replace(path)
+        text = msgspec.json.format(msgspec.json.encode(endpoints)) + b"\n"
+        write_private(self.run_dir / "endpoints.json", text)
 
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""

@@ -217,6 +217,7 @@ class HttpListener:
         except web.HTTPRequestEntityTooLarge:
             return self._refuse_body(request, self._door.too_large(exchange))
         except (RequestPayloadError, HttpProcessingError) as error:
+            request.content.feed_eof()  # or the library would read on, and fail again
             response = _response(self._door.malformed(_reason(error)))
             response.force_close()
             return response
@@ -284,8 +285,9 @@ class HttpListener:
 
 def _reason(error: BaseException) -> str:
     """What the library found wrong, without the bytes that it quotes below."""
-    text = getattr(error, "message", "") or str(error)
-    return text.strip().partition("\n")[0].rstrip(":")
+    origin = error.__cause__ if isinstance(error, RequestPayloadError) else error
+    text = getattr(origin, "message", "") or str(error)
+    return text.partition("\n")[0].partition(": bytearray(")[0].rstrip(":.")
 
 
 def _response(answer: Answer) -> web.Response:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.policy import Policy
 from penstock.core.scopes import Principal, require
+from penstock.dialects.courier.control import HELLO_MAX
 from penstock.dialects.courier.frames import FRAME_NAMES
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line
 
@@ -56,6 +57,14 @@ class TestTokens:
         assert codes(
             peer.say(type_="enqueue", to="agents/x", env=envelope(from_="x", **{"from": "eve"}))
         ) == [("enqueue", "Forbidden")]
+
+    @pytest.mark.parametrize("end", [b"", b"\n"])
+    def test_a_stranger_gets_little_memory(self, end: bytes) -> None:
+        peer = self.peer()
+        peer.send(b'{"type":"hello","token":"' + b"x" * HELLO_MAX + end)
+        peer.broker.run()
+        assert codes(peer.heard()) == [("req", "TooLarge")]
+        assert peer.wire.closed == (1009, "TooLarge")
 
     @pytest.mark.parametrize("frame", [{"type_": "hello"}, {"type_": "hello", "token": "wrong"}])
     def test_hello_without_a_good_one_closes(self, frame: dict[str, Any]) -> None:

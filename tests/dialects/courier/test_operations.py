@@ -223,6 +223,15 @@ class TestReads:
             assert value(broker, read(machine, now, reader, "b"))
         assert code(operations.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
 
+    def test_dead_letters_are_shown_to_those_who_may_read_their_stream(self) -> None:
+        broker = Broker()
+        broker.control().say(type_="enqueue", to="a", env=envelope("1"))
+        machine, now = broker.machine, broker.now
+        for scope in ("streams:a:read", "streams:dlq/a:read"):
+            assert code(operations.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
+        both = only("streams:a:read", "streams:dlq/a:read")
+        assert value(broker, operations.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
+
     @pytest.mark.parametrize(("state", "limit"), [("gone", 1), ("ready", 0), ("ready", 1_001), ("ready", -1)])
     def test_peek_is_bounded(self, state: str, limit: int) -> None:
         broker = Broker()

@@ -133,6 +133,17 @@ def _sentence(error: Exception) -> str:
     return text if text[:4] == "JSON" else text[:1].lower() + text[1:]
 
 
+def misfit(error: msgspec.ValidationError, code: str = "InvalidRequest") -> Refusal:
+    """What does not fit its type, in our words, with the field it is about."""
+    text = str(error)
+    field = None
+    if "`$." in text:
+        field = text.rsplit("`$.", 1)[1].rstrip("`")
+    elif "field `" in text:
+        field = text.split("`")[1]
+    return Refusal(code, _sentence(error), ref=field)
+
+
 def parse(
     raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None
 ) -> Record | Refusal:
@@ -150,7 +161,7 @@ def parse(
         if fresh_id is not None and "missing required field `id`" in str(error):
             with_id = _insert(raw, b'"id":' + _encode(fresh_id))
             return parse(with_id, to, principal, limits)
-        return Refusal("InvalidEnvelope", _sentence(error), ref=_field(str(error)))
+        return misfit(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
     if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
@@ -184,13 +195,6 @@ def parse(
         )
     body = _insert(raw, added) if added else raw
     return Record(head.id, shared(head.type), body, shared(sender) if sender else None, head.corr)
-
-
-def _field(message: str) -> str | None:
-    """The field a validation message is about."""
-    if "`$." in message:
-        return message.rsplit("`$.", 1)[1].rstrip("`")
-    return message.split("`")[1] if "field `" in message else None
 
 
 def _insert(raw: bytes, members: bytes) -> bytes:

@@ -17,7 +17,7 @@ from penstock.core.settling import Denied
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.answers import Answers, Desk
 from penstock.dialects.courier.deliveries import socket_frames
-from penstock.dialects.courier.envelopes import json_problem
+from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import SettleRequest
 
 SECOND_US = 1_000_000
@@ -139,9 +139,7 @@ class SubscribeSession:
         try:
             message = _decode(data)
         except msgspec.ValidationError as error:
-            text = str(error)
-            code = "InvalidCredit" if "`$.credit`" in text else "InvalidRequest"
-            self._fail(Refusal(code, text[:1].lower() + text[1:]))
+            self._fail(misfit(error, "InvalidCredit" if "`$.credit`" in str(error) else "InvalidRequest"))
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
