@@ -114,6 +114,19 @@ class TestFullDeadLetters:
         assert letter(bench, id_="2")["reason"] == "term", "a retry does not change why it died"
         assert letter(bench, id_="2")["lastError"] == "for a reason"
 
+    def test_a_journal_that_refuses_the_giving_up_spares_the_record(self) -> None:
+        bench = Bench(policies={"dlq/a": Policy(max_depth=0)})
+        consumer = bench.subscribe("a", 2)
+        bench.put("a", "1")
+        record = bench.channel("a").live["1"]
+        bench.machine.term(bench.now, consumer, record, None)
+        bench.apply()
+        assert bench.channel("a").held == 1
+        bench.refuse()
+        assert (bench.channel("a").held, bench.channel("a").delayed) == (0, 1)
+        bench.advance(1_000)
+        assert bench.deliveries[-1][1:] == ("1", 2)
+
     def test_a_held_record_counts_in_the_depth_of_its_origin(self) -> None:
         bench = Bench(policies={"dlq/a": Policy(max_depth=0), "a": Policy(max_depth=1)})
         consumer = bench.subscribe("a", 2)

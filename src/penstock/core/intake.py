@@ -15,7 +15,7 @@ from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.records import GONE, PENDING, READY, Fact, Record, Settle, is_fresh
+from penstock.core.records import GONE, HELD, PENDING, READY, Fact, Record, Settle, is_fresh
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
@@ -231,8 +231,19 @@ def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
         elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
             _restore(book, now, fact)
             restored[fact.record.channel] = None
+        elif isinstance(fact, Settle) and fact.fate:
+            _spare(book, now, fact.record)
     for channel in restored:  # somebody may have come to wait for them meanwhile
         dispatch(book, now, channel)
+
+
+def _spare(book: Book, now: Now, record: Record) -> None:
+    """Nobody was told that a record is given up: it is not, and will be delivered again, as after a crash."""
+    record.due_wall_us = 0
+    if record.state == HELD:
+        record.channel.leave(record)
+        record.channel.make_delayed(record)
+        book.timers.arm(now.us + SETTLE_RETRY_US, record)
 
 
 _UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}
