@@ -8,6 +8,7 @@ import pytest
 from penstock.core.effects import Job
 from penstock.core.errors import Refusal
 from penstock.core.policy import Policy
+from penstock.core.rows import row_of
 from tests.core.driving import Bench, body_of, record_of
 
 THREE = Policy(max_deliveries=3)
@@ -310,3 +311,15 @@ def test_the_identity_holds_after_every_way_out(verb: str) -> None:
     gone = sum(row[f"q.{name}"] for name in ("ack", "dead", "drop", "purged", "moved"))
     assert row["q.in"] == gone + row["q.depth"] + row["q.if"] + row["q.delayed"]
     assert row["q.in"] == (5 if verb == "redrive" else 4)
+
+
+def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
+    bench = Bench()
+    consumer = bench.subscribe("a", 1)
+    bench.put("a", "1")
+    bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "not an image")
+    bench.apply()
+    rows = [row_of(fact) for fact in bench.machine.facts]
+    dead = next(row for row in rows if row.event == "dead")
+    assert (dead.reason, dead.peer) == ("term", "operator")
+    assert dead.meta == '{"error":"not an image"}'

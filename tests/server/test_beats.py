@@ -108,3 +108,36 @@ def test_a_journal_far_behind_stops_all_reading_until_it_has_caught_up() -> None
     assert machine.undecided == 2 > limits.undecided_max
     machine.committed(Now(2, 2), 0)
     assert machine.undecided == 0
+
+
+class Refusing(Kept):
+    """A journal whose disk is full while it is told so."""
+
+    reason: str | None = None
+
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
+        first, reason = self.count, self.reason
+        self.count += len(facts) if reason is None else 0
+        self._soon(lambda: done(Committed(first, reason)))
+
+
+def test_trouble_and_its_end_are_told_once_each_and_shown_in_health() -> None:
+    told: list[str] = []
+    scheduler = HandScheduler(lambda: Now(1, 1))
+    journal = Refusing(scheduler.soon)
+    machine = make_machine(Limits(), lambda _: Policy(), lambda n: b"\1" * n)
+    runtime = Runtime(
+        machine,
+        journal,
+        scheduler,
+        authenticate=lambda _: None,
+        version="t",
+        log=lambda event, **_: told.append(event),
+    )
+    for id_, reason in (("1", None), ("2", "the disk is full"), ("3", "the disk is full"), ("4", None)):
+        journal.reason = reason
+        machine.enqueue(Now(1, 1), "a", [Record(id_, "t", b"{}")])
+        runtime.apply(Now(1, 1))
+        scheduler.run()
+        assert runtime.health(Now(1, 1))["journal"] == {"ok": reason is None, "trouble": reason}
+    assert told == ["journal.refused", "journal.mended"]

@@ -41,6 +41,8 @@ class Send(msgspec.Struct, gc=False, eq=False):
     origin: Record
     event: Literal["dead", "move"]
     reason: str
+    peer: str | None = None
+    """Who brought it about."""
     job: Job | None = None
 
 

@@ -30,16 +30,17 @@ def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) ->
     channel = record.channel
     if channel.name.startswith(DEAD_PREFIX):
         channel.counters.dead += 1
-        book.facts.append(Settle("dead", record, peer, record.attempt, record.first_wall_us, reason))
+        ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
+        book.facts.append(ended)
         book.settle(record, "dead", now)
         return
     channel.make_held(record)
     record.fate = reason
     record.due_wall_us = 0
-    offer(book, record)
+    offer(book, record, peer)
 
 
-def offer(book: Book, record: Record) -> None:
+def offer(book: Book, record: Record, peer: str | None = None) -> None:
     """Ask for a held record to be taken by its dead-letter channel."""
     channel = record.channel
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
@@ -51,7 +52,7 @@ def offer(book: Book, record: Record) -> None:
         record.corr,
         reserved=True,
     )
-    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate))
+    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
 
 
 def accept(book: Book, now: Now, send: Send) -> Refusal | None:
@@ -93,7 +94,10 @@ def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
             channel.counters.dead += 1
         else:
             channel.counters.moved += 1
-        book.facts.append(Settle(send.event, record, None, record.attempt, record.first_wall_us, send.reason))
+        moved = Settle(send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason)
+        if send.event == "dead":
+            moved.error = record.error
+        book.facts.append(moved)
         book.settle(record, "dead" if send.event == "dead" else "moved", now)
         if send.job is not None:
             send.job.moved += 1
@@ -136,7 +140,7 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
             record.corr,
             reserved=True,
         )
-        book.effects.append(Send(home, back, record, "move", "redrive", job))
+        book.effects.append(Send(home, back, record, "move", "redrive", job=job))
     return job
 
 

@@ -114,10 +114,14 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     due_wall_us: int = 0
     fate: str = ""
     """Of a nack: why the record goes to the dead letters as soon as they have room, and is never ready again."""
+    error: str | None = None
+    """Of a dead record: what its last holder said."""
 
     @property
     def meta(self) -> str | None:
         """What its row says beside the columns."""
+        if self.error is not None:
+            return msgspec.json.encode({"error": self.error}).decode()
         if self.fate:
             return f'{{"fate":"{self.fate}"}}'
         return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None

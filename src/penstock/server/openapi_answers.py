@@ -152,6 +152,7 @@ ANSWERS: dict[str, Schema] = {
             "spaces": _list({}),
             "clients": _COUNT,
             "uptime": _NUMBER,
+            "journal": {"type": "object"},
         }
     ),
 }

@@ -73,6 +73,8 @@ class Runtime:
         self._has_news = False
         self._is_beating = False
         self._beats = 0
+        self.trouble: str | None = None
+        """Why the journal refuses new records, while it does."""
         self.slow_cut = 0
         """Peers cut off because they did not read."""
 
@@ -181,6 +183,7 @@ class Runtime:
             "spaces": [],
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
+            "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
 
     # Requests that are not connections
@@ -295,8 +298,7 @@ class Runtime:
         else:
             machine.refused(now)
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
-        if fresh is not None and self._log is not None:
-            self._log("journal.refused", reason=fresh.message, facts=len(batch.facts))
+        self._note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
         self.finished = batch.no
@@ -316,6 +318,16 @@ class Runtime:
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
         if not self._turning:
             self._turn()
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        """Say once that the journal refuses records, and once that it takes them again."""
+        if trouble == self.trouble:
+            return
+        self.trouble = trouble
+        if self._log is not None and trouble is not None:
+            self._log("journal.refused", reason=trouble, note="new envelopes are refused, settles go on")
+        elif self._log is not None:
+            self._log("journal.mended")
 
     def _log_batch(self, facts: list[Any]) -> None:
         assert self._log is not None

@@ -130,7 +130,7 @@ async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bo
             os._exit(EXIT_ERROR)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # a terminal that closes drains too
         loop.add_signal_handler(number, stop, number.name)
     endpoints = await service.start()
     for notice in config.notices:

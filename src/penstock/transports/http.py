@@ -6,7 +6,6 @@ What a request means is the `Door`'s business; every aiohttp name of the server 
 from __future__ import annotations
 
 import asyncio
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.outbox import Endpoint, SocketWire
+from penstock.transports.outbox import Endpoint, SocketWire, tune
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
@@ -256,10 +255,7 @@ class HttpListener:
         transport = request.transport
         if transport is None:
             return ws
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
+        tune(transport.get_extra_info("socket"))
         wire = SocketWire(transport, merge=plan.merge)
         endpoint = plan.open(wire)
         protocol = request.protocol

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from penstock.transports.outbox import Endpoint, Wire
+from penstock.transports.outbox import Endpoint, Wire, tune
 
 FIRST_BYTES = b"{ \t\r\n"
 """What a control connection may begin with. Anything else, a browser's request above all, is closed unanswered."""
@@ -37,9 +37,7 @@ class LineProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername") or "local"
         self.wire = Wire(cast(asyncio.Transport, transport))
         self._endpoint = self._accept(self.wire, peer[0] if isinstance(peer, tuple) else "local")

@@ -7,12 +7,24 @@ is kept here. A small write costs more than all queue work on a message, so this
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Protocol
 
 TEXT = 0x81
 CLOSE = 0x88
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to answer a close."""
+
+
+def tune(sock: socket.socket | None) -> None:
+    """Send at once what is small, and notice within about two minutes when a silent peer is gone."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):  # not every system lets us choose
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class Endpoint(Protocol):
