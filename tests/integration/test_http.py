@@ -324,6 +324,7 @@ def test_stats_and_metrics_have_the_figures_of_the_document(http, stream):
     assert stats["lastTs"].endswith("Z") and stats["latP95"] < 60_000
     body = http.get("/v1/metrics").json
     assert list(body) == ["streams"]
+    assert all({"q.in", "q.lat.p50", "q.lat.p95", "q.oldestMs"} <= set(one["q"]) for one in body["streams"])
     (row,) = [row for row in body["streams"] if row["id"] == stream]
     assert set(row) == {"id", "stats", "q"} and set(row["stats"]) >= SEED_STATS
     assert (row["q"]["q.in"], row["q"]["q.out"], row["q"]["q.depth"], row["q"]["q.if"]) == (2, 1, 1, 1)

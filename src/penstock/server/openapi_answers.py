@@ -110,7 +110,7 @@ ANSWERS: dict[str, Schema] = {
                     {
                         "id": _TEXT,
                         "stats": _named("Stats"),
-                        "q": {"type": "object", "additionalProperties": _COUNT},
+                        "q": {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
                     }
                 )
             )

@@ -393,15 +393,22 @@ def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) ->
 
 def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every stream the caller may read."""
-    return Result(
-        {
-            "streams": [
-                {"id": name, "stats": _stats(machine, now, channel), "q": machine.metrics(now, channel)}
-                for name, channel in machine.channels.items()
-                if principal.allows("read", name)
-            ]
-        }
-    )
+    streams = [
+        _metrics(machine, now, channel)
+        for name, channel in machine.channels.items()
+        if principal.allows("read", name)
+    ]
+    return Result({"streams": streams})
+
+
+_LATENCIES = {"q.lat.p50": "latP50", "q.lat.p95": "latP95", "q.oldestMs": "oldestMs"}
+"""Figures that have a name among the metrics too."""
+
+
+def _metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+    stats = _stats(machine, now, channel)
+    figures = {name: stats[key] for name, key in _LATENCIES.items()}
+    return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
 
 
 PEEK_STATES = ("ready", "inflight", "delayed", "dead")
