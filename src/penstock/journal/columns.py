@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from penstock.core.records import Fact, Note, Record, Settle
@@ -46,7 +47,7 @@ SCHEMA = pa.schema(
 
 def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
     """A record batch of facts, dense from `first_offset`."""
-    if any(isinstance(fact, Note) for fact in facts):  # a few a minute
+    if Note in set(map(type, facts)):  # a few a minute
         rows = [row_of(fact) for fact in facts]
         return encode_rows(
             [
@@ -59,26 +60,26 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
     text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
-        pa.array(range(first_offset, first_offset + count), whole),
+        _counting(first_offset, count),
         pa.repeat(pa.scalar(recorded_us, _TIME), count),
-        _column(["courier"] * count, text),
-        _column([settle.event if settle else "enqueue" for settle in settles], text),
-        _column([record.channel.name for record in records], text),
+        _common(["courier"] * count, text),
+        _common([settle.event if settle else "enqueue" for settle in settles], text),
+        _common([record.channel.name for record in records], text),
         pa.array([record.seq for record in records], whole),
         pa.array([record.id for record in records], text),
-        _column([record.kind for record in records], text),
-        _column([record.sender for record in records], text),
-        _column([settle.peer if settle else None for settle in settles], text),
-        _column([record.corr for record in records], text),
-        _column([settle.attempt if settle else None for settle in settles], short),
-        _column([len(record.body) for record in records], short),
-        _column([None] * count, short),
-        _column([settle.reason if settle else None for settle in settles], text),
-        _column([settle.record.offset if settle else None for settle in settles], whole),
-        _column([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
-        _column([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
-        _column([fact.meta for fact in facts], text),
-        _column(
+        _common([record.kind for record in records], text),
+        _common([record.sender for record in records], text),
+        _common([settle.peer if settle else None for settle in settles], text),
+        _common([record.corr for record in records], text),
+        _common([settle.attempt if settle else None for settle in settles], short),
+        pa.array([len(record.body) for record in records], short),
+        pa.nulls(count, short),
+        _common([settle.reason if settle else None for settle in settles], text),
+        pa.array([settle.record.offset if settle else None for settle in settles], whole),
+        pa.array([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
+        pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
+        _common([fact.meta for fact in facts], text),
+        pa.array(
             [None if settle else record.body for record, settle in zip(records, settles, strict=True)],
             pa.binary(),
         ),
@@ -86,27 +87,36 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-_CONSTANTS_MAX = 64
-_CONSTANT_ROWS = 4096
-_constants: dict[tuple[object, str], pa.Array] = {}
+_COMMON_MIN = 32
+_COMMON_MAX = 4096
+"""Between these many rows, a column that repeats one value is cut from a longer one that is kept."""
+_COMMON_VALUES_MAX = 64
+_common_columns: dict[object, pa.Array] = {}
+_COUNTING_MIN = 256
+_COUNTING = pa.array(range(_COMMON_MAX), pa.int64())
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """A column; where all its values are one, as they often are, a slice of one made before."""
-    first = values[0]
+def _common(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of few different values, which often are one: a stream, a type, an event."""
     count = len(values)
-    is_varied = values[-1] != first or isinstance(first, bytes) or values.count(first) != count
-    if is_varied or count > _CONSTANT_ROWS:
+    first = values[0]
+    if not _COMMON_MIN <= count <= _COMMON_MAX or values[-1] != first or values.count(first) != count:
         return pa.array(values, kind)
     if first is None:
         return pa.nulls(count, kind)
-    made = _constants.get((first, str(kind)))
-    if made is None:
-        made = pa.array([first] * _CONSTANT_ROWS, kind)
-        if len(_constants) >= _CONSTANTS_MAX:
-            _constants.clear()
-        _constants[first, str(kind)] = made
+    made = _common_columns.get(first)
+    if made is None or made.type != kind:
+        if len(_common_columns) >= _COMMON_VALUES_MAX:
+            _common_columns.clear()
+        made = _common_columns[first] = pa.array([first] * _COMMON_MAX, kind)
     return made.slice(0, count)
+
+
+def _counting(first: int, count: int) -> pa.Array:
+    """The numbers from `first` on."""
+    if not _COUNTING_MIN <= count <= _COMMON_MAX:
+        return pa.array(range(first, first + count), pa.int64())
+    return pc.add(_COUNTING.slice(0, count), first)
 
 
 def encode_rows(rows: Sequence[Row]) -> pa.RecordBatch:
