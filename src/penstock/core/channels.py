@@ -17,7 +17,7 @@ import msgspec
 from penstock.core.counters import Counters, Latencies, Rate
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
-from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
+from penstock.core.records import DELAYED, GONE, HELD, READY, Record
 
 
 class Seen(msgspec.Struct, gc=False, eq=False):
@@ -162,10 +162,6 @@ class Channel:
     def make_held(self, record: Record) -> None:
         record.state = HELD
         self.held += 1
-
-    def make_leased(self, record: Record) -> None:
-        record.state = LEASED
-        self.leased += 1
 
     def forget(self, record: Record) -> None:
         """A record that never was: its commit was refused."""

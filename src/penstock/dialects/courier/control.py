@@ -19,10 +19,10 @@ from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix
 from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRequest
+from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
-SECOND_US = 1_000_000
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -48,8 +48,7 @@ class ControlSession:
         self._newest: Consumer | None = None
         self._sub_count = 0
         self._strikes = 0
-        self._second = 0
-        self._frames = 0
+        self._pace = Pace(desk.machine.limits.control_rate)
         self._runs = Runs(desk, self.answers)
 
     # Bytes in
@@ -97,15 +96,10 @@ class ControlSession:
             self.closing = (close, refusal.code)
 
     def _line(self, now: Now, line: bytes) -> None:
-        second = now.us // SECOND_US
-        if second != self._second:
-            self._second = second
-            self._frames = 0
-        self._frames += 1
-        if self._frames > self._machine.limits.control_rate:
+        flood = self._pace.flood(now)
+        if flood is not None:
             self._runs.close(now)
-            flood = f"more than {self._machine.limits.control_rate} frames a second"
-            self._fail(None, Refusal("RateLimited", flood), close=1008)
+            self._fail(None, flood, close=1008)
             return
         try:
             frame = frames.decode_frame(line)

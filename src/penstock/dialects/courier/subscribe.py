@@ -19,8 +19,8 @@ from penstock.dialects.courier.answers import Answers, Desk
 from penstock.dialects.courier.deliveries import socket_frames
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import SettleRequest
+from penstock.dialects.courier.pace import Pace
 
-SECOND_US = 1_000_000
 _encode = msgspec.json.encode
 
 
@@ -97,8 +97,7 @@ class SubscribeSession:
         self._query = query
         self._consumer: Consumer
         self._strikes = 0
-        self._second = 0
-        self._frames = 0
+        self._pace = Pace(desk.machine.limits.control_rate)
 
     def open(self, now: Now) -> None:
         """Subscribe, once the socket is open."""
@@ -126,12 +125,9 @@ class SubscribeSession:
         if self.closing is not None:
             return
         limits = self._machine.limits
-        second = now.us // SECOND_US
-        if second != self._second:
-            self._second, self._frames = second, 0
-        self._frames += 1
-        if self._frames > limits.control_rate:
-            self._fail(Refusal("RateLimited", f"more than {limits.control_rate} messages a second"), 1008)
+        flood = self._pace.flood(now)
+        if flood is not None:
+            self._fail(flood, 1008)
             return
         if len(data) > limits.frame_max:
             self._fail(Refusal("TooLarge", f"a message has at most {limits.frame_max} bytes"), 1009)
