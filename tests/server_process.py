@@ -45,6 +45,10 @@ class ServerProcess:
         for flag in ("--http", "--control"):
             if flag not in words:
                 command += [flag, "127.0.0.1:0"]
+        if "--pipeline" in words:  # Spark takes seconds and a gigabyte: only for those who ask
+            command.remove("--pipeline")
+        else:
+            command.append("--no-pipeline")
         if config is not None:
             file = folder / "config.yaml"
             file.write_text(config)

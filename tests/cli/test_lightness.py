@@ -13,6 +13,8 @@ from penstock.cli import build, main
 from tests.server_process import environment
 
 LOG = [["log", name] for name in ("ls", "cat", "check", "seal", "readers")]
+PIPELINE = [["pipeline", name] for name in ("run", "status", "wait", "reset", "rebuild", "backfill")]
+LAKE = [["lake", name] for name in ("ls", "history", "compact", "vacuum")]
 HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal", "uvloop", "yaml")
 
 
@@ -36,11 +38,17 @@ def test_client_commands_never_load_the_server(words):
 
 
 def test_every_command_has_json_help_and_an_example(capsys):
-    families = {"bench", "config", "log"}  # these hold commands and are none themselves
+    families = {"bench", "config", "lake", "log", "pipeline"}  # these hold commands and are none themselves
     names = [
         name for name in build().resolved_commands() if not name.startswith("-") and name not in families
     ]
-    for words in [[name] for name in names] + [["config", name] for name in ("check", "show", "doc")] + LOG:
+    for words in (
+        [[name] for name in names]
+        + [["config", name] for name in ("check", "show", "doc")]
+        + LOG
+        + LAKE
+        + PIPELINE
+    ):
         assert main([*words, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "--json" in shown and "For example:" in shown and "penstock " in shown.split("For example:")[1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.policy import Policy
-from penstock.core.records import Fact
+from penstock.core.records import Fact, Note
 from penstock.core.rows import Row, row_of
 from tests.core.driving import Bench, record_of
 
@@ -199,3 +201,71 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
     asleep = after.machine.dormant["empty"]
     assert ("y" in asleep.settled, asleep.counters.ack, asleep.seq) == (True, 1, 1)
     assert after.put("empty", "z") == [2]
+
+
+def beat(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
+    """Close a minute; what the gauges say."""
+    bench.machine.beat(bench.now, minute_us)
+    notes = [note for note in bench.machine.observations if isinstance(note, Note) and note.event == "gauge"]
+    bench.commit()
+    return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
+
+
+def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
+    bench = Recorded(Policy(lease_us=1_000_000))
+    consumer = bench.subscribe("a", 2)
+    bench.put("a", "1", "2", "3")
+    bench.ack(consumer, "1")
+    (before,) = beat(bench, 0)
+    assert before["delta"] == {"in": 3, "out": 2, "ack": 1}
+    bench.ack(consumer, "2")
+    fresh = bench.restarted()
+    (stands,) = beat(fresh, 60_000_000)
+    assert (stands["delta"], stands["ready"], stands["leased"]) == ({}, 1, 0)
+    assert (stands["counters"]["in"], stands["counters"]["ack"]) == (3, 2)
+    again = fresh.subscribe("a", 1)
+    fresh.ack(again, "3")
+    (after,) = beat(fresh, 120_000_000)
+    assert after["delta"] == {"out": 1, "ack": 1}
+    assert beat(fresh, 180_000_000) == []
+
+
+def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
+    bench = Bench()
+    bench.ack(bench.pull("a", wait_ms=60_000), "none")
+    bench.put("a", "1")
+    consumer = next(iter(bench.machine.consumers.values()))
+    bench.ack(consumer, "1")
+    assert beat(bench, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
+    bench.put("a", "1")
+    bench.advance(200_000)
+    assert "a" in bench.machine.dormant
+    bench.put("a", "2")
+    assert beat(bench, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
+
+
+def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
+    bench = Bench()
+    consumer = bench.subscribe("a", 1)
+    bench.put("a", "1")
+    bench.machine.ack(bench.now, consumer, ["1"])
+    bench.machine.beat(bench.now, 0)
+    bench.refuse()
+    (gauge,) = beat(bench, 60_000_000)
+    assert (gauge["delta"], gauge["delayed"], gauge["counters"]["ack"]) == ({}, 1, 0)
+
+
+def test_the_oldest_ready_record_is_found_behind_leased_ones_and_within_a_bound() -> None:
+    bench = Bench()
+    bench.subscribe("a", 2)
+    bench.put("a", "1", "2")
+    bench.advance(1_000)
+    bench.put("a", "3")
+    bench.advance(500)
+    bench.put("a", "4")
+    assert beat(bench, 0)[0]["oldest"] == 500
+    bench.subscribe("a", 1)
+    bench.advance(250)
+    assert beat(bench, 0)[0]["oldest"] == 250
+    bench.subscribe("a", 1)
+    assert beat(bench, 0)[0]["oldest"] == 0

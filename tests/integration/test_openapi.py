@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 import requests
 import schemathesis
@@ -23,6 +24,8 @@ from tests.server_process import ServerProcess
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 STREAM = "jobs"
+MEDIA_TYPE = "application/x-ndjson"
+schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
 BOUNDED = settings(
     max_examples=60,
     derandomize=True,
@@ -97,7 +100,10 @@ REQUESTS = {
     "settle": {"id": "c", "op": "extend", "stream": STREAM},
     "redrive": {"stream": STREAM},
     "purge": {"stream": STREAM},
+    "stage_commit": {"parts": []},
+    "journal_readers": {"name": "nightly", "offset": 0},
 }
+LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}
 
 
@@ -107,12 +113,13 @@ QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inf
 def test_every_documented_route_answers_as_documented(target, described, session, route):
     operation = described[route.path][route.method]
     token = (target.data / "run" / "operator.token").read_text().strip()
-    values = {"id": "a", "stream": STREAM}
+    values = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p"}
+    body = REQUESTS.get(route.name) or LINES.get(route.name, schemathesis.core.NOT_SET)
     case = operation.Case(
         path_parameters={name: value for name, value in values.items() if f"{{{name}}}" in route.path},
         query=QUERIES.get(route.name, {}),
-        body=REQUESTS.get(route.name, schemathesis.core.NOT_SET),
-        media_type="application/json" if route.name in REQUESTS else None,
+        body=body,
+        media_type={dict: "application/json", str: MEDIA_TYPE}.get(type(body)),
         headers={"Authorization": f"Bearer {token}"},
     )
     response = case.call_and_validate(session=session, checks=CHECKS)
@@ -125,7 +132,8 @@ def test_every_served_route_is_documented_and_every_documented_one_is_served(tar
     documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert documented == {(route.method, route.path) for route in ROUTES}
     for method, path in documented:
-        status = http.ask(method, path.replace("{id}", "a").replace("{stream}", STREAM)).status
+        path = path.replace("{id}", "a").replace("{stream}", STREAM).replace("{batch}", "0")
+        status = http.ask(method, path.replace("{app}", "some-app").replace("{part}", "p")).status
         assert status not in (404, 405, 500), (method, path)
 
 

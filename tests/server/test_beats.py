@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
+from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Fact, Record
 from penstock.core.rows import row_of
+from penstock.core.scopes import OPERATOR
 from penstock.journal.port import Committed, Outcome
 from penstock.server.machine import make_machine
 from penstock.server.runtime import BEAT_US, Runtime
 from penstock.server.schedulers import HandScheduler
+
+MINUTE_US = 2 * BEAT_US
 
 
 class Kept:
@@ -28,11 +33,13 @@ class Kept:
         self.events: list[str] = []
         self.metas: list[str | None] = []
         self.count = 0
+        self.appended: Callable[[list[str]], None] = lambda events: None
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         rows = [row_of(fact) for fact in facts]
         self.events += [row.event for row in rows]
         self.metas += [row.meta for row in rows]
+        self.appended([row.event for row in rows])
         first, self.count = self.count, self.count + len(rows)
         self._soon(lambda: done(Committed(first)))
 
@@ -43,7 +50,8 @@ class Kept:
 class Bench:
     def __init__(self) -> None:
         self.now_us = 1_000_000
-        self.scheduler = HandScheduler(lambda: Now(self.now_us, self.now_us))
+        self.wall_lag_us = 0
+        self.scheduler = HandScheduler(lambda: Now(self.now_us, self.now_us - self.wall_lag_us))
         self.journal = Kept(self.scheduler.soon)
         machine = make_machine(Limits(), lambda _: Policy(), lambda n: b"\1" * n)
         self.runtime = Runtime(
@@ -63,6 +71,21 @@ class Bench:
     def pass_time(self, us: int) -> None:
         self.now_us += us
         self.scheduler.run()
+
+
+class Deaf:
+    """The session of a peer that takes what it is given and never says anything."""
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        return None
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        return None
+
+
+def gauges(bench: Bench) -> list[dict[str, Any]]:
+    rows = zip(bench.journal.events, bench.journal.metas, strict=True)
+    return [msgspec.json.decode(meta) for event, meta in rows if event == "gauge" and meta is not None]
 
 
 @pytest.fixture
@@ -90,12 +113,87 @@ def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None
     bench.enqueue("b", "1")
     for _ in range(10):
         bench.pass_time(BEAT_US)
-    gauges = [
-        msgspec.json.decode(meta)
-        for event, meta in zip(bench.journal.events, bench.journal.metas, strict=True)
-        if event == "gauge" and meta is not None
+    assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges(bench)] == [(2, 2), (1, 1)]
+
+
+def test_beats_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(bench: Bench) -> None:
+    at: list[int] = []
+    bench.journal.appended = lambda events: at.extend([bench.now_us] * events.count("tick"))
+    bench.pass_time(9_000_000)
+    bench.enqueue("a", "1")
+    for _ in range(200):
+        bench.pass_time(1_000_000)
+    assert at == [BEAT_US, MINUTE_US, MINUTE_US + BEAT_US]
+
+
+def test_a_gauge_closes_the_minute_that_just_ended_and_says_what_changed_in_it(bench: Bench) -> None:
+    bench.pass_time(4 * MINUTE_US)
+    bench.enqueue("a", "1")
+    bench.pass_time(10_000_000)
+    bench.enqueue("a", "1")
+    bench.enqueue("a", "2")
+    bench.pass_time(MINUTE_US - 11_000_000)
+    bench.enqueue("a", "3")
+    bench.pass_time(MINUTE_US)
+    first, second = gauges(bench)
+    assert (first["minute"], second["minute"]) == (4 * MINUTE_US, 5 * MINUTE_US)
+    assert (first["delta"], second["delta"]) == ({"in": 2, "dup": 1}, {"in": 1})
+    assert (first["oldest"], second["oldest"]) == (59_000, 119_000)
+    assert second["counters"]["in"] == second["ready"] == 3
+
+
+def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_beats_once(bench: Bench) -> None:
+    bench.enqueue("a", "1")
+    for second in range(120):
+        bench.wall_lag_us = 5_000 * (second > 40)
+        bench.pass_time(1_000_000)
+    assert [gauge["minute"] for gauge in gauges(bench)] == [0]
+    assert bench.journal.events.count("tick") == 3
+
+
+def test_what_changes_without_a_row_is_in_a_gauge_before_the_beats_end(bench: Bench) -> None:
+    machine = bench.runtime.machine
+    bench.enqueue("a", "1")
+    bench.pass_time(MINUTE_US + 10_000_000)
+    link = machine.connect(OPERATOR, Deaf())
+    assert isinstance(link, Link)
+    consumer = machine.pull(bench.scheduler.now(), link, "a", 1, 0, lease_us=10 * MINUTE_US)
+    assert isinstance(consumer, Consumer)
+    bench.runtime.apply(bench.scheduler.now())
+    for _ in range(8):
+        bench.pass_time(BEAT_US)
+    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [
+        (0, {"in": 1}),
+        (MINUTE_US, {"out": 1}),
     ]
-    assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges] == [(2, 2), (1, 1)]
+
+
+def test_rows_that_are_no_facts_keep_the_beat_too(bench: Bench) -> None:
+    """A lease that ends, again and again, is a row each time, though nothing is settled."""
+    machine = bench.runtime.machine
+    bench.enqueue("a", "1")
+    link = machine.connect(OPERATOR, Deaf())
+    assert isinstance(link, Link)
+    consumer = machine.pull(bench.scheduler.now(), link, "a", 1, 0, lease_us=5 * MINUTE_US)
+    assert isinstance(consumer, Consumer)
+    bench.runtime.apply(bench.scheduler.now())
+    for _ in range(24):
+        bench.pass_time(BEAT_US)
+    ended = gauges(bench)[-1]
+    assert bench.journal.events.count("timeout") == 1
+    assert (ended["minute"], ended["delta"], ended["ready"]) == (5 * MINUTE_US, {"timeout": 1}, 1)
+
+
+def test_a_drain_leaves_a_gauge_of_what_changed_since_the_last(bench: Bench) -> None:
+    bench.enqueue("a", "1")
+    bench.pass_time(MINUTE_US)
+    bench.enqueue("a", "2")
+    given_up: list[int] = []
+    bench.runtime.drain(given_up.append)
+    bench.scheduler.run()
+    last = gauges(bench)[-1]
+    assert given_up == [0]
+    assert (last["minute"], last["delta"], last["ready"]) == (MINUTE_US, {"in": 1}, 2)
 
 
 def test_a_journal_far_behind_stops_all_reading_until_it_has_caught_up() -> None:

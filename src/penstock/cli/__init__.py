@@ -35,6 +35,9 @@ _COMMANDS = {
     "replay": "Enqueue a part of the journal again.",
     "export": "Write rows of the journal to a file.",
     "import": "Enqueue the envelopes of such a file.",
+    "pipeline": "Run and look after the Spark pipeline that fills the tables.",
+    "sql": "Ask the tables something, without Spark.",
+    "lake": "Look after the tables: sizes, versions, small files, old files.",
     "doctor": "Check this machine and the server.",
     "bench": "Measure the server, beside a peer.",
 }

@@ -225,3 +225,24 @@ def offset_at(journal: Journal, first: int, end: int, at_us: int) -> int:
         else:
             end = middle
     return first
+
+
+def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
+    """Have everything that is committed sealed: by the server that runs on a directory, else by ourselves."""
+    from penstock.client.address import operator_token, read_endpoints
+
+    file = endpoints_file(data)
+    endpoints = read_endpoints(file)
+    if endpoints is not None and endpoints.http is not None:
+        import msgspec
+
+        from penstock.client.history import RemoteJournal
+
+        token = operator_token(endpoints.http, file)
+        report: dict[str, Any] = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
+        return report
+    from penstock.server.history import report_json
+    from penstock.server.offline import seal_directory
+
+    with reading():
+        return report_json(seal_directory(data, config))

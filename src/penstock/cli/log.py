@@ -18,9 +18,9 @@ from penstock.cli.journal import (
     Origin,
     Place,
     Range,
-    endpoints_file,
     open_journal,
     reading,
+    seal_now,
     select,
 )
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
@@ -191,21 +191,7 @@ def seal(
       penstock log seal
       penstock log seal --data /var/lib/penstock --config penstock.yaml
     """
-    from penstock.client.address import operator_token, read_endpoints
-
-    file = endpoints_file(place.data)
-    endpoints = read_endpoints(file)
-    if endpoints is not None and endpoints.http is not None:
-        from penstock.client.history import RemoteJournal
-
-        token = operator_token(endpoints.http, file)
-        report = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
-    else:
-        from penstock.server.history import report_json
-        from penstock.server.offline import seal_directory
-
-        with reading():
-            report = report_json(seal_directory(place.data, config))
+    report = seal_now(place.data, config)
     if place.as_json:
         print_json(report)
     else:

@@ -18,12 +18,10 @@ def up(
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
     no_pipeline: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Accepted and without effect: there is no pipeline here yet.",
-        ),
+        bool, Parameter(negative="", show_default=False, help="Do not run the Spark pipeline.")
+    ] = False,
+    demo: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Also start sample traffic.")
     ] = False,
     output: Output = PLAIN,
 ) -> int:
@@ -31,7 +29,7 @@ def up(
 
     For example:
 
-      penstock up
+      penstock up --demo
       penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
       penstock up --config penstock.yaml --log-level debug
     """
@@ -43,6 +41,8 @@ def up(
         http=http,
         control=control,
         log_level=log_level,
+        no_pipeline=no_pipeline,
+        demo=demo,
         as_json=output.as_json,
     )
     return main(options)

@@ -1,14 +1,16 @@
 """A server's journal read over HTTP, with the same two verbs as a journal directory: `bounds` and `batches`.
 
-Answers of the server are bounded, so a range is read in as many requests as it takes. Blocking, and for one thread.
+Answers of the server are bounded, so a range is read in as many requests as it takes. Blocking, and for one thread. On
+request it waits for a server that is gone or busy, longer each time, up to a bound.
 """
 
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -16,9 +18,16 @@ import msgspec
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 if TYPE_CHECKING:
+    from email.message import Message
+
     import pyarrow as pa
 
+Answer = TypeVar("Answer")
+
 TIMEOUT_S = 60.0
+BACK_OFF_S = 0.1
+"""The first wait before a request is tried again; each further one is twice as long."""
+BACK_OFF_MAX_S = 5.0
 
 
 class RemoteBounds(msgspec.Struct, rename="camel"):
@@ -44,10 +53,20 @@ class RemoteSealed(msgspec.Struct, rename="camel"):
     ended_readers: list[str] = []
 
 
+class RemoteReader(msgspec.Struct, rename="camel"):
+    """How far a named reader has come."""
+
+    name: str
+    offset: int
+
+
 class RemoteJournal:
     """The journal behind a server's HTTP door."""
 
-    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
+    ) -> None:
+        """`retry_s`: how long to try again while the server is gone, or says that it is busy."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             hint = "use `http://host:port`; the journal is not on the control door"
@@ -59,11 +78,12 @@ class RemoteJournal:
         self._netloc = parts.netloc
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s = timeout_s
+        self._retry_s = retry_s
 
     def bounds(self) -> RemoteBounds:
         """How far the journal reaches, now."""
         _, body = self._ask("GET", "/v1/journal")
-        return msgspec.json.decode(body, type=RemoteBounds)
+        return self._decoded(body, RemoteBounds)
 
     def end(self) -> int:
         return self.bounds().end
@@ -71,7 +91,12 @@ class RemoteJournal:
     def seal(self) -> RemoteSealed:
         """Have everything that is committed moved to the Delta table."""
         _, body = self._ask("POST", "/v1/journal/seal")
-        return msgspec.json.decode(body, type=RemoteSealed)
+        return self._decoded(body, RemoteSealed)
+
+    def hold(self, name: str, offset: int) -> RemoteReader:
+        """A named reader has everything before `offset`; retention waits for it."""
+        _, body = self._ask("POST", "/v1/journal/readers", {"name": name, "offset": offset})
+        return self._decoded(body, RemoteReader)
 
     def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
@@ -89,20 +114,57 @@ class RemoteJournal:
                 return
             first = following
 
-    def _ask(self, method: str, path: str) -> tuple[dict[str, str], bytes]:
-        connection = self._make(self._netloc, timeout=self._timeout_s)
+    def _decoded(self, body: bytes, kind: type[Answer]) -> Answer:
         try:
-            connection.request(method, path, headers=self._headers)
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError:
+            refusal = Refusal("UnknownRoute", f"`{self._url}` answers, but not as a journal does")
+            raise PenstockError(refusal) from None
+
+    def _ask(self, method: str, path: str, body: object = None) -> tuple[Message, bytes]:
+        began = time.monotonic()
+        wait_s = BACK_OFF_S
+        while True:
+            try:
+                return self._ask_once(method, path, body)
+            except PenstockError as error:
+                after_ms = error.refusal.retry_after_ms
+                pause_s = max(wait_s, (after_ms or 0) / 1000)
+                waited_s = time.monotonic() - began
+                if not _passes(error) or waited_s + pause_s > self._retry_s:
+                    raise _patient(error, waited_s) if self._retry_s and _passes(error) else error from None
+            time.sleep(pause_s)
+            wait_s = min(2 * wait_s, BACK_OFF_MAX_S)
+
+    def _ask_once(self, method: str, path: str, body: object) -> tuple[Message, bytes]:
+        connection = self._make(self._netloc, timeout=self._timeout_s)
+        headers, data = dict(self._headers), None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = msgspec.json.encode(body)
+        try:
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
-            body = response.read()
+            answer = response.read()
         except (OSError, HTTPException) as error:
             refusal = Refusal("Unreachable", f"`{self._url}` does not answer: {error}")
             raise PenstockError(refusal) from None
         finally:
             connection.close()
         if response.status != 200:
-            raise PenstockError(_refusal(response, body))
-        return dict(response.headers.items()), body
+            raise PenstockError(_refusal(response, answer))
+        return response.headers, answer
+
+
+def _passes(error: PenstockError) -> bool:
+    """Whether the trouble may be over in a moment."""
+    return error.retryable and error.code != "Internal"
+
+
+def _patient(error: PenstockError, waited_s: float) -> PenstockError:
+    """The same trouble, saying that it was no passing one."""
+    message = f"{error.refusal.message} (tried again for {waited_s:.0f} s)"
+    return PenstockError(msgspec.structs.replace(error.refusal, message=message))
 
 
 class _Error(msgspec.Struct):
@@ -116,10 +178,23 @@ class _Failure(msgspec.Struct):
     error: _Error
 
 
+_CODES = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "UnknownRoute",
+    429: "RateLimited",
+    503: "Draining",
+    504: "Timeout",
+}
+"""What an answer means that somebody between us and the server gave."""
+
+
 def _refusal(response: HTTPResponse, body: bytes) -> Refusal:
     try:
         error = msgspec.json.decode(body, type=_Failure).error
     except msgspec.DecodeError:
-        error = _Error("Internal", f"the server answered {response.status} {response.reason}")
-    code = error.code if error.code in TABLE else "Internal"
-    return Refusal(code, error.message, ref=error.ref, hint=error.hint)
+        error = _Error("", f"the server answered {response.status} {response.reason}")
+    code = error.code if error.code in TABLE else _CODES.get(response.status, "Internal")
+    after = response.headers.get("Retry-After", "")
+    after_ms = int(after) * 1000 if after.isdecimal() else None
+    return Refusal(code, error.message, ref=error.ref, retry_after_ms=after_ms, hint=error.hint)

@@ -23,7 +23,7 @@ from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
-from penstock.core.records import Fact, Note, Record, Settle
+from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.timers import Timers
 
 
@@ -45,6 +45,8 @@ class Dormant(msgspec.Struct):
     settled: dict[str, Seen]
     order: deque[str]
     last_wall_us: int
+    gauged: Counters
+    """Its counters when its last gauge was written."""
     ticket: int = 0
 
 
@@ -116,6 +118,8 @@ class Book:
         """Bodies held in all channels."""
         self.ids = 0
         """Settled ids remembered in all channels."""
+        self.applied: dict[str, Applied] = {}
+        """The newest batch of each application that stages batches, be it durable or about to be."""
         self.waiting_pulls = 0
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0
@@ -170,6 +174,7 @@ class Book:
             dormant.ticket = 0
             channel.seq = dormant.seq
             channel.counters = dormant.counters
+            channel.gauged = dormant.gauged
             channel.settled = dormant.settled
             channel.order = dormant.order
             channel.last_wall_us = dormant.last_wall_us
@@ -198,7 +203,14 @@ class Book:
         del self.channels[channel.name]
         if channel.seq <= self.seq_floor and channel.counters.changes == 0:
             return  # nothing ever came here: names that somebody only tried must not push out real ones
-        dormant = Dormant(channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us)
+        dormant = Dormant(
+            channel.seq,
+            channel.counters,
+            channel.settled,
+            channel.order,
+            channel.last_wall_us,
+            channel.gauged,
+        )
         self.dormant[channel.name] = dormant
         if dormant.order:
             self.timers.arm(now.us + channel.policy.dedup_us, dormant)
@@ -233,6 +245,13 @@ class Book:
             self.totals.dedup_evicted += gone
         if not channel.live:
             self.rest(channel, now)
+
+    def forget_applied(self, applied: Applied) -> None:
+        """The commit of a staged batch was refused: it never came in."""
+        if applied.before is None:
+            del self.applied[applied.app]
+        else:
+            self.applied[applied.app] = Applied(applied.app, applied.before)
 
     def observe(self, event: str, record: Record, peer: str | None) -> None:
         """Note what gates nothing; beyond the bound it is counted instead."""

@@ -87,6 +87,7 @@ class Channel:
         "settled",
         "ticket",
         "touched_us",
+        "wants_gauge",
     )
 
     def __init__(self, name: str, policy: Policy) -> None:
@@ -113,8 +114,10 @@ class Channel:
         self.last_wall_us = 0
         self.touched_us = 0
         self.ticket = 0
-        self.gauged = 0
-        """Its count of changes when its last gauge was written."""
+        self.gauged = Counters()
+        """Its counters when its last gauge was written: the next one says what changed since."""
+        self.wants_gauge = False
+        """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 
     @property
     def balance(self) -> int:

@@ -15,7 +15,7 @@ from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.records import GONE, HELD, PENDING, READY, Fact, Record, Settle, is_fresh
+from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Settle, is_fresh
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
@@ -75,7 +75,7 @@ def enqueue(
             is_split = True
         if not same:
             channel.counters.reject += counted
-            _leave(book, now, channel, is_new)
+            leave(book, now, channel, is_new)
             return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
         if duplicates is None:
             duplicates = []
@@ -84,14 +84,14 @@ def enqueue(
         gate = max(gate, batch)
     if is_split or (fresh and gate not in (0, book.gate)):
         # One answer cannot wait for two commits that may end differently.
-        _leave(book, now, channel, is_new)
+        leave(book, now, channel, is_new)
         busy = "an earlier request with some of these ids is being written"
         return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
         refusal = _make_room(book, now, channel, len(fresh), size)
         if refusal is not None:
             channel.counters.reject += len(fresh) * counted
-            _leave(book, now, channel, is_new)
+            leave(book, now, channel, is_new)
             return refusal
         gate = book.gate
         admit(book, now, channel, fresh, size)
@@ -101,7 +101,7 @@ def enqueue(
     return Admitted(gate, seqs, duplicates)
 
 
-def _leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
+def leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
     """A refused request makes no stream, and keeps none awake."""
     if is_new:
         del book.channels[channel.name]
@@ -129,6 +129,20 @@ def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) ->
     """Check every bound before anything changes; with `drop-oldest`, make the room."""
     limits = book.limits
     policy = channel.policy
+    if book.pending_bytes + size > limits.pending_max or book.bytes + size > limits.memory_max:
+        return overload(book, size)
+    if len(channel.live) + count <= policy.max_depth and channel.bytes + size <= policy.max_bytes:
+        return None
+    victims = overflowing(channel, count, size)
+    if isinstance(victims, Refusal):
+        return victims
+    drop(book, now, channel, victims)
+    return None
+
+
+def overload(book: Book, size: int) -> Refusal | None:
+    """Why the server as a whole cannot take so many bytes more."""
+    limits = book.limits
     if book.pending_bytes + size > limits.pending_max:
         return Refusal("JournalUnavailable", "the journal is behind", retry_after_ms=RETRY_FULL_MS)
     if book.bytes + size > limits.memory_max:
@@ -137,10 +151,14 @@ def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) ->
             f"all streams together hold {book.bytes} bytes and `limits.memory_max` allows no more",
             retry_after_ms=RETRY_FULL_MS,
         )
+    return None
+
+
+def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refusal:
+    """The records that have to go before so much fits into a channel; it must not be filled beyond its bounds."""
+    policy = channel.policy
     depth_over = len(channel.live) + count - policy.max_depth
     bytes_over = channel.bytes + size - policy.max_bytes
-    if depth_over <= 0 and bytes_over <= 0:
-        return None
     victims: list[Record] = []
     if policy.overflow == "drop-oldest" and count <= policy.max_depth and size <= policy.max_bytes:
         for record in channel.ready:
@@ -158,6 +176,11 @@ def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) ->
             ref=channel.name,
             retry_after_ms=RETRY_FULL_MS,
         )
+    return victims
+
+
+def drop(book: Book, now: Now, channel: Channel, victims: list[Record]) -> None:
+    """Drop the first ready records of a channel, which these are."""
     for record in victims:
         channel.ready.popleft()
         channel.counters.drop += 1
@@ -165,7 +188,6 @@ def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) ->
         book.facts.append(
             Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
         )
-    return None
 
 
 def committed(book: Book, now: Now, first_offset: int, refused: str | None = None) -> None:
@@ -231,6 +253,8 @@ def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
         elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
             _restore(book, now, fact)
             restored[fact.record.channel] = None
+        elif isinstance(fact, Applied):
+            book.forget_applied(fact)
         elif isinstance(fact, Settle) and fact.fate:
             _spare(book, now, fact.record)
     for channel in restored:  # somebody may have come to wait for them meanwhile

@@ -72,6 +72,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A control connection that needs a token must present it within this."""
     observations_max: int = 10_000
     """Observations waiting for the journal: further ones are dropped and counted."""
+    stage_bytes_max: int = 64 * MIB
+    """Bytes of parts that applications have staged and not committed, all together."""
+    stage_envelopes_max: int = 50_000
+    """Envelopes of one staged batch: its commit holds everybody else up for a moment."""
+    stage_apps_max: int = 10_000
+    """Applications whose newest batch is remembered, for good: about 300 bytes each."""
+    stage_ms: int = 30 * 60_000
+    """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core import delivery, inspection, intake, moving, recovery, settling
+from penstock.core import delivery, inspection, intake, moving, recovery, settling, staging
 from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
@@ -25,6 +25,9 @@ class QueueMachine(Book):
     enqueue = intake.enqueue
     committed = intake.committed
     refused = intake.refused
+
+    take = staging.take
+    last_batch = staging.last_batch
 
     subscribe = delivery.subscribe
     pull = delivery.pull
@@ -55,6 +58,7 @@ class QueueMachine(Book):
     resume = recovery.resume
     restore = recovery.restore
     beat = recovery.beat
+    is_gauged = recovery.is_gauged
     note = recovery.note
     recovered = recovery.recovered
 

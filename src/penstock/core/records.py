@@ -137,11 +137,32 @@ class Note(msgspec.Struct, frozen=True):
     meta: str | None = None
 
 
-Fact = Record | Settle | Note
+class Applied(msgspec.Struct, frozen=True):
+    """A batch of an application came in: durable together with the batch's records, or not at all."""
+
+    app: str
+    batch: int
+    envelopes: int = 0
+    gate: int = 0
+    """The commit that makes it so."""
+    before: int | None = None
+    """The application's newest batch until then."""
+
+    event = "tick"
+
+    @property
+    def meta(self) -> str:
+        """What its row says beside the columns."""
+        return msgspec.json.encode(
+            {"app": self.app, "batch": self.batch, "envelopes": self.envelopes}
+        ).decode()
+
+
+Fact = Record | Settle | Note | Applied
 
 
 def is_fresh(fact: Fact) -> bool:
     """Whether a journal short of space may refuse it: only what adds records, never what settles them."""
     if isinstance(fact, Record):
         return not fact.reserved
-    return fact.event == "drop"
+    return fact.event == "drop" or isinstance(fact, Applied)

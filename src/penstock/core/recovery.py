@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
+from penstock.core import staging
 from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.instant import Now
-from penstock.core.records import DELAYED, PENDING, READY, Note, Record, shared
+from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, shared
 from penstock.core.rows import Row
 
 _OUTCOMES = {
@@ -49,6 +52,19 @@ class _Gauge(msgspec.Struct):
     floor: int = 0
 
 
+class _Beat(_Gauge):
+    """What a gauge in the history says more than one in a snapshot: enough to need no other gauge beside it."""
+
+    minute: int = 0
+    """Start of the minute that it closes."""
+    oldest: float = 0
+    """Milliseconds that the oldest ready record has waited."""
+    delta: dict[str, int] = {}
+    """Counters that grew since the channel's gauge before, and by how much."""
+
+
+OLDEST_LOOK_MAX = 10_000
+"""Records that are looked at to find the oldest ready one; behind more that are leased or delayed, its age is a bound."""
 _NOTHING = _Meta()
 _OBSERVED = ("out", "re", "nack", "release", "timeout", "dup", "reject")
 """Counters that no fact adds up to: the latest gauge is the best that is known."""
@@ -60,23 +76,65 @@ def _meta(row: Row) -> _Meta:
 
 def _gauge(book: Book, channel: Channel | Dormant) -> str:
     gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=book.seq_floor)
+    return _measured(gauge, channel)
+
+
+def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
     if isinstance(channel, Channel):
         gauge.ready, gauge.leased = len(channel.ready), channel.leased
         gauge.delayed = channel.delayed + channel.held
     return msgspec.json.encode(gauge).decode()
 
 
-def beat(book: Book, *, wants_gauges: bool) -> None:
-    """Write a `tick`, so that windows over history close, and a `gauge` of each channel that changed since its last."""
+def beat(book: Book, now: Now, minute_us: int | None = None) -> None:
+    """Write a `tick`, so that windows over history close; with a minute, close it with a `gauge` of each changed channel."""
     notes = [Note("tick", "server")]
-    if wants_gauges:
+    if minute_us is not None:
         for name, channel in book.channels.items():
-            changes = channel.counters.changes
-            if changes != channel.gauged:
-                channel.gauged = changes
-                notes.append(Note("gauge", "courier", name, channel.seq, _gauge(book, channel)))
+            if not _is_ungauged(channel):
+                continue
+            grown = _growth(channel)
+            gauge = _Beat(
+                channel.counters,
+                last=channel.last_wall_us,
+                floor=book.seq_floor,
+                minute=minute_us,
+                oldest=_oldest_ms(now, channel),
+                delta=grown,
+            )
+            channel.gauged = replace(channel.counters)
+            channel.wants_gauge = False
+            notes.append(Note("gauge", "courier", name, channel.seq, _measured(gauge, channel)))
     book.observed += len(notes)
     book.observations += notes
+
+
+def is_gauged(book: Book) -> bool:
+    """Whether the history says of every channel in memory where it stands."""
+    return not any(_is_ungauged(channel) for channel in book.channels.values())
+
+
+def _is_ungauged(channel: Channel) -> bool:
+    return channel.wants_gauge or channel.counters != channel.gauged
+
+
+def _growth(channel: Channel) -> dict[str, int]:
+    """What changed since the last gauge. A settle that the journal refused is no change, nor is it less than none."""
+    before = msgspec.to_builtins(channel.gauged)
+    counts = msgspec.to_builtins(channel.counters)
+    return {name: count - before[name] for name, count in counts.items() if count > before[name]}
+
+
+def _oldest_ms(now: Now, channel: Channel) -> float:
+    """How long the oldest ready record has waited; 0 when none is ready. Live records stand in order of their arrival."""
+    if not channel.ready:
+        return 0
+    arrived_us = now.us
+    for record in islice(channel.live.values(), OLDEST_LOOK_MAX):
+        arrived_us = record.arrived_us
+        if record.state == READY:
+            break
+    return round(max(now.us - arrived_us, 0) / 1000, 3)
 
 
 def note(book: Book, event: str, meta: str) -> None:
@@ -86,7 +144,12 @@ def note(book: Book, event: str, meta: str) -> None:
 
 
 def snapshot(book: Book, now: Now) -> Iterator[Row]:
-    """The whole state as rows: of each channel its gauge, its window of ids, its live records."""
+    """The whole state as rows: of each application its newest batch, of each channel its gauge, ids and live records."""
+    for app, applied in book.applied.items():
+        batch = staging.last_batch(book, app)
+        if batch is not None:
+            applied = Applied(app, batch, applied.envelopes)
+            yield Row(door="server", event=applied.event, meta=applied.meta)
     for name, dormant in book.dormant.items():
         yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(book, dormant))
         yield from _window(name, dormant.settled, now)
@@ -129,11 +192,13 @@ def _live_row(name: str, record: Record) -> Row:
 def resume(book: Book, now: Now, row: Row) -> None:
     """Take back one row of a snapshot."""
     if row.door != "courier":
+        _restore_applied(book, row)
         return
     if row.event == "gauge":
         # Asleep until something of it turns out to be live: most streams of a long history are empty.
         gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
-        book.dormant[row.channel] = Dormant(row.seq, gauge.counters, {}, deque(), gauge.last)
+        counters = gauge.counters
+        book.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
         book.seq_floor = max(book.seq_floor, gauge.floor)
         return
     assert row.id is not None
@@ -156,6 +221,7 @@ def resume(book: Book, now: Now, row: Row) -> None:
 def restore(book: Book, now: Now, row: Row) -> None:
     """Apply one row of the past."""
     if row.door != "courier":
+        _restore_applied(book, row)
         return
     if row.event == "enqueue":
         _restore_enqueue(book, now, row)
@@ -185,6 +251,13 @@ def restore(book: Book, now: Now, row: Row) -> None:
     setattr(channel.counters, counter, getattr(channel.counters, counter) + 1)
     then = Now(now.us - max(now.wall_us - row.recorded_at, 0), now.wall_us)
     book.settle(record, outcome, then, durable=True)
+
+
+def _restore_applied(book: Book, row: Row) -> None:
+    """A tick that says which batch of an application came in; others say nothing."""
+    if row.door == "server" and row.event == "tick" and row.meta:
+        applied = msgspec.json.decode(row.meta, type=Applied)
+        book.applied[applied.app] = applied
 
 
 def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
@@ -233,6 +306,9 @@ def recovered(book: Book, now: Now) -> None:
             else:
                 channel.make_ready(record)
                 assert record.state == READY
+        # What was counted before this run is not counted again; where the records stand now is worth a gauge.
+        channel.gauged = replace(channel.counters)
+        channel.wants_gauge = bool(channel.live)
         book.rest(channel, now)
     for name, dormant in book.dormant.items():
         if dormant.order:

@@ -7,7 +7,8 @@ same range again is noticed and changes nothing. Anything that reads Delta or Pa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,11 +18,13 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.journal import neighbours
 from penstock.journal.columns import SCHEMA
+from penstock.journal.deltalog import DeltaLog
 
 TABLE = "events"
 ROW_GROUP_ROWS = 256 * 1024
-BATCH_ROWS = 64 * 1024
+BATCH_ROWS = 128 * 1024
 BATCH_BYTES = 32 * 1024 * 1024
 """Rows handed out at a time, and about how many bytes of them."""
 _TIME = pa.timestamp("us", tz="UTC")
@@ -102,11 +105,12 @@ class Bronze:
                 description="Every event that Penstock journaled, in order.",
                 configuration={
                     "delta.logRetentionDuration": "interval 1 days",
+                    "delta.deletedFileRetentionDuration": "interval 60 minutes",
                     # Without this, readers take the columns that have no statistics for empty and skip every file.
                     "delta.dataSkippingStatsColumns": "offset,recorded_at",
                 },
             )
-        added: list[AddAction | RemoveAction] = [self._write(part, date) for date, part in _by_date(rows)]
+        added: list[AddAction | RemoveAction] = [self._write([part], date) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
         table.create_write_transaction(
             added,
@@ -120,35 +124,47 @@ class Bronze:
         )
         return True
 
-    def _write(self, rows: pa.Table, date: str) -> AddAction:
-        """One data file, durable under its name before the table speaks of it."""
-        first, last = rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py()
-        name = f"date={date}/part-{first:020d}-{last:020d}.parquet"
+    def _write(self, parts: Iterable[pa.Table], date: str, *, last: int | None = None) -> AddAction:
+        """One data file, durable under its name before the table speaks of it; a row group or more for each part.
+
+        With `last`, its last offset, the rows are those of other files and no change of the table.
+        """
+        remaining = iter(parts)
+        rows = begin = next(remaining)
+        first = begin.column("offset")[0].as_py()
+        end = begin.column("offset")[-1].as_py() if last is None else last
+        name = f"date={date}/part-{first:020d}-{end:020d}.parquet"
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.tmp")
-        statistics = [field.name for field in FILE_SCHEMA if field.name not in _NO_STATISTICS]
-        pq.write_table(
-            rows,
+        count = 0
+        with pq.ParquetWriter(
             draft,
+            FILE_SCHEMA,
             compression="zstd",
-            row_group_size=ROW_GROUP_ROWS,
-            write_statistics=statistics,
+            write_statistics=[field.name for field in FILE_SCHEMA if field.name not in _NO_STATISTICS],
             use_dictionary=["journal", "door", "event", "channel", "kind", "sender", "peer", "reason"],
-        )
+        ) as writer:
+            while True:
+                writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+                count += rows.num_rows
+                following = next(remaining, None)
+                if following is None:
+                    break
+                rows = following
         _sync_file(draft)
         os.replace(draft, path)
         _sync_directory(path.parent)
-        size = path.stat().st_size
+        status = path.stat()
         stats = {
-            "numRecords": rows.num_rows,
-            "minValues": {"offset": first, "recorded_at": _iso(rows, 0)},
-            "maxValues": {"offset": last, "recorded_at": _iso(rows, -1)},
+            "numRecords": count,
+            "minValues": {"offset": first, "recorded_at": _iso(begin, 0)},
+            "maxValues": {"offset": end, "recorded_at": _iso(rows, -1)},
             "nullCount": {"offset": 0, "recorded_at": 0},
         }
         text = msgspec.json.encode(stats).decode()
-        modified_ms = path.stat().st_mtime_ns // 1_000_000
-        return AddAction(name, size, {"date": date}, modified_ms, True, text)
+        modified_ms = status.st_mtime_ns // 1_000_000
+        return AddAction(name, status.st_size, {"date": date}, modified_ms, last is None, text)
 
     def files(self, table: DeltaTable | None = None) -> list[DataFile]:
         """The data files in order of their offsets."""
@@ -169,27 +185,6 @@ class Bronze:
         ]
         return sorted(found, key=lambda file: file.first)
 
-    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows `first` to `end - 1` as record batches, in order."""
-        wanted = list(columns) if columns is not None else None
-        expected = first
-        for file in self.files():
-            if file.last < first or file.first >= end:
-                continue
-            if file.first > expected:  # retention was quicker than the caller's look at what there is
-                raise FileNotFoundError(f"rows {expected} to {file.first - 1} are not in the table")
-            expected = file.last + 1
-            needs_cut = file.first < first or file.last >= end
-            names = wanted if wanted is None or not needs_cut else list(dict.fromkeys(["offset", *wanted]))
-            with pq.ParquetFile(self.path / file.path, memory_map=True) as data:
-                for batch in data.iter_batches(_rows_at_once(data), columns=names):
-                    if needs_cut:
-                        offset = batch.column("offset")
-                        inside = pc.and_(pc.greater_equal(offset, first), pc.less(offset, end))
-                        batch = batch.filter(inside)
-                    if batch.num_rows:
-                        yield batch if wanted is None else batch.select(wanted)
-
     def remove(self, files: Sequence[DataFile], now_ms: int) -> None:
         """Take whole data files out of the table, then off the disk."""
         table = self.table()
@@ -203,18 +198,37 @@ class Bronze:
             (self.path / file.path).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Keep the table's own log short."""
+        """Merge small files, keep the table's own log short, and remove what was merged an hour ago."""
         table = self.table()
-        if table is not None:
-            table.create_checkpoint()
-            table.cleanup_metadata()
+        if table is None:
+            return
+        for run in neighbours.runs(self.files(table)):
+            self._merge(run)
+        log = DeltaLog(self.path)
+        if log.needs_checkpoint():
+            DeltaTable(str(self.path)).create_checkpoint()
+        if log.shorten():
+            log.sweep(time.time())
 
-
-def _rows_at_once(data: pq.ParquetFile) -> int:
-    """Fewer of large rows: a reader should not need more memory because bodies are long."""
-    about = data.metadata
-    size = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
-    return int(max(1, min(BATCH_ROWS, BATCH_BYTES * about.num_rows // max(size, 1))))
+    def _merge(self, run: Sequence[DataFile]) -> None:
+        """Put one file in the place of several, by one commit."""
+        table = self.table()
+        if table is None:
+            return
+        date = run[0].path[5:15]
+        parts = neighbours.groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
+        added = self._write(parts, date, last=run[-1].last)
+        neighbours.touch(self.path, run)
+        now_ms = added.modification_time
+        actions: list[AddAction | RemoveAction] = [added]
+        actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
+        table.create_write_transaction(
+            actions,
+            "append",
+            TABLE_SCHEMA,
+            partition_by=["date"],
+            commit_properties=CommitProperties(custom_metadata={"penstock.operation": "compact"}),
+        )
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

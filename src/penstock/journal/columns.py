@@ -8,13 +8,14 @@ runs off the loop.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from penstock.core.records import Fact, Note, Record, Settle
+from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.rows import Row, row_of
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -47,14 +48,9 @@ SCHEMA = pa.schema(
 
 def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
     """A record batch of facts, dense from `first_offset`."""
-    if Note in set(map(type, facts)):  # a few a minute
-        rows = [row_of(fact) for fact in facts]
-        return encode_rows(
-            [
-                replace(row, offset=first_offset + index, recorded_at=recorded_us)
-                for index, row in enumerate(rows)
-            ]
-        )
+    kinds = set(map(type, facts))
+    if Note in kinds or Applied in kinds:
+        return _encode_mixed(facts, first_offset, recorded_us)
     count = len(facts)
     records = [fact if isinstance(fact, Record) else fact.record for fact in facts]  # type: ignore[union-attr]
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
@@ -85,6 +81,23 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
         ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _encode_mixed(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
+    """Facts among which a few are about no single record: these are encoded as rows, the many between them as ever."""
+    parts: list[pa.RecordBatch] = []
+    for is_note, group in groupby(facts, lambda fact: isinstance(fact, Note | Applied)):
+        run = list(group)
+        if is_note:
+            rows = [
+                replace(row_of(fact), offset=first_offset + index, recorded_at=recorded_us)
+                for index, fact in enumerate(run)
+            ]
+            parts.append(encode_rows(rows))
+        else:
+            parts.append(encode_facts(run, first_offset, recorded_us))
+        first_offset += len(run)
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 _COMMON_MIN = 32

@@ -1,7 +1,8 @@
 """Reading a journal from any process of this machine: sealed history and hot segments as one sequence of rows.
 
 Takes no lock and disturbs nobody: sees what is below the writer's watermark, and when the sealer moves rows from a segment
-to the table under its eyes, finds them there. The same range read twice gives the same rows (invariant 9).
+to the table under its eyes, finds them there. The same range read twice gives the same rows (invariant 9). A reader that is
+kept knows where rows stand in the segments and reads only what it is asked for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.journal.bronze import FILE_SCHEMA, Bronze, with_identity
-from penstock.journal.directory import Identity, Segment, read_identity, read_watermark, segments
+from penstock.journal.bronze import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze
+from penstock.journal.directory import Identity, read_identity, read_watermark, segments
 from penstock.journal.disk import RealDisk
-from penstock.journal.segments import DamageError, Header, decode_header, walk
+from penstock.journal.indexed import IndexedSegment, Rows
+from penstock.journal.sealed import Part, SealedRows, View
+from penstock.journal.selection import Selection
 
 RACES_MAX = 100
 """How often a range may move under a reader before that is no race but a fault."""
@@ -23,6 +26,23 @@ RACES_MAX = 100
 
 class JournalError(Exception):
     """A journal that cannot be read as asked; the message says what to do."""
+
+
+class RangeGoneError(JournalError):
+    """Rows that are no longer kept."""
+
+    def __init__(self, first: int, oldest: int) -> None:
+        super().__init__(f"rows {first} to {oldest - 1} are no longer kept; the oldest is {oldest}")
+        self.first = first
+        self.oldest = oldest
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far a journal's committed rows reach: cheap to ask for."""
+
+    journal: str
+    epoch: int
+    end: int
 
 
 class Bounds(msgspec.Struct):
@@ -39,26 +59,17 @@ class Bounds(msgspec.Struct):
     """The offset behind the last committed row."""
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where a read of a segment ended, so that the next one need not begin at its beginning."""
-
-    header: Header
-    schema: pa.Schema
-    position: int
-    offset: int
-
-
 class JournalReader:
-    """A read-only view of `DIR/journal` and `DIR/lake`."""
+    """A read-only view of `DIR/journal` and `DIR/lake`. For one thread."""
 
     def __init__(self, data: Path, shard: int = 0) -> None:
         self._journal = data / "journal"
         if not self._journal.is_dir():
             raise JournalError(f"there is no journal in `{data}`; is this the data directory of a server?")
         self._disk = RealDisk(self._journal)
-        self._bronze = Bronze(data / "lake")
+        self._sealed = SealedRows(Bronze(data / "lake"), shard)
         self._shard = shard
-        self._places: dict[str, _Place] = {}
+        self._segments: dict[str, IndexedSegment] = {}
 
     def identity(self) -> Identity:
         identity = read_identity(self._disk)
@@ -66,93 +77,149 @@ class JournalReader:
             raise JournalError(f"`{self._journal}` holds no journal yet; start a server on it first")
         return identity
 
+    def mark(self) -> Mark:
+        """How far the journal reaches, now, without a look at its files."""
+        identity = self.identity()
+        end, epoch = self._watermark()
+        return Mark(identity.id, epoch, end)
+
     def bounds(self) -> Bounds:
-        """How far the journal reaches, now."""
+        """What can be read, now."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[Bounds, View]:
         identity = self.identity()
         # Segments first: what the sealer moves meanwhile is then seen twice, and never not at all.
         hot = segments(self._disk)
-        files = self._bronze.files()
-        sealed_end = self._bronze.sealed_end(identity.id, self._shard)
+        view = self._sealed.view(identity.id)
+        end, epoch = self._watermark()
+        first = min([file.first for file in view.files[:1]] + [one.first for one in hot[:1]], default=end)
+        return Bounds(identity.id, self._shard, epoch, first, view.end, end), view
+
+    def _watermark(self) -> tuple[int, int]:
         for _ in range(RACES_MAX):
             mark = read_watermark(self._disk)
             if mark is not None:
-                break
-        else:
-            raise JournalError(f"`{self._journal}` has no watermark; start a server on it to mend it")
-        first = min([file.first for file in files[:1]] + [one.first for one in hot[:1]], default=mark[0])
-        return Bounds(identity.id, self._shard, mark[1], first, sealed_end, mark[0])
+                return mark
+        raise JournalError(f"`{self._journal}` has no watermark; start a server on it to mend it")
 
-    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows `first` to `end - 1`, in order, with the columns of the table `events` without its date."""
-        unknown = [name for name in columns or () if name not in FILE_SCHEMA.names]
+    def seams(self) -> list[int]:
+        """Offsets at which sealed files begin: a range that is cut there is read without waste."""
+        return [file.first for file in self._look()[1].files]
+
+    def around(self, time_us: int) -> tuple[int, int]:
+        """The first row that is not before a time is one of these, or the second of them."""
+        bounds, view = self._look()
+        low, high = self._sealed.around(view, time_us)
+        return max(low or 0, bounds.first), min(bounds.end if high is None else high, bounds.end)
+
+    def batches(
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+        selection: Selection | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows `first` to `end - 1`, in order, with the columns of the table `events` without its date.
+
+        With a selection, only the rows that pass it.
+        """
+        names = list(FILE_SCHEMA.names if columns is None else columns)
+        unknown = [name for name in names if name not in FILE_SCHEMA.names]
         if unknown:
             raise JournalError(f"there is no column `{unknown[0]}`; columns: {', '.join(FILE_SCHEMA.names)}")
+        wanted = selection if selection is not None and selection.columns else None
+        parts = self._parts(first, end, names, wanted)
+        yield from _gathered(part.batch for part in parts if part.batch is not None)
+
+    def _parts(self, first: int, end: int, columns: list[str], selection: Selection | None) -> Iterator[Part]:
+        """The range step by step, wherever its rows are when their turn comes."""
         races = 0
         while first < end:
-            bounds = self.bounds()
+            bounds, view = self._look()
             end = min(end, bounds.end)
             if first >= end:
                 return
             if first < bounds.first:
-                raise JournalError(
-                    f"rows {first} to {bounds.first - 1} are no longer kept; the oldest is {bounds.first}"
-                )
+                raise RangeGoneError(first, bounds.first)
             before = first
             try:
                 source = (
-                    self._bronze.batches(first, min(end, bounds.sealed_end), columns)
-                    if first < bounds.sealed_end
-                    else _selected(self._hot(first, end), columns)
+                    self._sealed.parts(view, first, min(end, view.end), columns, selection)
+                    if first < view.end
+                    else self._hot(first, end, columns, selection)
                 )
-                for batch in source:
-                    yield batch
-                    first += batch.num_rows
+                for part in source:
+                    yield part
+                    first = part.following
             except FileNotFoundError:
-                pass  # sealed or removed between our look and our read: look again
+                self._sealed.forget()  # sealed or removed between our look and our read: look again
             races = races + 1 if first == before else 0
             if races > RACES_MAX:
                 raise JournalError(
                     f"rows from {first} on cannot be found, though the journal reaches to {end}"
                 )
 
-    def _hot(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows that are only in segments so far."""
-        for segment in segments(self._disk):
+    def _hot(self, first: int, end: int, columns: list[str], selection: Selection | None) -> Iterator[Part]:
+        """Rows that are only in segments so far. The writer may be at work: only what is below the watermark counts."""
+        read = list(dict.fromkeys([*columns, *(selection.columns if selection is not None else [])]))
+        found = segments(self._disk)
+        self._segments = {
+            one.name: self._segments.get(one.name) or IndexedSegment(self._journal / one.name)
+            for one in found
+        }
+        schema = pa.schema([FILE_SCHEMA.field(name) for name in read])
+        for segment in found:
             if segment.first >= end or (segment.limit is not None and segment.limit <= first):
                 continue
             if segment.first > first:  # sealed since the caller looked
                 raise FileNotFoundError(f"rows {first} to {segment.first - 1} are in no segment")
             stop = end if segment.limit is None else min(end, segment.limit)
-            yield from self._segment(segment, first, stop)
+            for rows in self._segments[segment.name].rows(first, stop, read):
+                batch = _with_identity(rows, schema)
+                if selection is not None:
+                    batch = selection.passed(batch).select(columns)
+                yield Part(rows.first + rows.table.num_rows, batch)
             first = max(first, stop)
 
-    def _segment(self, segment: Segment, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Rows of one segment. The writer may be at work on it: only what is below the watermark is looked at."""
-        place = self._places.get(segment.name)
-        if place is None or place.offset > first:
-            data = self._disk.read(segment.name)
-            header, schema, position = decode_header(data, segment.name)
-            place = _Place(header, schema, position, segment.first)
-            start, base = position, 0
-        else:
-            data = self._disk.read(segment.name, place.position)
-            start, base = 0, place.position
-        header = place.header
-        for frame in walk(data, start, place.schema, segment.name, base):
-            batch, offset = frame.batch, place.offset
-            begin, behind = max(first - offset, 0), min(stop - offset, batch.num_rows)
-            if behind > begin:
-                part = batch.slice(begin, behind - begin)
-                yield with_identity(part, header.journal, header.shard, header.epoch)
-            if offset + batch.num_rows > stop:
-                break
-            place = _Place(header, place.schema, frame.end, offset + batch.num_rows)
-            if place.offset == stop:
-                break
-        else:
-            raise DamageError(segment.name, place.position, f"rows {place.offset} to {stop - 1} are missing")
-        self._places = {segment.name: place}  # whoever follows the journal goes on from here
+
+def _with_identity(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a segment as one batch, with what the segment's header holds where it is wanted."""
+    table, header = rows.table, rows.header
+    count = table.num_rows
+    constant = {"journal": header.journal, "shard": header.shard, "epoch": header.epoch}
+    arrays = [
+        pa.repeat(pa.scalar(constant[field.name], field.type), count)
+        if field.name in constant
+        else table.column(field.name).combine_chunks()
+        if field.name in table.schema.names
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _selected(batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    return batches if columns is None else (batch.select(list(columns)) for batch in batches)
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few large batches instead of many small ones: commits and sealed files may be of a few rows each."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if held and (rows + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES):
+                yield _joined(held)
+                held, rows, size = [], 0, 0
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+    except RangeGoneError:
+        if held:
+            yield _joined(held)  # what was read before the rest went is read
+        raise
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

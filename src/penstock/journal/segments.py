@@ -127,15 +127,21 @@ def walk(
     data: bytes | memoryview, position: int, schema: pa.Schema, name: str, base: int = 0
 ) -> Iterator[Frame]:
     """The whole and sound frames from a position on, up to the first that is not. `base`: where `data` begins in the file."""
-    view = memoryview(data)
-    while (payload := _payload(view, position)) is not None:
+    for payload, end in payloads(data, position):
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         except (pa.ArrowException, EOFError, OSError) as error:
             raise DamageError(name, base + position, f"a frame holds no record batch: {error}") from error
-        end = position + _FRAME.size + len(payload)
         yield Frame(base + position, base + end, batch)
         position = end
+
+
+def payloads(data: bytes | memoryview, position: int) -> Iterator[tuple[memoryview, int]]:
+    """The Arrow messages of the whole and sound frames from a position on, and where each frame ends."""
+    view = memoryview(data)
+    while (payload := _payload(view, position)) is not None:
+        position += _FRAME.size + len(payload)
+        yield payload, position
 
 
 class Scan:

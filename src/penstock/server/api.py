@@ -18,14 +18,17 @@ from penstock.dialects.courier import operations
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
+from penstock.dialects.courier.staged import StageCommit, source_of
 from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
-from penstock.server.routes import JournalQuery, Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
+from penstock.server.staging import Staging
 
 if TYPE_CHECKING:
+    from penstock.core.pipelines import Status
     from penstock.server.archive import Archive
 
 WELCOME = """Penstock is running.
@@ -107,6 +110,7 @@ class Api:
         version: str,
         log_dropped: Callable[[], int] = lambda: 0,
         archive: Archive | None = None,
+        pipeline: Callable[[], Status | None] = lambda: None,
     ) -> None:
         self.runtime = runtime
         self.tokens = tokens
@@ -114,8 +118,10 @@ class Api:
         self._assign_id = assign_id
         self._query_token = query_token
         self._openapi = openapi.document(version)
-        self._prometheus = prometheus.Exporter(runtime, log_dropped)
+        self._prometheus = prometheus.Exporter(runtime, log_dropped, pipeline)
+        self._pipeline = pipeline
         self._history = History(archive)
+        self._staging = Staging(runtime)
 
     def route(self, request: Request) -> Match | Refusal:
         """The route of a request, or what to say instead."""
@@ -161,6 +167,11 @@ class Api:
             return self._pull(now, request, principal, done)
         if name.startswith("journal"):
             return self._journal(match, request, principal, done)
+        if name.startswith("stage"):
+            outcome = self._stage(now, match, request, principal)
+            runtime.apply(now)
+            self._answer(outcome, done)
+            return None
         reply = self._plain(now, name, principal, request)
         if reply is not None:
             done(reply)
@@ -175,6 +186,9 @@ class Api:
         match name:
             case "health":
                 health = self.runtime.health(now)
+                pipeline = self._pipeline()
+                if pipeline is not None:
+                    health["pipeline"] = pipeline.state
                 reply = json_reply(200 if health["ok"] else 503, health)
                 if not health["ok"]:
                     reply.headers = {"Retry-After": "1"}
@@ -273,9 +287,10 @@ class Api:
         return connection.lost
 
     def _journal(self, match: Match, request: Request, principal: Principal, done: Done) -> Cancel | None:
-        query = self.query(request, match.route.query)
-        if isinstance(query, Refusal):
-            done(error_reply(query))
+        body = match.route.body
+        asked = self.query(request, match.route.query) if body is None else self._body(request.body, body)
+        if isinstance(asked, Refusal):
+            done(error_reply(asked))
             return None
 
         def finish(answer: Answer) -> None:
@@ -286,8 +301,26 @@ class Api:
             else:
                 done(json_reply(200, answer))
 
-        rows = query if isinstance(query, JournalQuery) else None
-        return self._history.answer(match.route.name, principal, rows, finish)
+        return self._history.answer(match.route.name, principal, asked, finish)
+
+    def _stage(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
+        query = self.query(request, match.route.query)
+        if isinstance(query, Refusal):
+            return query
+        app, *rest = match.values
+        source = source_of(app, rest[0] if rest else "0", principal)
+        if isinstance(source, Refusal):
+            return source
+        match match.route.name:
+            case "stage_part":
+                return self._staging.part(now, source, rest[1], query.run, request.body)
+            case "stage_commit":
+                body = self._body(request.body, StageCommit)
+                return body if isinstance(body, Refusal) else self._staging.commit(now, source, body)
+            case "stage_abort":
+                return self._staging.abort(source)
+            case _:
+                return self._staging.last(source)
 
     def _body(self, data: bytes, kind: type[Any]) -> Any:
         """The request's body as its type, or what is wrong with it."""

@@ -51,7 +51,7 @@ __all__ = [
     "policy_for",
 ]
 
-LATER_SECTIONS = ("spaces", "relay", "pipeline", "console")
+LATER_SECTIONS = ("spaces", "relay", "console")
 """Sections of later versions: known by name, so that the error does not suggest something else."""
 
 ENV_TOKEN_SCOPES = ("streams:*:*", "views:*:*")

@@ -104,29 +104,39 @@ def field_docs(struct: type) -> dict[str, str]:
     return docs
 
 
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct and kind.__module__ != "msgspec"
+
+
 def _section(path: str, kind: Type, level: int) -> str:
     """One type as a heading, a sentence and a table, followed by the types of its fields."""
-    struct = _struct_in(kind)
-    assert struct is not None
-    docs = field_docs(struct.cls)
+    struct = _structs_in(kind)[0]
+    ancestry = [kind for kind in reversed(struct.cls.__mro__) if _is_ours(kind)]
+    docs = {name: text for kind in ancestry for name, text in field_docs(kind).items()}
     sentence = _SENTENCES.get(path) or (inspect.getdoc(struct.cls) or "").splitlines()[0]
     lines = [f"{'#' * level} `{path}`", "", sentence, ""]
     lines += ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    if struct.tag:
+        lines.append(f"| `{struct.tag_field}` | `{struct.tag}` | required | tells the kinds of entry apart |")
     nested = []
     for field in struct.fields:
         meaning = docs.get(field.name, f"as `streams.{field.encode_name}`")
         value = "a whole number of 1 or more" if path == "limits" else _value(field.type)
         lines.append(f"| `{field.encode_name}` | {value} | {_default(field)} | {meaning} |")
-        if (inner := _struct_in(field.type)) is not None and not _is_repeated(path, inner):
-            nested.append(_section(f"{path}.{_step(field.encode_name, field.type)}", field.type, 3))
+        for inner in _structs_in(field.type):
+            if not _is_repeated(path, inner):
+                step = f"{path}.{_step(field.encode_name, field.type)}"
+                nested.append(_section(step + (f" {inner.tag}" if inner.tag else ""), inner, 3))
     return "\n".join(lines) + "\n" + "".join("\n" + text for text in nested)
 
 
 def _value(kind: Type) -> str:
     """The type column: structs have a table of their own."""
     words = shape.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
-    if _struct_in(kind) is None:
+    structs = _structs_in(kind)
+    if not structs:
         return words
+    words = words.replace(" or ".join(["a mapping"] * len(structs)), "a mapping")
     return words.replace("each entry a mapping", "see below").replace("a mapping", "see below")
 
 
@@ -137,21 +147,23 @@ def _default(field: Any) -> str:
     if value in (NODEFAULT, UNSET, None) or isinstance(value, msgspec.Struct):
         return ""
     if isinstance(value, tuple | list | dict):
-        return "none" if not value else f"`{value}`"
+        shown = msgspec.json.encode(value).decode()
+        return "none" if not value else f"`{shown}`"
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 
 
-def _struct_in(kind: Type) -> StructType | None:
-    """The struct that a field holds, be it optional, in a list or by name."""
+def _structs_in(kind: Type) -> list[StructType]:
+    """The structs that a field may hold, be it optional, in a list or by name; several when they have a tag."""
     match kind:
         case StructType():
-            return kind
+            return [kind]
         case VarTupleType(item_type=inner) | DictType(value_type=inner):
-            return _struct_in(inner)
+            return _structs_in(inner)
         case UnionType(types=types):
-            return next((found for inner in types if (found := _struct_in(inner))), None)
+            found = [struct for inner in types for struct in _structs_in(inner)]
+            return found if all(struct.tag for struct in found) else found[:1]
         case _:
-            return None
+            return []
 
 
 def _step(name: str, kind: Type) -> str:

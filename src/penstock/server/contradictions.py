@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from penstock.core import scopes
 from penstock.core.limits import Limits
+from penstock.core.pipelines import Pipeline
 from penstock.server.addresses import parse_control, parse_host_port
 from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams, Trigger
 from penstock.server.shape import Misfit, shorten
@@ -38,6 +39,7 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     yield from _trigger_problems(config.triggers)
     yield from _auth_problems(config.auth)
     yield from _listen_problems(config.listen)
+    yield from _rule_problems(config.pipeline)
     limits = config.limits
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
@@ -87,6 +89,15 @@ def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:
         for number, action in enumerate(trigger.do):
             if ":" in action.to.replace("${", "") or not action.to.isprintable():
                 yield ("triggers", index, "do", number, "to"), f"no stream is called `{action.to}`"
+
+
+def _rule_problems(pipeline: Pipeline) -> Iterator[Misfit]:
+    seen: dict[str, int] = {}
+    for index, rule in enumerate(pipeline.alerts.rules):
+        if rule.id in seen:
+            other = f"pipeline.alerts.rules[{seen[rule.id]}]"
+            yield ("pipeline", "alerts", "rules", index, "id"), f"`{rule.id}` is also the id of {other}"
+        seen.setdefault(rule.id, index)
 
 
 def _auth_problems(auth: Auth) -> Iterator[Misfit]:

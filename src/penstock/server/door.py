@@ -20,6 +20,8 @@ from penstock.transports.outbox import SocketWire
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
+LARGE = ("enqueue", "send", "stage_part", "stage_commit")
+"""Routes whose bodies may be larger."""
 
 
 class SubscribePlan(Plan):
@@ -91,7 +93,7 @@ class CourierDoor:
             hint = f"open `{request.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         size = exchange.size
-        if size is not None and size > SMALL_BODY and match.route.name not in ("enqueue", "send"):
+        if size is not None and size > SMALL_BODY and match.route.name not in LARGE:
             return self._too_large(SMALL_BODY)
         exchange.admitted = checked
         return None

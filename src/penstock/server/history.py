@@ -1,4 +1,4 @@
-"""The HTTP answers about the journal: how far it reaches, its rows as an Arrow stream, and sealing now.
+"""The HTTP answers about the journal: how far it reaches, its rows as an Arrow stream, who reads it, and sealing now.
 
 Files are read on threads of their own: the loop only starts a read and carries the answer. An answer is bounded in rows and
 bytes, and says in a header where the next one begins, so a client asks again instead of holding a thread for hours.
@@ -7,7 +7,8 @@ bytes, and says in a header where the next one begins, so a client asks again in
 from __future__ import annotations
 
 import asyncio
-import functools
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,11 +18,13 @@ import pyarrow as pa
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
+from penstock.journal import readers
 from penstock.journal.bronze import FILE_SCHEMA
+from penstock.journal.disk import RealDisk
 from penstock.journal.reader import Bounds, JournalError, JournalReader
 from penstock.journal.segments import DamageError
 from penstock.server import logs
-from penstock.server.routes import JournalQuery
+from penstock.server.routes import JournalQuery, ReaderRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,13 +79,12 @@ class History:
     def __init__(self, archive: Archive | None) -> None:
         self._archive = archive
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
+        self._kept = threading.local()
         self._reads = 0
         self._seals: dict[asyncio.Task[None], None] = {}
 
-    def answer(
-        self, name: str, principal: Principal, query: JournalQuery | None, done: Done
-    ) -> Cancel | None:
-        """Answer a route by its name, through `done`, later. Returns how to give up."""
+    def answer(self, name: str, principal: Principal, asked: msgspec.Struct, done: Done) -> Cancel | None:
+        """Answer a route by its name and its query or body, through `done`, later. Returns how to give up."""
         refusal = permit(principal)
         if refusal is None and self._archive is None:
             hint = "start the server with `--data DIR` to have one"
@@ -97,9 +99,20 @@ class History:
             task.add_done_callback(self._seals.pop)
             return None  # a seal that has begun goes on, whoever hangs up
         data = self._archive.data
-        if query is not None:
-            return self._read(functools.partial(read_rows, data, query), done)
-        return self._read(functools.partial(describe, data), done)
+        match asked:
+            case JournalQuery():
+                return self._read(lambda: read_rows(self._reader(data), asked), done)
+            case ReaderRequest():
+                return self._read(lambda: hold(self._reader(data), data, asked), done)
+            case _:
+                return self._read(lambda: describe(self._reader(data)), done)
+
+    def _reader(self, data: Path) -> JournalReader:
+        """The reader of this thread: a kept one need not look for what it has found before."""
+        if not hasattr(self._kept, "reader"):
+            self._kept.reader = JournalReader(data)
+        reader: JournalReader = self._kept.reader
+        return reader
 
     def _read(self, work: Callable[[], Answer], done: Done) -> Cancel | None:
         if self._reads >= THREADS + WAITING_MAX:
@@ -154,9 +167,9 @@ def _guarded(work: Callable[[], Answer]) -> Answer:
         return Refusal("Internal", "the journal could not be read; the log says why")
 
 
-def describe(data: Path) -> dict[str, object]:
+def describe(reader: JournalReader) -> dict[str, object]:
     """The bounds of the journal and the columns of its rows."""
-    bounds = JournalReader(data).bounds()
+    bounds = reader.bounds()
     return {
         "journal": bounds.journal,
         "shard": bounds.shard,
@@ -168,13 +181,22 @@ def describe(data: Path) -> dict[str, object]:
     }
 
 
-def read_rows(data: Path, query: JournalQuery) -> Rows | Refusal:
+def hold(reader: JournalReader, data: Path, asked: ReaderRequest) -> dict[str, object] | Refusal:
+    """A named reader has come so far."""
+    end = reader.mark().end
+    if asked.offset > end:
+        message = f"row {asked.offset} is not written yet; the journal reaches to {end}"
+        return Refusal("InvalidRequest", message, ref="offset")
+    known = readers.advance(RealDisk(data / "journal"), asked.name, asked.offset, time.time_ns() // 1000)
+    return {"name": known.name, "offset": known.offset}
+
+
+def read_rows(reader: JournalReader, query: JournalQuery) -> Rows | Refusal:
     """The rows of a range, up to the bounds of one answer."""
     columns = query.columns.split(",") if query.columns else None
     refusal = _misfit(query, columns)
     if refusal is not None:
         return refusal
-    reader = JournalReader(data, query.shard)
     bounds = reader.bounds()
     first = bounds.first if query.first is None else query.first
     refusal = _outside(bounds, first, query.end)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import TABLE
-from penstock.server.openapi_answers import ANSWERS, ANSWERS_OF, ENVELOPE
-from penstock.server.routes import ROUTES, Route
+from penstock.server.openapi_answers import ANSWERS, ANSWERS_OF, ENVELOPE, NAMES
+from penstock.server.routes import ROUTES, Route, variables
 
 _ERROR = {
     "type": "object",
@@ -38,6 +38,9 @@ _ROWS_HEADERS = {
         ("X-Penstock-Epoch", "Grows when a recovery lost rows"),
     )
 }
+
+
+LINES = "application/x-ndjson"
 
 
 def document(version: str) -> bytes:
@@ -104,9 +107,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         responses["503"] = {**_answer(route), "description": "Shutting down"}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "responses": responses}
     parameters = []
-    if "{" in route.path:
-        name = route.path.split("{")[1].split("}")[0]
-        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    for name in variables(route.path):
+        shape = NAMES.get(name, {"type": "string"})
+        parameters.append({"name": name, "in": "path", "required": True, "schema": shape})
     query = schemas.get(route.query.__name__, {})
     for name, shape in query.get("properties", {}).items():
         required = name in query.get("required", [])
@@ -116,4 +119,10 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     if route.body is not None:
         reference = {"$ref": f"#/components/schemas/{route.body.__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    elif route.takes_lines:
+        lines = {
+            "type": "string",
+            "description": "Envelopes with their `to`, one a line; `id` and `ts` are filled",
+        }
+        operation["requestBody"] = {"required": True, "content": {LINES: {"schema": lines}}}
     return operation

@@ -76,6 +76,15 @@ _STATS = _object(
 _ONE = _object({"id": _TEXT, "seq": _COUNT}, {"duplicate": _TRUTH})
 _MANY = _object({"ids": _list(_TEXT), "seqs": _list(_COUNT)}, {"duplicates": _list(_TEXT)})
 
+_BATCH: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_STAGED = {"app": _TEXT, "batch": _BATCH}
+NAMES: dict[str, Schema] = {
+    "app": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+    "batch": _BATCH,
+    "part": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+}
+"""Parts of a path that are more than any text."""
+
 ANSWERS: dict[str, Schema] = {
     "StoredEnvelope": _STORED,
     "Stats": _STATS,
@@ -142,6 +151,11 @@ ANSWERS: dict[str, Schema] = {
             "endedReaders": _list(_TEXT),
         }
     ),
+    "JournalReader": _object({"name": _TEXT, "offset": _COUNT}),
+    "StagedPart": _object({**_STAGED, "part": _TEXT, "staged": _COUNT}),
+    "StagedBatch": _object({**_STAGED, "enqueued": _COUNT, "duplicate": _TRUTH}, {"last": _BATCH}),
+    "StageAborted": _object({**_STAGED, "dropped": _COUNT}),
+    "StageLast": _object({"app": _TEXT, "last": {**_BATCH, "type": ["integer", "null"]}}),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -171,6 +185,11 @@ ANSWERS_OF = {
     "explain": "Explained",
     "journal": "JournalBounds",
     "journal_seal": "Sealed",
+    "journal_readers": "JournalReader",
+    "stage_part": "StagedPart",
+    "stage_commit": "StagedBatch",
+    "stage_abort": "StageAborted",
+    "stage_last": "StageLast",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

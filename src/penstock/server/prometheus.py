@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.core.instant import Now
+from penstock.core.pipelines import Status
 from penstock.core.scopes import Principal
 from penstock.server.runtime import Runtime
 
@@ -44,9 +45,15 @@ _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 class Exporter:
     """Renders the metrics of one runtime."""
 
-    def __init__(self, runtime: Runtime, log_dropped: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        log_dropped: Callable[[], int],
+        pipeline: Callable[[], Status | None] = lambda: None,
+    ) -> None:
         self._runtime = runtime
         self._log_dropped = log_dropped
+        self._pipeline = pipeline
 
     def render(self, now: Now, principal: Principal) -> bytes:
         registry = CollectorRegistry()
@@ -86,7 +93,7 @@ class Exporter:
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
         families.append(wait)
-        return families + self._server(now)
+        return families + self._server(now) + _pipeline(self._pipeline())
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
@@ -112,6 +119,38 @@ class Exporter:
         }
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
+
+
+def _pipeline(status: Status | None) -> list[Metric]:
+    """The Spark pipeline, where one belongs to this server."""
+    if status is None:
+        return []
+    families: list[Metric] = [
+        GaugeMetricFamily(
+            "penstock_pipeline_up", "Whether the pipeline runs", value=int(status.state == "running")
+        ),
+        GaugeMetricFamily(
+            "penstock_pipeline_halted",
+            "Whether the pipeline waits for a person",
+            value=int(status.state == "halted"),
+        ),
+        GaugeMetricFamily(
+            "penstock_pipeline_lag_rows", "Journal rows that are not in every table yet", value=status.lag
+        ),
+        CounterMetricFamily(
+            "penstock_pipeline_restarts", "Times the pipeline was started again", value=status.restarts
+        ),
+    ]
+    offsets = GaugeMetricFamily(
+        "penstock_pipeline_offset", "Journal rows before this are in the tables", labels=["query"]
+    )
+    batches = CounterMetricFamily("penstock_pipeline_batches", "Batches of this run", labels=["query"])
+    durations = GaugeMetricFamily("penstock_pipeline_batch_ms", "The latest batch", labels=["query"])
+    for name, query in status.queries.items():
+        offsets.add_metric([name], query.offset)
+        batches.add_metric([name], query.batches)
+        durations.add_metric([name], query.batch_ms)
+    return [*families, offsets, batches, durations]
 
 
 def _metric(key: str) -> str:

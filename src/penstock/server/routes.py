@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from penstock.dialects.courier.operations import (
     SettleRequest,
     StreamRequest,
 )
+from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -48,12 +50,25 @@ class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class ReaderRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/journal/readers`: a named reader has every row before `offset`."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    offset: Offset
+
+
+class StageQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of a staged part: parts of another `run` of the same batch are dropped."""
+
+    run: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+
+
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A query without parameters."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One method on one path. A path may end its fixed part with `{name}`, which takes slashes too."""
+    """One method on one path, which may hold names in braces; an `{id}` or a `{stream}` takes slashes too."""
 
     method: str
     path: str
@@ -63,6 +78,8 @@ class Route(msgspec.Struct, frozen=True):
     query: type[msgspec.Struct] = NoQuery
     is_open: bool = False
     """Served without a token."""
+    takes_lines: bool = False
+    """The body is lines of JSON."""
     upgrade: bool = False
     """A WebSocket."""
     content_type: str = "application/json"
@@ -84,6 +101,14 @@ ROUTES = (
     Route("GET", "/v1/journal/rows", "journal_rows", "Rows of the journal as an Arrow IPC stream (operator)",
           query=JournalQuery, content_type="application/vnd.apache.arrow.stream"),
     Route("POST", "/v1/journal/seal", "journal_seal", "Move what is committed to the Delta table now (operator)"),
+    Route("POST", "/v1/journal/readers", "journal_readers",
+          "Say how far a named reader has come: retention waits for it (operator)", ReaderRequest),
+    Route("POST", "/v1/stage/{app}/{batch}/parts/{part}", "stage_part",
+          "Stage envelopes of a batch, one a line; the same part again replaces it", query=StageQuery, takes_lines=True),
+    Route("POST", "/v1/stage/{app}/{batch}/commit", "stage_commit",
+          "Enqueue the staged parts of a batch, once however often it is asked", StageCommit),
+    Route("POST", "/v1/stage/{app}/{batch}/abort", "stage_abort", "Drop what is staged of a batch"),
+    Route("GET", "/v1/stage/{app}", "stage_last", "The newest batch of an application that is in"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),
@@ -95,19 +120,36 @@ ROUTES = (
 )  # fmt: skip
 
 _EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}
-_TEMPLATES = tuple(
-    (route, route.path.partition("{")[0], route.path.partition("}")[2])
-    for route in ROUTES
-    if "{" in route.path
-)
+_VARIABLE = re.compile(r"\{(\w+)\}")
+
+
+def variables(path: str) -> list[str]:
+    """The names in braces."""
+    return _VARIABLE.findall(path)
+
+
+def _template(path: str) -> re.Pattern[str]:
+    pieces = _VARIABLE.split(path)
+    for index, piece in enumerate(pieces):
+        variable = "(.+)" if piece in ("id", "stream") else "([^/]+)"
+        pieces[index] = variable if index % 2 else re.escape(piece)
+    return re.compile("".join(pieces), re.DOTALL)
+
+
+_TEMPLATES = tuple((route, _template(route.path)) for route in ROUTES if "{" in route.path)
 _PATHS = tuple(dict.fromkeys(route.path for route in ROUTES))
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A route and the variable part of the path."""
+    """A route and the variable parts of the path."""
 
     route: Route
-    value: str = ""
+    values: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> str:
+        """The first of them."""
+        return self.values[0] if self.values else ""
 
 
 def find(method: str, path: str) -> Match | None:
@@ -116,11 +158,9 @@ def find(method: str, path: str) -> Match | None:
     route = _EXACT.get((method, path))
     if route is not None:
         return Match(route)
-    for template, before, after in _TEMPLATES:
-        if method == template.method and path.startswith(before) and path.endswith(after):
-            value = path[len(before) : len(path) - len(after) or None]
-            if value:
-                return Match(template, value)
+    for template, pattern in _TEMPLATES:
+        if method == template.method and (found := pattern.fullmatch(path)):
+            return Match(template, found.groups())
     return None
 
 

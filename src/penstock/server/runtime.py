@@ -18,6 +18,7 @@ from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
+from penstock.core.records import Applied, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
@@ -26,7 +27,8 @@ from penstock.server.connections import Connection, Scheduler, Timer, Wire
 SHARD = 0
 EPOCH = 0
 BEAT_US = 30_000_000
-"""Time between ticks while rows come."""
+"""Time between ticks while rows come: at the full and at the half minute on the wall."""
+MINUTE_US = 2 * BEAT_US
 
 
 Log = Callable[..., None]
@@ -70,9 +72,9 @@ class Runtime:
         self._drained: Callable[[int], None] | None = None
         self._keeps_history = keeps_history
         """Whether somebody will read the rows: then ticks and gauges are written among them."""
-        self._has_news = False
         self._is_beating = False
-        self._beats = 0
+        self._open_until_us = 0
+        """Wall time from which the minute of the newest row counts as over for readers of the history."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
         self.slow_cut = 0
@@ -312,9 +314,9 @@ class Runtime:
             call(fresh if is_fresh else whole)
         if self._held and machine.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
-        if self._keeps_history and batch.facts:
-            self._has_news = True
-            self._expect_beat(now)
+        if self._keeps_history and (batch.facts or any(type(seen) is Settle for seen in batch.observations)):
+            self._open_until_us = now.wall_us // MINUTE_US * MINUTE_US + MINUTE_US + BEAT_US
+            self._expect_beat(now, now.wall_us)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
         if not self._turning:
             self._turn()
@@ -332,6 +334,9 @@ class Runtime:
     def _log_batch(self, facts: list[Any]) -> None:
         assert self._log is not None
         for fact in facts:
+            if isinstance(fact, Applied):
+                self._log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
+                continue
             event = getattr(fact, "event", "enqueue")
             record = getattr(fact, "record", fact)
             self._log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)
@@ -368,19 +373,22 @@ class Runtime:
             self.machine.note(event, msgspec.json.encode(meta).decode())
             self._schedule()
 
-    def _expect_beat(self, now: Now) -> None:
+    def _expect_beat(self, now: Now, wall_us: int) -> None:
+        """Beat at the next full or half minute after `wall_us`."""
         if not self._is_beating:
             self._is_beating = True
-            self.scheduler.at(now.us + BEAT_US, self._beat)
+            due_us = (wall_us // BEAT_US + 1) * BEAT_US
+            self.scheduler.at(now.us + due_us - now.wall_us, self._beat)
 
     def _beat(self) -> None:
-        """While rows come, and once after: a tick; every other time, and at the last, gauges too."""
+        """A tick; at the full minute also the gauges that close it. Goes on until what came last is closed and gauged."""
         self._is_beating = False
-        had_news, self._has_news = self._has_news, False
-        self._beats += 1
-        self.machine.beat(wants_gauges=not had_news or self._beats % 2 == 0)
-        if had_news:
-            self._expect_beat(self.scheduler.now())
+        now = self.scheduler.now()
+        # The nearest one: the wall's clock and the timers' drift apart a little between two beats.
+        due_us = (now.wall_us + BEAT_US // 2) // BEAT_US * BEAT_US
+        self.machine.beat(now, due_us - MINUTE_US if due_us % MINUTE_US == 0 else None)
+        if due_us < self._open_until_us or not self.machine.is_gauged():
+            self._expect_beat(now, max(due_us, now.wall_us))
         self._schedule()
 
     # The end
@@ -408,4 +416,8 @@ class Runtime:
             connection.session.drain(refusal)
             self._dirty[connection] = None
         self._flush()
+        if self._keeps_history:
+            now = self.scheduler.now()
+            self.machine.beat(now, now.wall_us // MINUTE_US * MINUTE_US)
+            self._schedule()
         drained(abandoned)

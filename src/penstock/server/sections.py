@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
+from penstock.core.pipelines import Pipeline
 from penstock.journal.retention import Retention
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -225,4 +226,5 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: Listen = Listen()
     limits: Limits = Limits()
     journal: Journal = Journal()
+    pipeline: Pipeline = Pipeline()
     logs: Logs = Logs()

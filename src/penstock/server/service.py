@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.pipelines import Status
 from penstock.core.policy import Policy
 from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier.control import ControlSession
@@ -37,6 +38,7 @@ from penstock.server.config import Config, policy_for
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
 from penstock.server.machine import make_machine
+from penstock.server.pipeline import PipelineProcess
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.transports.http import HttpListener
@@ -120,6 +122,8 @@ class Service:
             keeps_history=data is not None,
         )
         self._log_dropped = log_dropped
+        self.pipeline: PipelineProcess | None = None
+        self.operator_token: str | None = None
         self._http: HttpListener | None = None
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
@@ -138,6 +142,7 @@ class Service:
             version=version(),
             log_dropped=self._log_dropped,
             archive=self.archive,
+            pipeline=self.pipeline_status,
         )
         door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
         self._http = HttpListener(door)
@@ -145,7 +150,8 @@ class Service:
         control = await self._start_control()
         url = f"http://{HostPort(address.host, port)}"
         # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
-        self.tokens.add_operator(write_operator_token(self.run_dir / "operator.token"))
+        self.operator_token = write_operator_token(self.run_dir / "operator.token")
+        self.tokens.add_operator(self.operator_token)
         self.endpoints = Endpoints(os.getpid(), version(), url, control)
         self._write_endpoints(self.endpoints)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
@@ -153,6 +159,21 @@ class Service:
         gc.collect()
         gc.freeze()
         return self.endpoints
+
+    def start_pipeline(self) -> None:
+        """Have Spark join, now that there is something to join."""
+        assert self.archive is not None
+        assert self.endpoints is not None
+        self.pipeline = PipelineProcess(self.archive.data, self._config.pipeline, self.endpoints.http)
+        self.pipeline.start()
+
+    def pipeline_status(self) -> Status | None:
+        """What the pipeline says of itself, beside how far the journal is now."""
+        if self.pipeline is None or self.archive is None:
+            return None
+        status = self.pipeline.status()
+        status.end = self.archive.journal.next_offset
+        return status
 
     async def _start_control(self) -> str | None:
         address = parse_control(self._config.listen.control)
@@ -198,6 +219,8 @@ class Service:
 
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""
+        if self.pipeline is not None:  # first: it may still be sending
+            await self.pipeline.stop()
         if self._control is not None:
             self._control.close()
         loop = asyncio.get_running_loop()

@@ -69,6 +69,10 @@ def _struct(
 def _union(
     value: Any, types: tuple[inspect.Type, ...], path: Path, is_secret: Callable[[Path], bool]
 ) -> Iterator[Misfit]:
+    kinds = {kind.tag: kind for kind in types if isinstance(kind, inspect.StructType) and kind.tag_field}
+    if kinds and isinstance(value, dict):
+        yield from _tagged(value, kinds, path, is_secret)
+        return
     found = [list(misfits(value, kind, path, is_secret)) for kind in types]
     if not all(found):
         return
@@ -79,6 +83,22 @@ def _union(
             return
     shown = "a value" if is_secret(path) else shorten(value)
     yield path, f"got {shown}, expected {' or '.join(describe(kind) for kind in types)}"
+
+
+def _tagged(
+    value: dict[Any, Any], kinds: dict[Any, inspect.StructType], path: Path, is_secret: Callable[[Path], bool]
+) -> Iterator[Misfit]:
+    """One of several kinds of mapping, told apart by a key of their own."""
+    key = next(iter(kinds.values())).tag_field
+    assert key is not None
+    named = ", ".join(f"`{name}`" for name in kinds)
+    if key not in value:
+        yield (*path, key), f"missing, expected one of {named}"
+    elif value[key] not in list(kinds):
+        yield (*path, key), f"got {shorten(value[key])}, expected one of {named}"
+    else:
+        rest = {name: item for name, item in value.items() if name != key}
+        yield from misfits(rest, kinds[value[key]], path, is_secret)
 
 
 def _is_container(value: Any, kind: inspect.Type) -> bool:

@@ -16,12 +16,16 @@ from penstock.journal.segments import DamageError
 from penstock.server import logs
 from penstock.server.archive import LockedError
 from penstock.server.config import Config, ConfigError, load
+from penstock.server.demo import DemoProcess
+from penstock.server.pipeline import is_installed
 from penstock.server.service import Service, version
 
 if TYPE_CHECKING:
     from penstock.server.logs import Writer
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
+DEMO_ALERTS_TO = "ops"
+"""The agent of the sample traffic that takes alerts."""
 
 
 class Options(msgspec.Struct):
@@ -32,6 +36,8 @@ class Options(msgspec.Struct):
     http: str | None = None
     control: str | None = None
     log_level: str | None = None
+    no_pipeline: bool = False
+    demo: bool = False
     as_json: bool = False
 
 
@@ -46,7 +52,14 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     log = config.logs
     if options.log_level is not None:
         log = msgspec.structs.replace(log, level=options.log_level)
-    return msgspec.structs.replace(config, listen=listen, logs=log)
+    pipeline = config.pipeline
+    if options.no_pipeline:
+        pipeline = msgspec.structs.replace(pipeline, enabled=False)
+    if options.demo and pipeline.alerts.to is None:
+        pipeline = msgspec.structs.replace(
+            pipeline, alerts=msgspec.structs.replace(pipeline.alerts, to=DEMO_ALERTS_TO)
+        )
+    return msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline)
 
 
 def main(options: Options) -> int:
@@ -67,7 +80,7 @@ def main(options: Options) -> int:
     except ImportError:
         runner = asyncio.run  # type: ignore[assignment]
     try:
-        return runner(_run(config, data, writer, as_json=options.as_json))
+        return runner(_run(config, data, writer, options))
     except ConfigError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -117,7 +130,15 @@ def _journal_line(config: Config, data: Path | None) -> str:
     return f"{data / 'journal'} (sync: {config.journal.sync})"
 
 
-async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bool) -> int:
+def _pipeline_line(config: Config, data: Path | None) -> str:
+    if data is None or not config.pipeline.enabled:
+        return "off"
+    if not is_installed():
+        return "off: `pip install penstock[spark]` brings it"
+    return f"{config.pipeline.master}, joins when Spark is up; tables in {data / 'lake'}"
+
+
+async def _run(config: Config, data: Path | None, writer: Writer, options: Options) -> int:
     service = Service(config, data, lambda: writer.dropped)
     # Before anybody can know that we are there: a signal that comes with the first light must drain too.
     stopping = asyncio.Event()
@@ -135,7 +156,7 @@ async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bo
     endpoints = await service.start()
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
-    if as_json:
+    if options.as_json:
         print(
             msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(),
             flush=True,
@@ -145,8 +166,18 @@ async def _run(config: Config, data: Path | None, writer: Writer, *, as_json: bo
         print(f"  http     {endpoints.http}", flush=True)
         print(f"  control  {endpoints.control or 'off'}", flush=True)
         print(f"  journal  {_journal_line(config, data)}", flush=True)
+        print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
+        if options.demo:
+            print("  demo     agents are at work; try `penstock stats` and `penstock tail`", flush=True)
         print(f"  run      {service.run_dir}", flush=True)
+    if data is not None and config.pipeline.enabled and is_installed():
+        service.start_pipeline()
+    demo = DemoProcess(endpoints.control or endpoints.http, service.operator_token) if options.demo else None
+    if demo is not None:
+        await demo.start()
     await stopping.wait()
+    if demo is not None:
+        await demo.stop()
     logs.event("server.drain", leased=service.runtime.machine.leased)
     abandoned = await service.drain()
     logs.event("server.stop", abandoned=abandoned)

@@ -198,7 +198,7 @@ class Penstock(Server):
     def __init__(self, folder: Path, profile: Path | None, *, durable: bool) -> None:
         entry = ["-m", "penstock"]
         data = "data" if durable else "none"
-        words = ["up", "--data", data, "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
+        words = ["up", "--no-pipeline", "--data", data, "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
         if profile is not None:
             entry, words = ["-m", "penstock.cli.bench.roles", "serve", str(profile)], words[1:]
         super().__init__(folder, [sys.executable, *entry, *words])

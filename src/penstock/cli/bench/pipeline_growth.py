@@ -1,0 +1,61 @@
+"""What it costs to fill every table from a journal of 10^5, 10^6 and 10^7 rows, in all and by table.
+
+Each table is brought up from nothing by itself, as `penstock pipeline backfill` does it, with the heap and the compilers that the
+pipeline has under `penstock up`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from penstock.cli.bench.pipeline_processes import Found, Said, SparkJob, TimedRound, Tree
+from penstock.cli.bench.pipeline_rows import make_history
+from penstock.cli.bench.processes import BenchError
+from penstock.core.pipelines import Pipeline
+
+MIB = 1024 * 1024
+WARM_ROWS = 20_000
+"""A first pass over so many rows is not counted: it is mostly the JVM finding its feet."""
+ALL = "all tables"
+
+
+def measure(job: SparkJob) -> Iterator[Said]:
+    """Every size once, smallest first."""
+    settings = replace(Pipeline(), master=job.master)
+    warm = min(WARM_ROWS, min(job.rows))
+    for number, rows in enumerate([warm, *sorted(job.rows)]):
+        yield Said(note=f"making {rows:,} rows")
+        data = make_history(Path(job.folder) / "growth", rows)
+        took = {}
+        for name, seconds in _fill(data, settings, rows):
+            yield Said(note=f"{name}: {seconds:.1f} s")
+            took[name] = seconds
+        rss_mib = round(Tree(os.getpid()).rss_bytes() / MIB, 1)
+        shutil.rmtree(data)
+        if number == 0:
+            continue
+        for name, seconds in [*took.items(), (ALL, sum(took.values()))]:
+            done = TimedRound(
+                rows, round(seconds, 3), round(rows / seconds, 1), server_rss_mib=rss_mib if name == ALL else None
+            )
+            words = "one table after another, a million rows of the journal at a time"
+            yield Said(found=Found(f"growth, {rows:,} rows", name, "", words, [done]))
+
+
+def _fill(data: Path, settings: Pipeline, rows: int) -> Iterator[tuple[str, float]]:
+    from penstock.spark import steps
+    from penstock.spark.process import tables_only
+
+    with tables_only(data, settings) as ingest:
+        for step in [step for together in steps.ordered(steps.built_in()) for step in together]:
+            begun = time.perf_counter()
+            end = ingest.backfill([step.table.name])
+            if end != rows:
+                raise BenchError(f"{step.table.name}: it was brought to row {end} of {rows}")
+            yield step.table.name, time.perf_counter() - begun

@@ -1,0 +1,174 @@
+"""Staged writes over HTTP: parts of a batch from many places, then one commit that counts once.
+
+Every call may be repeated, and is: when the server is gone, restarts or asks to wait, a call waits and tries again until its
+patience ends. Blocking, and for one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from penstock.core.errors import TABLE, PenstockError, Refusal
+
+PATIENCE_S = 120.0
+"""How long a call tries again before it gives up: longer than a restart of the server."""
+TIMEOUT_S = 60.0
+"""How long one try may take."""
+PAUSE_MIN_S = 0.1
+PAUSE_MAX_S = 5.0
+"""Between two tries when the server does not say how long to wait: doubled each time, up to this."""
+
+
+class Committed(msgspec.Struct):
+    """What became of a batch."""
+
+    app: str
+    batch: int
+    enqueued: int
+    duplicate: bool
+    """The batch was in before; nothing was enqueued now."""
+    last: int | None = None
+    """Of a duplicate: the newest batch of the application that is in."""
+    tries: int = 1
+    """How often we asked; an answer may have been lost on the way."""
+
+
+class _Error(msgspec.Struct, rename="camel"):
+    code: str
+    message: str
+    ref: str | None = None
+    hint: str | None = None
+    retry_after_ms: int | None = None
+
+
+class _Failure(msgspec.Struct):
+    error: _Error
+
+
+class Stage:
+    """Staged batches on one server.
+
+    For example:
+
+        with Stage("http://localhost:8787") as stage:
+            stage.part("report", 0, "only", [b'{"to":"agents/sam/inbox","type":"report","payload":{"n":1}}'])
+            stage.commit("report", 0, ["only"])
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            hint = "use `http://host:port`; batches are not staged on the control door"
+            raise PenstockError(
+                Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint)
+            )
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection = make(parts.netloc, timeout=TIMEOUT_S)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._patience_s = patience_s
+        self._sleep = sleep
+
+    def part(self, app: str, batch: int, name: str, lines: Iterable[bytes], *, run: str = "") -> int:
+        """Stage one part; one of the same name is replaced, parts of another run of the batch are dropped."""
+        query = f"?run={quote(run, safe='')}" if run else ""
+        answer, _ = self._ask(
+            "POST", f"{_path(app, batch)}/parts/{quote(name, safe='')}{query}", b"\n".join(lines)
+        )
+        return int(answer["staged"])
+
+    def commit(self, app: str, batch: int, parts: Sequence[str]) -> Committed:
+        """Enqueue these parts of a batch, unless it is in already."""
+        body = msgspec.json.encode({"parts": parts})
+        answer, tries = self._ask("POST", f"{_path(app, batch)}/commit", body)
+        return msgspec.convert({**answer, "tries": tries}, Committed)
+
+    def abort(self, app: str, batch: int) -> int:
+        """Drop what is staged of a batch; how many envelopes that was."""
+        answer, _ = self._ask("POST", f"{_path(app, batch)}/abort", b"")
+        return int(answer["dropped"])
+
+    def last(self, app: str) -> int | None:
+        """The newest batch of an application that is in; None when there is none."""
+        answer, _ = self._ask("GET", _path(app), None)
+        last: int | None = answer["last"]
+        return last
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> tuple[dict[str, Any], int]:
+        """An answer, and how many tries it took."""
+        deadline_s = time.monotonic() + self._patience_s
+        pause_s = PAUSE_MIN_S
+        tries = 0
+        while True:
+            tries += 1
+            answer = self._try(method, path, body)
+            if isinstance(answer, dict):
+                return answer, tries
+            wait_s = pause_s if answer.retry_after_ms is None else answer.retry_after_ms / 1000
+            if not answer.kind.retryable or time.monotonic() + wait_s > deadline_s:
+                raise PenstockError(self._explained(answer, tries))
+            self._sleep(wait_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _try(self, method: str, path: str, body: bytes | None) -> dict[str, Any] | Refusal:
+        connection = self._connection
+        try:
+            try:
+                connection.request(method, path, body, self._headers)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a server that refuses a body does not read it to its end; what it says may be there
+            response = connection.getresponse()
+            data = response.read()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            return Refusal("Unreachable", f"`{self._url}` does not answer: {error or type(error).__name__}")
+        if response.will_close:
+            connection.close()
+        try:
+            if response.status == 200:
+                answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+                return answer
+            said = msgspec.json.decode(data, type=_Failure).error
+        except msgspec.DecodeError:
+            message = (
+                f"`{self._url}` answered {response.status} {response.reason}, and not as a Penstock would"
+            )
+            return Refusal("Unreachable", message, hint="is this the URL of a Penstock server?")
+        wait_ms = said.retry_after_ms
+        seconds = response.headers.get("Retry-After", "")
+        if wait_ms is None and seconds.isdigit():
+            wait_ms = int(seconds) * 1000
+        code = said.code if said.code in TABLE else "Internal"
+        return Refusal(code, said.message, ref=said.ref, retry_after_ms=wait_ms, hint=said.hint)
+
+    def _explained(self, refusal: Refusal, tries: int) -> Refusal:
+        if tries == 1:
+            return refusal
+        message = f"{refusal.message}; gave up after {tries} tries and {self._patience_s:g} s"
+        return msgspec.structs.replace(refusal, message=message)
+
+
+def _path(app: str, *batch: int) -> str:
+    return "/".join(["/v1/stage", quote(app, safe=""), *map(str, batch)])

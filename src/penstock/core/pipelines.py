@@ -1,0 +1,162 @@
+"""The settings of the data pipeline: read by the server, obeyed by the Spark process, known to both.
+
+A text under a field becomes its line in `docs/reference/config.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+RuleId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What is watched for."""
+
+    id: RuleId
+    """Name of the rule; no two share one."""
+    severity: Literal["info", "warning", "critical"] = "warning"
+    """How bad it is; goes into the alert as it is."""
+
+
+class Rate(Rule, frozen=True, tag="rate"):
+    """More envelopes enqueued in a minute than expected."""
+
+    above: Annotated[float, Meta(ge=0)] = 1_000.0
+    """Envelopes a minute."""
+    channel: Text = "*"
+    """Streams it looks at; `*` is any run of characters."""
+
+
+class Latency(Rule, frozen=True, tag="latency"):
+    """Envelopes of a minute that waited too long for their first delivery; judged when the minute is over."""
+
+    above: Annotated[float, Meta(ge=0)] = 1_000.0
+    """Milliseconds, at the 95th percentile of what was settled in that minute."""
+    channel: Text = "*"
+    """Streams it looks at."""
+
+
+class DeadLetters(Rule, frozen=True, tag="dead_letters"):
+    """Envelopes that went to the dead letters in a minute."""
+
+    above: Annotated[float, Meta(ge=0)] = 0.0
+    """Dead letters a minute."""
+    channel: Text = "*"
+    """Streams it looks at."""
+
+
+class Silence(Rule, frozen=True, tag="silence"):
+    """An agent that sent and settled nothing for a while, by the clock on the wall."""
+
+    for_ms: Positive = 300_000
+    """How long it may be silent."""
+    agent: Text = "*"
+    """Agents it looks at; `*` is any run of characters. An agent is known once it did something."""
+
+
+AnyRule: TypeAlias = Rate | Latency | DeadLetters | Silence
+
+
+class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is worth telling somebody."""
+
+    rules: tuple[AnyRule, ...] = (DeadLetters("dead-letters"),)
+    """What is watched for. Alerts become rows of the table `alerts`."""
+    to: Text | None = None
+    """Agent or stream that alerts are also sent to as envelopes; left out, none are sent."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The Spark pipeline that turns the journal into tables."""
+
+    enabled: bool = True
+    """Whether `penstock up` runs it, where pyspark is installed."""
+    master: Text = "local[2]"
+    """Where Spark runs: `local[N]`, or the address of a cluster."""
+    memory: Text = "1g"
+    """Heap of Spark's driver, which in local mode is all of Spark."""
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10
+    """How far it steps back when the doors need the processor."""
+    trigger_ms: Positive = 500
+    """How often new rows are looked for."""
+    watch_ms: Positive = 2_000
+    """How often the rules of `alerts` are."""
+    batch_rows_max: Positive = 500_000
+    """Journal rows of one batch."""
+    tables: tuple[Text, ...] = ()
+    """Python files with tables of your own."""
+    alerts: Alerts = Alerts()
+    """What is watched for, and who is told."""
+
+
+class QueryStatus(msgspec.Struct):
+    """How far one query has come."""
+
+    offset: int = 0
+    """Rows before this are in its tables."""
+    batches: int = 0
+    """Batches of this run."""
+    rows: int = 0
+    """Journal rows of its latest batch."""
+    batch_ms: int = 0
+    """How long its latest batch took."""
+    at_us: int = 0
+    """When that ended."""
+
+
+class Status(msgspec.Struct, omit_defaults=True):
+    """What the pipeline says about itself, in `run/pipeline.json`."""
+
+    state: Literal["off", "starting", "running", "stopped", "failed", "halted"]
+    """`failed` is tried again; `halted` waits for a person, and `hint` says what to do."""
+    pid: int = 0
+    at_us: int = 0
+    journal: str = ""
+    end: int = 0
+    """The offset behind the journal's last row, when this was written."""
+    queries: dict[str, QueryStatus] = {}
+    behind: dict[str, int] = {}
+    """Tables that lag behind their query, and how far they are."""
+    restarts: int = 0
+    code: str | None = None
+    message: str | None = None
+    hint: str | None = None
+    ui: str | None = None
+    """Where Spark shows what it does."""
+
+    @property
+    def offset(self) -> int:
+        """Rows before this are in every table."""
+        return min([query.offset for query in self.queries.values()] + list(self.behind.values()), default=0)
+
+    @property
+    def lag(self) -> int:
+        """Journal rows that are not in every table yet."""
+        return max(self.end - self.offset, 0)
+
+
+STATUS_FILE = "pipeline.json"
+"""Its name, in the run directory."""
+EXIT_HALTED = 4
+"""How the pipeline's process ends when starting it again would only fail again."""
+
+
+class Task(msgspec.Struct):
+    """What the pipeline's process is told on its standard input; it ends when that is closed."""
+
+    data: str
+    settings: Pipeline
+    url: str | None = None
+    """HTTP door that alerts are sent through."""
+    once: bool = False
+    read_url: str | None = None
+    """Read the journal from this door instead of the directory; for executors on other machines."""
+    token: str | None = None
+    conf: dict[str, str] = {}
+    """Settings for Spark."""

@@ -1,0 +1,140 @@
+"""The log of a Delta table, kept short: which versions can still be read, and which entries may go.
+
+A version can be read when a checkpoint at or before it is there, and every entry since. Whoever commits often would else
+leave an entry for each commit, and a day of them is slow to open. Data files that no such version speaks of, because they were
+replaced or because an attempt failed, go too when they are old.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from deltalake import DeltaTable
+
+KEPT_VERSIONS = 200
+"""Versions behind the newest that can still be read."""
+CHECKPOINT_EVERY = 50
+"""Versions between two checkpoints: about what one has to read to open a table."""
+ENTRIES_MAX = 1_000
+"""Files of a log that was shortened, at most; the numbers above keep well below it."""
+
+SWEEP_AGE_S = 3_600
+"""A file that no kept version speaks of is removed when it is this old: longer than a task stages or a query reads."""
+
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+
+
+class DeltaLog:
+    """The log of the table in a directory."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        self.path = table / "_delta_log"
+
+    def entries(self) -> dict[int, Path]:
+        """The commits that have an entry, by version."""
+        return {version: files[0] for version, files in self._named(_ENTRY).items()}
+
+    def checkpoints(self) -> dict[int, list[Path]]:
+        """The files of each checkpoint, by version."""
+        return self._named(_CHECKPOINT)
+
+    def kept(self) -> range:
+        """The versions that can be read."""
+        entries = self.entries()
+        if not entries:
+            return range(0)
+        newest = oldest = max(entries)
+        while oldest - 1 in entries:
+            oldest -= 1
+        starts = [version for version in self.checkpoints() if version >= oldest]
+        if oldest == 0:
+            starts.append(0)
+        return range(min(starts, default=newest), newest + 1)
+
+    def needs_checkpoint(self) -> bool:
+        """Whether opening the table has become slow."""
+        newest = max(self.entries(), default=0)
+        return newest - max(self.checkpoints(), default=0) >= CHECKPOINT_EVERY
+
+    def shorten(self, kept_versions: int = KEPT_VERSIONS) -> int:
+        """Remove what no kept version needs; returns how many files went. Readers of kept versions notice nothing."""
+        entries, checkpoints = self.entries(), self.checkpoints()
+        limit = max(entries, default=0) - kept_versions
+        start = max((version for version in checkpoints if version <= limit), default=None)
+        if start is None:
+            return 0
+        doomed = [path for version, path in sorted(entries.items()) if version < start]
+        doomed += [
+            path for version, files in sorted(checkpoints.items()) if version < start for path in files
+        ]
+        for path in doomed:
+            path.unlink(missing_ok=True)
+        return len(doomed)
+
+    def added_since(self, version: int) -> set[str]:
+        """Paths of the data files that commits after a version added, as the log writes them."""
+        found = set()
+        for number, path in self.entries().items():
+            if number > version:
+                found |= {action["add"]["path"] for action in self._read(path) if "add" in action}
+        return found
+
+    def commit_ms(self, version: int) -> int | None:
+        """When a version was committed, as its entry says."""
+        path = self.path / f"{version:020d}.json"
+        try:
+            infos = [action["commitInfo"] for action in self._read(path) if "commitInfo" in action]
+        except FileNotFoundError:
+            return None
+        return int(infos[0]["timestamp"]) if infos else None
+
+    def sweep(self, now: float, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
+        """Remove old files that no kept version speaks of; returns how many, and their bytes. For the one writer."""
+        kept = self.kept()
+        if not kept:
+            return 0, 0
+        oldest = DeltaTable(str(self.table), version=kept.start)
+        spoken_of = set(oldest.get_add_actions(flatten=True).column("path").to_pylist())
+        spoken_of |= self.added_since(kept.start)
+        spoken_of = {unquote(path) for path in spoken_of}
+        count = size = 0
+        for path, status in self._data_files():
+            if now - status.st_mtime < age_s or path.relative_to(self.table).as_posix() in spoken_of:
+                continue
+            path.unlink(missing_ok=True)
+            count, size = count + 1, size + status.st_size
+        return count, size
+
+    def _data_files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Data files, drafts and what was staged; nothing else that may lie beside them."""
+        for folder, folders, names in os.walk(self.table):
+            folders[:] = [name for name in folders if not name.startswith("_")]
+            for name in names:
+                if not name.endswith((".parquet", ".parquet.tmp")):
+                    continue
+                path = Path(folder, name)
+                try:
+                    yield path, path.stat()
+                except FileNotFoundError:
+                    continue
+
+    @staticmethod
+    def _read(path: Path) -> list[dict[str, Any]]:
+        return msgspec.json.Decoder(dict[str, Any]).decode_lines(path.read_bytes())
+
+    def _named(self, pattern: re.Pattern[str]) -> dict[int, list[Path]]:
+        found: dict[int, list[Path]] = {}
+        if self.path.is_dir():
+            for path in self.path.iterdir():
+                match = pattern.fullmatch(path.name)
+                if match is not None:
+                    found.setdefault(int(match[1]), []).append(path)
+        return found

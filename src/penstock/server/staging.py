@@ -1,0 +1,211 @@
+"""Staged batches: parts that an application uploads, kept in memory until it commits them in one go.
+
+A part is checked when it comes, so a commit can only fail for want of room. Parts do not outlive the server, and need not: the
+batch is run again. What outlives it is which batch came in last (`core/staging.py`). Parts are bounded in bytes, go when
+their batch is committed or aborted, and after a while when nobody comes back for them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from penstock.core import staging
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.staging import SMALLER, Draft, Taken
+from penstock.dialects.courier import staged
+from penstock.dialects.courier.operations import Body, Outcome, Result, allowed
+from penstock.dialects.courier.staged import Source, StageCommit
+from penstock.server import logs
+from penstock.server.runtime import Runtime
+
+ENVELOPE_COST = 400
+"""Bytes that a staged envelope takes beside its body."""
+PART_COST = 1_000
+"""Bytes that a part takes beside its envelopes."""
+RETRY_FULL_MS = 1_000
+"""What an application is told to wait for others to commit."""
+NAMED_MAX = 10
+"""Missing parts that an error names."""
+
+Key = tuple[str, int]
+
+
+class _Part(msgspec.Struct):
+    drafts: list[Draft]
+    cost: int
+
+
+class _Batch(msgspec.Struct):
+    run: str
+    """Which try of the batch its parts belong to."""
+    parts: dict[str, _Part]
+    touched_us: int
+    cost: int = 0
+
+
+class Staging:
+    """What applications have staged on one server."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._batches: dict[Key, _Batch] = {}
+        self._cost = 0
+        self._is_watching = False
+
+    def part(self, now: Now, source: Source, name: str, run: str, body: bytes) -> Outcome:
+        """Check and keep one part; one of the same name is replaced, those of another run are dropped."""
+        machine = self._machine
+        limits = machine.limits
+        refusal = staged.part_problem(name) or staging.unknown_app(machine, source.memory)
+        if refusal is not None:
+            return refusal
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        if not 0 < len(lines) <= limits.batch_max:
+            message = f"a part has 1 to {limits.batch_max} envelopes, one a line, not {len(lines)}"
+            return Refusal(
+                "InvalidRequest", message, ref="part", hint="stage several parts of fewer envelopes"
+            )
+        answer: Body = {"app": source.app, "batch": source.batch, "part": name, "staged": len(lines)}
+        last = machine.last_batch(source.memory)
+        if last is not None and source.batch <= last:
+            return Result(answer)  # its commit will be told that it is a duplicate: nothing needs keeping
+        drafts = self._read(now, source, lines)
+        if isinstance(drafts, Refusal):
+            return drafts
+        cost = PART_COST + sum(ENVELOPE_COST + len(draft.body) for draft in drafts)
+        key = (source.memory, source.batch)
+        batch = self._batches.get(key)
+        if batch is not None and batch.run != run:
+            self._forget(key)
+            batch = None
+        before = 0 if batch is None or name not in batch.parts else batch.parts[name].cost
+        refusal = self._fullness(cost - before, 0 if batch is None else batch.cost)
+        if refusal is not None:
+            return refusal
+        if batch is None:
+            batch = self._batches[key] = _Batch(run, {}, now.us)
+        batch.parts[name] = _Part(drafts, cost)
+        batch.touched_us = now.us
+        batch.cost += cost - before
+        self._cost += cost - before
+        self._watch(now)
+        return Result(answer)
+
+    def _read(self, now: Now, source: Source, lines: list[bytes]) -> list[Draft] | Refusal:
+        machine = self._machine
+        permits: dict[str, Refusal | None] = {}
+        drafts: list[Draft] = []
+        for index, line in enumerate(lines):
+            draft = staged.read(line, source, now, machine.limits)
+            if isinstance(draft, Draft):
+                if draft.stream not in permits:
+                    permits[draft.stream] = allowed(machine, source.principal, "enqueue", draft.stream)
+                draft = permits[draft.stream] or draft
+            if isinstance(draft, Refusal):
+                where = f"lines[{index}]"
+                ref = where if draft.ref is None else f"{where}.{draft.ref}"
+                return msgspec.structs.replace(draft, ref=ref)
+            drafts.append(draft)
+        return drafts
+
+    def _fullness(self, more: int, own: int) -> Refusal | None:
+        bound = self._machine.limits.stage_bytes_max
+        if self._cost + more <= bound:
+            return None
+        if own + more > bound:
+            message = f"the batch takes more than the {bound} bytes of `limits.stage_bytes_max`"
+            return Refusal("TooLarge", message, hint=SMALLER)
+        message = f"{self._cost} bytes are staged and `limits.stage_bytes_max` allows {bound}"
+        return Refusal("QuotaExceeded", message, retry_after_ms=RETRY_FULL_MS)
+
+    def commit(self, now: Now, source: Source, request: StageCommit) -> Outcome:
+        """Bring a batch in; what else was staged of it goes once that is durable."""
+        machine = self._machine
+        taken = staging.repeated(machine, source.memory, source.batch)
+        if taken is None:
+            drafts = self._gather(source, list(dict.fromkeys(request.parts)))
+            if isinstance(drafts, Refusal):
+                return drafts
+            taken = machine.take(now, source.memory, source.batch, drafts)
+        if isinstance(taken, Refusal):
+            return taken
+        return Result(partial(self._committed, source, taken), taken.gate, fresh=True)
+
+    def _gather(self, source: Source, names: list[str]) -> list[Draft] | Refusal:
+        batch = self._batches.get((source.memory, source.batch))
+        parts = {} if batch is None else batch.parts
+        missing = [name for name in names if name not in parts]
+        if missing:
+            shown = ", ".join(f"`{name}`" for name in missing[:NAMED_MAX])
+            more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+            message = f"batch {source.batch} of `{source.app}` has no part {shown}{more}"
+            return Refusal("UnknownPart", message, ref=missing[0])
+        drafts = [draft for name in names for draft in parts[name].drafts]
+        bound = self._machine.limits.stage_envelopes_max
+        if len(drafts) > bound:
+            message = f"the batch has {len(drafts)} envelopes and `limits.stage_envelopes_max` allows {bound}"
+            return Refusal("TooLarge", message, hint=SMALLER)
+        return self._forbidden(source, drafts) or drafts
+
+    def _forbidden(self, source: Source, drafts: list[Draft]) -> Refusal | None:
+        """Another token may have staged what this one now asks for."""
+        for stream in dict.fromkeys(draft.stream for draft in drafts):
+            refusal = allowed(self._machine, source.principal, "enqueue", stream)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _committed(self, source: Source, taken: Taken) -> Body:
+        for key in [key for key in self._batches if key[0] == source.memory and key[1] <= source.batch]:
+            self._forget(key)
+        body: Body = {
+            "app": source.app,
+            "batch": source.batch,
+            "enqueued": taken.enqueued,
+            "duplicate": taken.duplicate,
+        }
+        if taken.duplicate:
+            body["last"] = self._machine.last_batch(source.memory)
+        return body
+
+    def abort(self, source: Source) -> Outcome:
+        """Drop what is staged of a batch."""
+        key = (source.memory, source.batch)
+        batch = self._batches.get(key)
+        drafts = [] if batch is None else [draft for part in batch.parts.values() for draft in part.drafts]
+        refusal = self._forbidden(source, drafts)
+        if refusal is not None:
+            return refusal
+        if batch is not None:
+            self._forget(key)
+        return Result({"app": source.app, "batch": source.batch, "dropped": len(drafts)})
+
+    def last(self, source: Source) -> Outcome:
+        """The newest batch of an application that is in."""
+        return Result({"app": source.app, "last": self._machine.last_batch(source.memory)})
+
+    def _forget(self, key: Key) -> None:
+        self._cost -= self._batches.pop(key).cost
+
+    def _watch(self, now: Now) -> None:
+        """Look for abandoned parts when the first of them may be old enough."""
+        if self._is_watching or not self._batches:
+            return
+        self._is_watching = True
+        oldest_us = min(batch.touched_us for batch in self._batches.values())
+        due_us = max(oldest_us + self._machine.limits.stage_ms * 1000, now.us)
+        self._runtime.scheduler.at(due_us, self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_watching = False
+        now = self._runtime.scheduler.now()
+        before_us = now.us - self._machine.limits.stage_ms * 1000
+        for key, batch in list(self._batches.items()):
+            if batch.touched_us <= before_us:
+                logs.warning("stage.expired", app=key[0], batch=key[1], parts=len(batch.parts))
+                self._forget(key)
+        self._watch(now)

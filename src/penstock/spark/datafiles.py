@@ -1,0 +1,381 @@
+"""The Parquet files of a table: written whole, with what a reader needs to skip them, and read back as the table's rows.
+
+A file appears under its name when it is durable. Until a commit speaks of it, it is nobody's; one that no commit ever speaks
+of is swept up later. Runs where the rows are, so nothing here knows Spark or commits anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction, RemoveAction
+
+FILE_ROWS_MAX = 1_000_000
+"""A file that reaches this is closed, and another begun."""
+OPEN_FILES_MAX = 64
+"""Files of different partitions that one task writes at a time; beyond, the fullest is closed."""
+ROW_GROUP_ROWS = 128 * 1024
+TEXT_STATISTIC_MAX = 128
+"""Characters of a least or greatest text; longer ones are rounded outwards."""
+_LAST_CHARACTER = "\U0010ffff"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+class SchemaError(ValueError):
+    """Rows do not fit their table; the message names the column and the cure."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table's files are laid out."""
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
+    """Columns with a least and a greatest value for each file. Readers take the table's word for which these are."""
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """What is inside a file: a partition's values are in the log and the directory's name only."""
+        return pa.schema([field for field in self.schema if field.name not in self.partition_by])
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that is written and not yet part of the table; small, so that tasks can send it to the driver."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    rows: int
+    partition: tuple[tuple[str, str | None], ...]
+    statistics: str
+    modified_ms: int
+
+    def action(self, *, is_change: bool = True) -> AddAction:
+        return AddAction(
+            self.path, self.size, dict(self.partition), self.modified_ms, is_change, self.statistics
+        )
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A file of the table, as its log describes it."""
+
+    path: str
+    """Relative to the table, as on the disk; the log quotes what is unusual in it."""
+    size: int
+    rows: int
+    partition: dict[str, Any]
+    least: dict[str, Any]
+    greatest: dict[str, Any]
+    nulls: dict[str, int | None]
+
+    def staged(self, modified_ms: int) -> StagedFile:
+        """The same file, offered to another table."""
+        partition = tuple((name, partition_text(value)) for name, value in self.partition.items())
+        nulls = {name: count for name, count in self.nulls.items() if count is not None}
+        statistics = _statistics(self.rows, self.least, self.greatest, nulls)
+        return StagedFile(self.path, self.size, self.rows, partition, statistics, modified_ms)
+
+    def removal(self, now_ms: int, *, is_change: bool = True) -> RemoveAction:
+        partition = {name: partition_text(value) for name, value in self.partition.items()}
+        return RemoveAction(self.path, is_change, now_ms, self.size, partition)
+
+    def may_hold(self, column: str, least: Any, greatest: Any) -> bool:
+        """Whether a row between two values may be in it."""
+        if column in self.partition:
+            value = self.partition[column]
+            return value is not None and least <= value <= greatest
+        low, high = self.least.get(column), self.greatest.get(column)
+        if low is None or high is None:
+            return True
+        if isinstance(high, datetime):  # other writers cut times to milliseconds
+            high += timedelta(milliseconds=1)
+        return bool(low <= greatest and high >= least)
+
+
+def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -> pa.Table:
+    """Rows with exactly a table's columns: those that are missing are null, those that differ are refused by name."""
+    unknown = [column for column in rows.column_names if column not in schema.names]
+    if unknown:
+        raise SchemaError(
+            f"table `{name}` has no column `{unknown[0]}`; leave it out, or add it to the table first"
+        )
+    columns = []
+    for field in schema:
+        if field.name not in rows.column_names:
+            if field.name in required:
+                raise SchemaError(f"column `{field.name}` of table `{name}` is missing; every row needs it")
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
+            continue
+        column = rows.column(field.name)
+        if field.name in required and column.null_count:
+            raise SchemaError(
+                f"column `{field.name}` of table `{name}` is null in a row; every row needs a value"
+            )
+        if column.type != field.type:
+            if not is_same_kind(column.type, field.type):
+                raise SchemaError(
+                    f"column `{field.name}` of table `{name}` is {field.type}, and the rows have {column.type}; "
+                    f"cast it, columns are never retyped"
+                )
+            column = column.cast(field.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def is_same_kind(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether values of one type are values of another with nothing lost: the same, or another encoding, or narrower."""
+    kinds = pa.types
+    if have == want or kinds.is_null(have):
+        return True
+    if kinds.is_dictionary(have):
+        return is_same_kind(have.value_type, want)
+    if _is_text(have) and _is_text(want):
+        return True
+    if _is_bytes(have) and _is_bytes(want):
+        return True
+    if kinds.is_timestamp(have) and kinds.is_timestamp(want):
+        return (have.tz is None) == (want.tz is None) and have.unit != "ns"
+    if kinds.is_signed_integer(have) and kinds.is_signed_integer(want):
+        return bool(have.bit_width <= want.bit_width)
+    if kinds.is_floating(have) and kinds.is_floating(want):
+        return bool(have.bit_width <= want.bit_width)
+    if kinds.is_map(have) and kinds.is_map(want):
+        return is_same_kind(have.key_type, want.key_type) and is_same_kind(have.item_type, want.item_type)
+    if _is_list(have) and _is_list(want):
+        return is_same_kind(have.value_type, want.value_type)
+    if kinds.is_struct(have) and kinds.is_struct(want):
+        return [field.name for field in have] == [field.name for field in want] and all(
+            is_same_kind(mine.type, theirs.type) for mine, theirs in zip(have, want, strict=True)
+        )
+    return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+class _Writer:
+    """One file as it grows."""
+
+    def __init__(self, root: Path, layout: Layout, partition: tuple[tuple[str, str | None], ...]) -> None:
+        self._layout, self._partition = layout, partition
+        folder = "/".join(f"{name}={_folder(value)}" for name, value in partition)
+        self._name = f"{folder}/part-{uuid.uuid4().hex}.parquet".lstrip("/")
+        self._path = root / self._name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._draft = self._path.with_name(f".{self._path.name}.tmp")
+        self._parquet = pq.ParquetWriter(self._draft, layout.file_schema, compression="zstd")
+        self.rows = 0
+        self._nulls = dict.fromkeys(layout.statistics, 0)
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        self.rows += rows.num_rows
+        for name in self._layout.statistics:
+            column = rows.column(name)
+            self._nulls[name] += column.null_count
+            found = pc.min_max(column)
+            least, greatest = found["min"].as_py(), found["max"].as_py()
+            if least is not None:
+                self._least[name] = min(self._least.get(name, least), least)
+                self._greatest[name] = max(self._greatest.get(name, greatest), greatest)
+
+    def close(self) -> StagedFile:
+        self._parquet.close()
+        sync(self._draft)
+        os.replace(self._draft, self._path)
+        sync(self._path.parent)
+        status = self._path.stat()
+        statistics = _statistics(self.rows, self._least, self._greatest, self._nulls)
+        return StagedFile(
+            self._name,
+            status.st_size,
+            self.rows,
+            self._partition,
+            statistics,
+            status.st_mtime_ns // 1_000_000,
+        )
+
+    def abandon(self) -> None:
+        self._parquet.close()
+        self._draft.unlink(missing_ok=True)
+
+
+def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[StagedFile]:
+    """Files of the rows, at least one for each partition that has any. Rows must fit the layout's schema."""
+    writers: dict[tuple[tuple[str, str | None], ...], _Writer] = {}
+    done: list[StagedFile] = []
+    try:
+        for table in tables:
+            for partition, rows in _split(table, layout.partition_by):
+                for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
+                    if partition not in writers and len(writers) >= OPEN_FILES_MAX:
+                        fullest = max(writers, key=lambda one: writers[one].rows)
+                        done.append(writers.pop(fullest).close())
+                    writer = writers.get(partition) or _Writer(root, layout, partition)
+                    writers[partition] = writer
+                    writer.write(rows.slice(start, ROW_GROUP_ROWS))
+                    if writer.rows >= FILE_ROWS_MAX:
+                        done.append(writers.pop(partition).close())
+        while writers:
+            done.append(writers.pop(next(iter(writers))).close())
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        for file in done:
+            (root / file.path).unlink(missing_ok=True)
+        raise
+    return done
+
+
+def _split(
+    table: pa.Table, by: tuple[str, ...]
+) -> Iterator[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
+    """Rows by the values of their partition columns, without those columns."""
+    if table.num_rows == 0:
+        return
+    if not by:
+        yield (), table
+        return
+    groups = table.select(list(by)).group_by(list(by)).aggregate([]).to_pylist()
+    inside = table.drop_columns(list(by))
+    for group in groups:
+        rows = inside
+        if len(groups) > 1:
+            mask = None
+            for name in by:
+                column, value = table.column(name), group[name]
+                hit = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+                mask = hit if mask is None else pc.and_(mask, hit)
+            rows = inside.filter(mask)
+        yield tuple((name, partition_text(group[name])) for name in by), rows
+
+
+def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a file as the table has them: columns that came later are null, a partition's value is repeated."""
+    names = list(schema.names if columns is None else columns)
+    with pq.ParquetFile(root / file.path) as parquet:
+        inside = [name for name in names if name in parquet.schema_arrow.names and name not in file.partition]
+        wanted = pa.schema([schema.field(name) for name in names])
+        return _complete(parquet.read(inside), parquet.metadata.num_rows, file, wanted)
+
+
+def batches(
+    root: Path, file: LiveFile, schema: pa.Schema, rows_max: int = ROW_GROUP_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The same, a part at a time."""
+    with pq.ParquetFile(root / file.path, memory_map=True) as parquet:
+        inside = [
+            name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition
+        ]
+        for batch in parquet.iter_batches(rows_max, columns=inside):
+            rows = pa.Table.from_batches([batch])
+            yield from _complete(rows, batch.num_rows, file, schema).combine_chunks().to_batches()
+
+
+def _complete(rows: pa.Table, count: int, file: LiveFile, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for field in schema:
+        if field.name in file.partition:
+            scalar = pa.scalar(file.partition[field.name], field.type)
+            columns.append(pa.chunked_array([pa.repeat(scalar, count)]))
+        elif field.name in rows.column_names:
+            column = rows.column(field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(count, field.type)]))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def partition_text(value: Any) -> str | None:
+    """A partition's value as Delta's log writes it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def partition_fits(kind: pa.DataType) -> bool:
+    """Whether a column may be a partition's: values that one can read in a path."""
+    return bool(
+        _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether a least and a greatest value of a column help to skip files."""
+    kinds = pa.types
+    return bool(
+        _is_text(kind)
+        or kinds.is_integer(kind)
+        or kinds.is_date32(kind)
+        or (kinds.is_timestamp(kind) and kind.tz)
+    )
+
+
+def _folder(value: str | None) -> str:
+    return _NO_VALUE if value is None else _UNSAFE.sub("_", value)[:TEXT_STATISTIC_MAX] or "_"
+
+
+def _statistics(rows: int, least: dict[str, Any], greatest: dict[str, Any], nulls: dict[str, int]) -> str:
+    """What a reader may know of a file without opening it, in Delta's JSON."""
+    told = {
+        "numRecords": rows,
+        "minValues": {name: _floor(value) for name, value in least.items() if value is not None},
+        "maxValues": {name: _ceiling(value) for name, value in greatest.items() if value is not None},
+        "nullCount": nulls,
+    }
+    return msgspec.json.encode(told).decode()
+
+
+def _floor(value: Any) -> Any:
+    """A least value as Delta's statistics have it, never greater than it is."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    return value[:TEXT_STATISTIC_MAX] if isinstance(value, str) else value
+
+
+def _ceiling(value: Any) -> Any:
+    """A greatest value likewise, never less than it is."""
+    if isinstance(value, datetime):
+        return _floor(value + timedelta(microseconds=-value.microsecond % 1000))
+    if isinstance(value, str) and len(value) > TEXT_STATISTIC_MAX:
+        return value[:TEXT_STATISTIC_MAX] + _LAST_CHARACTER
+    return _floor(value)
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

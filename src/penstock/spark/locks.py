@@ -1,0 +1,57 @@
+"""One writer for each table of the lake: a lock that threads and processes of one machine respect.
+
+The lock belongs to an open file, so it goes with the process that held it, however that ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FOLDER = "_locks"
+
+
+class TableLock:
+    """The right to write one table. Whoever has it may ask again and gets it."""
+
+    def __init__(self, lake: Path, name: str) -> None:
+        self._path = lake / FOLDER / name
+        self._threads = threading.RLock()
+        self._fd: int | None = None
+
+    @contextmanager
+    def held(self, *, waits: bool = True) -> Iterator[bool]:
+        """Have the lock inside; with `waits` off, yield False when somebody else has it."""
+        if not self._threads.acquire(blocking=waits):
+            yield False
+            return
+        try:
+            if self._fd is not None:
+                yield True
+                return
+            self._fd = self._lock(waits=waits)
+            try:
+                yield self._fd is not None
+            finally:
+                if self._fd is not None:
+                    os.close(self._fd)
+                    self._fd = None
+        finally:
+            self._threads.release()
+
+    def _lock(self, *, waits: bool) -> int | None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd

@@ -1,0 +1,35 @@
+"""Rows that retention removed before a table had them: noted as a gap, so that the pipeline can go on behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.spark import places
+from penstock.spark.definitions import EVENTS, GAPS, TABLES
+from penstock.spark.ingest import note_gap
+from penstock.spark.lake import LakeTable, Span
+
+
+def accept(data: Path) -> dict[str, tuple[int, int]]:
+    """Move every table that needs rows which are gone to the oldest row that is kept; returns what each misses."""
+    journal = places.open_one(data)
+    oldest = journal.bounds().first
+    app = f"{journal.id}/0"
+    lake = data / "lake"
+    skipped: dict[str, tuple[int, int]] = {}
+    for definition in TABLES.values():
+        if definition in (EVENTS, GAPS):
+            continue
+        table = LakeTable(lake, definition)
+        stored = table.progress(app)
+        if stored is not None and stored < oldest:
+            with table.writing():
+                table.append(pa.Table.from_pylist([], definition.schema), {app: Span(stored, oldest)})
+            skipped[definition.name] = (stored, oldest)
+    if skipped:
+        gaps = LakeTable(lake, GAPS)
+        with gaps.writing():
+            note_gap(gaps, journal.id, app, min(first for first, _ in skipped.values()), oldest)
+    return skipped

@@ -1,0 +1,130 @@
+"""A stretch of the journal as DataFrames: what a step of the pipeline is given to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.journal.bronze import FILE_SCHEMA
+from penstock.spark.gold import MINUTE_US, reach_us
+from penstock.spark.silver import without_own
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.lake import LakeTable
+    from penstock.spark.places import Journal, Place
+
+ROWS_PER_PART = 250_000
+"""Journal rows that one task reads."""
+MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
+"""Columns for counts and times, which need no bodies."""
+
+
+def journal_frame(
+    spark: SparkSession, place: Place, first: int, end: int, columns: list[str] | None = None
+) -> DataFrame:
+    """Rows `first` to `end - 1` as a DataFrame, read where the tasks run."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    count = max(1, -(-(end - first) // ROWS_PER_PART))
+    step = -(-(end - first) // count)
+    names = columns or FILE_SCHEMA.names
+    schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                start = first + number * step
+                yield from place.open().batches(start, min(start + step, end), names)
+
+    return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
+
+
+@dataclass
+class Slice:
+    """Rows `first` to `end - 1` of one journal, and what else a step may need to know about them."""
+
+    spark: SparkSession
+    journal: Journal
+    lake: Callable[[str], LakeTable]
+    first: int
+    end: int
+    until_us: int
+    """Time of the last of them."""
+    given: DataFrame | None = None
+    """The rows, where the caller has them already."""
+
+    @property
+    def until(self) -> datetime:
+        return datetime.fromtimestamp(self.until_us // 1_000_000, UTC).replace(
+            microsecond=self.until_us % 1_000_000
+        )
+
+    @cached_property
+    def events(self) -> DataFrame:
+        """The rows, without what the pipeline itself sent."""
+        rows = self.given
+        if rows is None:
+            rows = journal_frame(self.spark, self.journal.place, self.first, self.end)
+        return without_own(rows)
+
+    @property
+    def inboxes(self) -> DataFrame:
+        """Those about the inboxes of agents."""
+        return self.events.where("event = 'enqueue' and channel like 'agents/%/inbox'")
+
+    @cached_property
+    def whole_minutes(self) -> DataFrame:
+        """Every row, without bodies, of the minutes that these rows touch or may close."""
+        oldest = self.journal.bounds().first
+        if self.first <= oldest:
+            if self.given is not None:
+                return without_own(self.given).select(*MEASURED)
+            return without_own(journal_frame(self.spark, self.journal.place, self.first, self.end, MEASURED))
+        reach = reach_us(self.journal.time_of(self.first - 1))
+        first = min(self.first, self.journal.offset_at(reach))
+        rows = without_own(journal_frame(self.spark, self.journal.place, first, self.end, MEASURED))
+        if first == oldest and oldest > 0:
+            # The beginning of this minute is gone: what was counted while it was there is better than a new count.
+            lost = (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
+            rows = rows.where(f"recorded_at >= timestamp_micros({lost})")
+        return rows
+
+    def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
+        """Every envelope and every delivery of the conversations that these rows are part of."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        touched = self.events.where("corr is not null").select("journal", "corr").distinct().toArrow()
+        first = self.first
+        conversations = self.lake("conversations")
+        if conversations.version() is not None:
+            is_touched = pc.field("corr").isin(touched.column("corr").combine_chunks())
+            known = conversations.rows(["started_at"], (pc.field("journal") == self.journal.id) & is_touched)
+            if known.num_rows:
+                started = pc.min(known.column("started_at").cast(pa.int64())).as_py()
+                first = min(first, self.journal.offset_at(started))
+        names = self.spark.createDataFrame(touched)
+        envelopes, deliveries = (
+            self._silver(name, first).join(names.hint("broadcast"), ["journal", "corr"], "left_semi")
+            for name in ("envelopes", "deliveries")
+        )
+        return envelopes, deliveries
+
+    def _silver(self, name: str, first: int) -> DataFrame:
+        """Rows of a silver table from a journal offset on, through Spark's own Parquet reader."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        table = self.lake(name)
+        paths = [str(table.path / file.path) for file in table.files({"offset": (first, None)})]
+        schema = from_arrow_schema(table.definition.schema)
+        if not paths:
+            return self.spark.createDataFrame([], schema)
+        reader = self.spark.read.schema(schema).option("basePath", str(table.path))
+        return reader.parquet(*paths).where(f"journal = '{self.journal.id}' and offset >= {first}")

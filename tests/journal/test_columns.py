@@ -1,0 +1,32 @@
+"""Facts as columns: whatever stands among them, the rows are those of `row_of`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.channels import Channel
+from penstock.core.policy import Policy
+from penstock.core.records import Applied, Fact, Note, Record, Settle
+from penstock.core.rows import row_of
+from penstock.journal.columns import SCHEMA, decode_rows, encode_facts
+
+RECORD = Record(
+    "a", "test", b"{}", "sam", "c", channel=Channel("q", Policy()), seq=3, offset=2, arrived_wall_us=5
+)
+FACTS: list[Fact] = [
+    RECORD,
+    Settle("ack", RECORD, "kim", 1, 6),
+    Note("gauge", "courier", "q", 4, "{}"),
+    Applied("report", 0, 2),
+]
+
+
+@pytest.mark.parametrize("facts", list(itertools.product(FACTS, repeat=3)))
+def test_any_mixture_is_encoded_as_its_rows(facts: tuple[Fact, ...]) -> None:
+    batch = encode_facts(facts, 7, 9)
+    assert batch.schema == SCHEMA
+    rows = [replace(row_of(fact), offset=7 + place, recorded_at=9) for place, fact in enumerate(facts)]
+    assert list(decode_rows(batch, "", 0, 0)) == rows

@@ -1,0 +1,104 @@
+"""A data directory in which a few minutes of real work are journaled, and its lake as plain rows to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.links import Consumer
+from penstock.core.policy import Policy
+from penstock.core.records import Fact
+from penstock.journal.directory import WATERMARK, Opened, encode_watermark
+from penstock.journal.disk import RealDisk
+from penstock.spark.definitions import EVENTS, TABLES
+from penstock.spark.lake import LakeTable
+from tests.journal.histories import FOREVER, sealer
+from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, holder
+
+INGESTED = [name for name in TABLES if name not in ("events", "alerts", "agents")]
+WATCHED = ["alerts", "agents"]
+
+
+class Story(Journaled):
+    """A queue whose facts go into a real journal directory."""
+
+    def __init__(self, data: Path, journal: str = JOURNAL, policy: Policy | None = None) -> None:
+        self.data = data
+        self._disk = RealDisk(data / "journal")
+        opened = Opened(self._disk, fresh_id=journal, sync="off")
+        list(opened.live_rows())
+        list(opened.tail_rows())
+        self._log = opened.log()
+        self.consumers: list[Consumer] = []
+        super().__init__(policy or Policy(max_deliveries=2))
+
+    @property
+    def end(self) -> int:
+        return self._log.position.offset
+
+    def commit(self, *, refused: str | None = None) -> None:
+        while (batch := self.machine.take_batch()) is not None:
+            facts: list[Fact] = [*batch.facts, *batch.observations]
+            [done] = self._log.commit([facts], self.now.wall_us + COMMIT_US)
+            self.machine.committed(self.now, done.first_offset)
+            self.apply()
+        position = self._log.position
+        self._disk.overwrite(WATERMARK, encode_watermark(position.offset, position.epoch))
+
+    def seal(self, retention: Any = FOREVER) -> None:
+        self._log.rotate()
+        sealer(self.data, retention=retention).seal(self.now.wall_us, wants_live=True)
+
+    def close(self) -> None:
+        self._log.close()
+        self._disk.unlock()
+
+
+def work(story: Story, minutes: int = 3, each: int = 8) -> None:
+    """Some minutes of traffic: jobs done, given back, hopeless; questions and answers; quiet in between."""
+    if not story.consumers:
+        story.consumers = [
+            story.subscribe("jobs", 50, label="sam", link=story.connect(holder("sam")), lease_ms=20_000),
+            story.subscribe("agents/ann/inbox", 50, label="ann", link=story.connect(holder("ann"))),
+        ]
+    sam, inbox = story.consumers
+    for minute in range(minutes):
+        for number in range(each):
+            name = f"{story.end}"
+            corr = f"talk-{minute}-{number % 3}"
+            story.send("jobs", f"job-{name}", "ann", corr=corr, tags=["t", f"{number}"])
+            story.send("agents/ann/inbox", f"ask-{name}", "bob", corr=corr, refs=[f"job-{name}"])
+            story.wait(60 / (2 * each))
+            story.grant(sam, 2)
+            story.grant(inbox, 2)
+            if number % 4 == 3:
+                story.machine.term(story.now, sam, story.held(sam, f"job-{name}"), "hopeless")
+                story.apply()
+                story.commit()
+            elif number % 4 == 2:
+                story.machine.nack(story.now, sam, story.held(sam, f"job-{name}"), None, "again")
+                story.apply()
+                story.commit()
+                story.ack(sam, f"job-{name}")
+            else:
+                story.ack(sam, f"job-{name}")
+            if number % 2:
+                story.ack(inbox, f"ask-{name}")
+            story.wait(60 / (2 * each))
+
+
+def content(lake: Path, names: list[str] = INGESTED) -> dict[str, list[dict[str, Any]]]:
+    """Every row of some tables, in the order of their keys: what two lakes are compared by."""
+    found = {}
+    for name in names:
+        definition = TABLES[name]
+        assert definition is not EVENTS
+        table = LakeTable(lake, definition)
+        rows = table.rows() if table.version() is not None else definition.schema.empty_table()
+        plain = rows.set_column(0, "journal", rows.column("journal").cast(pa.string())).to_pylist()
+        found[name] = sorted(plain, key=lambda row: tuple(str(row[part]) for part in definition.key))
+        keys = [tuple(row[part] for part in definition.key) for row in found[name]]
+        assert len(set(keys)) == len(keys), f"a key of `{name}` is there twice"
+    return found

@@ -1,0 +1,81 @@
+"""A writer killed at any moment, again and again: what it wrote is there once, and what it did not write is written after it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.spark.lake import LakeTable
+from tests.server_process import environment
+from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, offsets
+
+ROUNDS = 10
+COMMITS = 60
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+import pyarrow as pa
+from penstock.spark import upkeep
+from penstock.spark.lake import LakeTable, Span
+from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counts, notes
+
+lake, commits, left = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+def die(event, arguments):  # at the n-th time that something happens to a file of the lake
+    global left
+    if event in ("open", "os.rename", "os.remove", "os.utime", "os.mkdir") and str(lake) in str(arguments[0]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(die)
+appended, merged, latest = (LakeTable(lake, table) for table in (NOTES, COUNTS, LATEST))
+for number in range(commits):
+    span = Span(number, number + 1)
+    for table in (appended, merged, latest):  # the batch is replayed whole: each table knows what it has
+        if table.fresh_from(APP) > number:
+            continue
+        if table is appended:
+            table.append(notes(number, number + 1), {APP: span})
+        elif table is merged:
+            table.merge(counts({("all", number // 5): number, ("one", number): number}), {APP: span})
+        else:
+            row = {"journal": "j1", "address": f"a{number % 4}", "offset": number, "tags": [str(number)]}
+            table.merge(pa.Table.from_pylist([row], LATEST.schema), {APP: span})
+    if number % 7 == 6:
+        for table in (appended, merged):
+            table.compact(files_min=2)
+            upkeep.sweep(table, age_s=0)
+"""
+
+
+def write(lake: Path, dies_at: int) -> int:
+    """Run the writer until it dies, at the n-th thing that it does to a file, or comes to its end."""
+    words = [sys.executable, "-c", WRITER, str(lake), str(COMMITS), str(dies_at)]
+    return subprocess.run(
+        words, env=environment(PYTHONPATH=str(Path.cwd())), timeout=60, check=False
+    ).returncode
+
+
+def test_killed_writers_lose_nothing_and_double_nothing(tmp_path):
+    dice = random.Random(7)
+    for _ in range(ROUNDS):
+        assert write(tmp_path, dice.randrange(1, 120)) == -signal.SIGKILL
+        table = LakeTable(tmp_path, NOTES)
+        reached = table.fresh_from(APP)
+        if table.delta() is not None:  # whatever is there is whole, at every moment
+            assert offsets(table.rows()) == list(range(reached))
+    assert 0 < reached < COMMITS  # it died in the middle
+    assert write(tmp_path, 0) == 0
+    assert offsets(LakeTable(tmp_path, NOTES).rows()) == list(range(COMMITS))
+    model = {("one", number): number for number in range(COMMITS)}
+    model |= {("all", number // 5): number for number in range(COMMITS)}
+    assert counted(LakeTable(tmp_path, COUNTS).rows()) == model
+    newest = {row["address"]: row["tags"] for row in LakeTable(tmp_path, LATEST).rows().to_pylist()}
+    assert newest == {f"a{number % 4}": [str(number)] for number in range(COMMITS - 4, COMMITS)}
+    for table in (NOTES, COUNTS, LATEST):
+        assert LakeTable(tmp_path, table).progress(APP) == COMMITS

@@ -1,0 +1,354 @@
+"""The pipeline on real journals and real Spark: whatever happens on the way, the tables are the same in the end (invariant 9)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.pipelines import Alerts, DeadLetters, Silence
+from penstock.journal.retention import Retention
+from penstock.spark import losses, places, steps
+from penstock.spark.definitions import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
+from penstock.spark.ingest import Ingest, LostRowsError
+from penstock.spark.lake import LakeTable
+from penstock.spark.process import CHECKPOINTS, start_query
+from penstock.spark.rebuilding import rebuild_table
+from penstock.spark.watch import Watch
+from tests.spark.journaled import JOURNAL
+from tests.spark.stories import INGESTED, WATCHED, Story, content, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP = f"{JOURNAL}/0"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a few minutes of work in it, half of it sealed; copied by whoever changes it."""
+    data = tmp_path_factory.mktemp("told")
+    story = Story(data)
+    work(story, 2)
+    story.seal()
+    work(story, 2)
+    story.wait(120)
+    story.close()
+    return data
+
+
+@pytest.fixture
+def data(told: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(told, tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The tables of that work, made in one go."""
+    lake = tmp_path_factory.mktemp("expected")
+    ingest = Ingest(spark, places.open_one(told), lake, steps.built_in())
+    ingest.backfill()
+    ingest._note_gap()
+    ingest.close()
+    made = content(lake)
+    assert {name: len(rows) for name, rows in made.items() if name != "gaps"} == {
+        "envelopes": 88,
+        "deliveries": 64,
+        "queue_minutes": 21,
+        "latest_per_agent": 1,
+        "conversations": 6,
+    }
+    return made
+
+
+def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = None) -> Ingest:
+    return Ingest(spark, places.open_one(data), data / "lake", steps.built_in() + (more or []))
+
+
+def run(
+    spark: SparkSession, data: Path, part: Ingest | Watch, name: str = "ingest", rows_max: int = 60
+) -> int:
+    """The query as it is shipped, once over what is there; returns how many batches it took."""
+    batches = []
+
+    def on_batch(rows: DataFrame, number: int) -> None:
+        batches.append(number)
+        part.on_batch(rows, number)
+
+    checkpoint = data / "lake" / CHECKPOINTS / name
+    query = start_query(
+        spark,
+        places.open_one(data),
+        name,
+        on_batch,
+        checkpoint,
+        start=part.end,
+        rows_max=rows_max,
+        pause_ms=None,
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    return len(batches)
+
+
+def test_many_small_batches_give_the_tables_of_one_computation(
+    spark: SparkSession, data: Path, expected: dict
+) -> None:
+    ingest = ingest_of(spark, data)
+    assert run(spark, data, ingest) > 3
+    assert content(data / "lake") == expected
+    end = places.open_one(data).bounds().end
+    assert {
+        name: LakeTable(data / "lake", TABLES[name]).progress(APP) for name in INGESTED if name != "gaps"
+    } == {name: end for name in INGESTED if name != "gaps"}
+    # Without its checkpoint it begins where the tables are, and finds nothing to do.
+    shutil.rmtree(data / "lake" / CHECKPOINTS)
+    again = ingest_of(spark, data)
+    assert again.end == end
+    versions = {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED}
+    run(spark, data, again)
+    assert {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED} == versions
+    assert content(data / "lake") == expected
+
+
+def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
+    spark: SparkSession, data: Path, expected: dict
+) -> None:
+    """One table fails in the middle of a batch, so some have it and some do not; then every batch comes again, from batch 0 on."""
+    failures = iter([True, False, True])
+
+    def failing(part: object) -> DataFrame:
+        from penstock.spark import silver
+
+        if next(failures, False):
+            raise RuntimeError("the power went")
+        return silver.deliveries(part.events)  # type: ignore[attr-defined]
+
+    kept: list[tuple[DataFrame, int]] = []
+    broken = [
+        step if step.table is not DELIVERIES else steps.Step(DELIVERIES, failing) for step in steps.built_in()
+    ]
+    ingest = Ingest(spark, places.open_one(data), data / "lake", broken)
+    journal = places.open_one(data)
+    end = journal.bounds().end
+    from penstock.spark.slices import journal_frame
+
+    cuts = [0, 1, 40, 41, 90, end]
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        rows = journal_frame(spark, journal.place, first, last)
+        kept.append((rows, number))
+        try:
+            ingest.on_batch(rows, number)
+        except RuntimeError:
+            versions = (LakeTable(data / "lake", table).progress(APP) for table in (ENVELOPES, DELIVERIES))
+            assert next(versions) == last != next(versions)
+    for rows, number in kept:
+        ingest.on_batch(rows, number)
+    ingest.on_batch(journal_frame(spark, journal.place, 0, 1).where("false"), 99)  # a batch without rows
+    assert content(data / "lake") == expected
+
+
+def test_a_backfill_beside_the_live_query_gives_the_same_tables(
+    spark: SparkSession, data: Path, expected: dict
+) -> None:
+    """While somebody else fills a table the query leaves it alone, goes on with the others, and brings it up later."""
+    ingest = ingest_of(spark, data)
+    beside = ingest_of(spark, data)
+    journal = places.open_one(data)
+    from penstock.spark.slices import journal_frame
+
+    table = beside.table("envelopes")
+    with table.writing():
+        ingest.on_batch(journal_frame(spark, journal.place, 0, 80), 0)
+        assert ingest.behind == {"envelopes": 0, "conversations": 0}
+        beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), 30)
+    seen: list[tuple[str, int, int]] = []
+    beside.backfill(["envelopes"], lambda *told: seen.append(told))
+    end = journal.bounds().end
+    assert seen == [("envelopes", end, end)]
+    ingest.on_batch(journal_frame(spark, journal.place, 80, end), 1)
+    assert ingest.behind == {}
+    assert content(data / "lake") == expected
+
+
+def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
+    spark: SparkSession, data: Path, expected: dict, tmp_path: Path
+) -> None:
+    file = tmp_path / "my_tables.py"
+    file.write_text(
+        "from pyspark.sql import functions as f\n"
+        "from penstock.spark import table\n"
+        "@table(key=['journal', 'sender', 'minute'], window='minute')\n"
+        "def sent(events):\n"
+        "    minute = f.date_trunc('minute', 'recorded_at').alias('minute')\n"
+        "    rows = events.where(\"event = 'enqueue'\")\n"
+        "    return rows.groupBy('journal', 'sender', minute).agg(f.count('*').alias('envelopes'))\n"
+        "@table()\n"
+        "def given_up(events):\n"
+        "    return events.where(\"event = 'dead'\").select('journal', 'offset', 'channel', 'id', 'reason')\n"
+    )
+    run(spark, data, ingest_of(spark, data))
+    mine = steps.load(spark, [file])
+    ingest = ingest_of(spark, data, mine)
+    assert ingest.end == 0
+    ingest.level()
+    assert content(data / "lake") == expected
+    sent = ingest.table("sent").rows().to_pylist()
+    assert sum(row["envelopes"] for row in sent) == len(expected["envelopes"])
+    assert {row["sender"] for row in sent} == {"ann", "bob"}
+    assert {row["id"] for row in ingest.table("given_up").rows().to_pylist()} == {
+        row["id"] for row in expected["deliveries"] if row["outcome"] == "dead"
+    }
+
+
+def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSession, tmp_path: Path) -> None:
+    cases = {
+        "absent.py": (None, "is not there"),
+        "empty.py": ("", "marks no function"),
+        "clash.py": ("import penstock.spark as p\n@p.table()\ndef events(e): return e", "is built in"),
+        "keyless.py": (
+            "import penstock.spark as p\n@p.table(key=['journal', 'who'])\ndef mine(e): return e",
+            "no column `who`",
+        ),
+    }
+    for name, (text, said) in cases.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(steps.StepError, match=said):
+            steps.load(spark, [tmp_path / name])
+
+
+def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
+    ingest = ingest_of(spark, data)
+    run(spark, data, ingest)
+    table = ingest.table("queue_minutes")
+    wrong = table.rows().slice(0, 3)
+    with table.writing():
+        table.overwrite(wrong, {}, may_go_back=True)
+    assert content(data / "lake") != expected
+    before = table.version()
+    assert rebuild_table(ingest, "queue_minutes") == places.open_one(data).bounds().end
+    assert table.version() == before + 1
+    assert table.progress(APP) == places.open_one(data).bounds().end
+    assert content(data / "lake") == expected
+    with pytest.raises(steps.StepError, match="there is no table `alerts`"):
+        rebuild_table(ingest, "alerts")
+
+
+def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    story = Story(data)
+    work(story, 1)
+    ingest = ingest_of(spark, data)
+    ingest.backfill()
+    stopped = ingest.table("envelopes").progress(APP)
+    work(story, 1)
+    story.seal()
+    work(story, 1)
+    story.wait(3_600)
+    story.seal(Retention(age_ms=1, bytes_max=0))
+    work(story, 1)
+    story.close()
+    oldest = places.open_one(data).bounds().first
+    assert stopped < oldest
+    with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
+        ingest_of(spark, data).backfill()
+    skipped = losses.accept(data)
+    assert skipped["envelopes"] == (stopped, oldest)
+    ingest_of(spark, data).backfill()
+    made = content(data / "lake")
+    assert made["gaps"] == [
+        {"journal": JOURNAL, "from_offset": stopped, "to_offset": oldest - 1, "reason": "retention"}
+    ]
+    assert {row["offset"] >= oldest or row["offset"] < stopped for row in made["envelopes"]} == {True}
+    assert losses.accept(data) == {}
+
+
+def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, data: Path) -> None:
+    ingest = ingest_of(spark, data)
+    ingest.backfill()
+    other = places.open_one(data)
+    from penstock.spark.lake import Span
+
+    ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Span(other.bounds().end, 10**6)})
+    with pytest.raises(LostRowsError, match=r"JOURNAL_REWOUND.*`envelopes`"):
+        ingest_of(spark, data)
+
+
+# Watching
+
+
+RULES = Alerts((DeadLetters("dead"), Silence("quiet", for_ms=90_000, agent="bob")))
+
+
+@pytest.fixture
+def watch(spark: SparkSession) -> Callable[[Path], Watch]:
+    return lambda data: Watch(spark, places.open_one(data), data / "lake", RULES, None)
+
+
+def test_alerts_are_the_same_however_the_rows_come(
+    spark: SparkSession, told: Path, watch: Callable[[Path], Watch], tmp_path: Path
+) -> None:
+    results = []
+    for name, rows_max in (("few", 10_000), ("many", 45)):
+        data = Path(shutil.copytree(told, tmp_path / name))
+        looking = watch(data)
+        batches = run(spark, data, looking, "watch", rows_max)
+        assert (batches > 3) == (name == "many")
+        looking.on_clock(places.open_one(data).time_of(looking.end - 1) + 600_000_000)
+        results.append(content(data / "lake", WATCHED))
+    assert results[0] == results[1]
+    dead = [row for row in results[0]["alerts"] if row["rule"] == "dead"]
+    assert {(row["subject"], row["state"], row["value"]) for row in dead} == {
+        ("jobs", "firing", 2.0),
+        ("agents/ann/inbox", "firing", 4.0),
+    }
+    [quiet] = [row for row in results[0]["alerts"] if row["rule"] == "quiet" and row["state"] == "firing"]
+    assert (quiet["subject"], quiet["value"], quiet["envelope_id"]) == ("bob", 90_000.0, None)
+    assert {row["agent"] for row in results[0]["agents"]} == {"ann", "bob", "sam"}
+
+
+def test_a_watch_that_starts_again_knows_what_fires(
+    spark: SparkSession, data: Path, watch: Callable[[Path], Watch]
+) -> None:
+    looking = watch(data)
+    run(spark, data, looking, "watch", 10_000)
+    late = places.open_one(data).time_of(looking.end - 1) + 600_000_000
+    looking.on_clock(late)
+    made = content(data / "lake", WATCHED)
+    shutil.rmtree(data / "lake" / CHECKPOINTS)
+    again = watch(data)
+    assert again.end == looking.end
+    again.on_clock(late + 1)
+    assert content(data / "lake", WATCHED) == made
+
+
+def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
+    spark: SparkSession, data: Path
+) -> None:
+    """Retention cuts in the middle of a minute: a new count of its rest must not replace the whole."""
+    ingest = ingest_of(spark, data)
+    ingest.backfill()
+    whole = {
+        row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
+    }
+    from penstock.journal.bronze import Bronze
+
+    bronze = Bronze(data / "lake")
+    bronze.remove(bronze.files(), 0)
+    story = Story(data)
+    story.us += 4 * 60_000_000
+    work(story, 1)
+    story.close()
+    ingest_of(spark, data).backfill()
+    after = {
+        row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
+    }
+    assert {minute: after[minute] for minute in whole} == whole
+    assert QUEUE_MINUTES.key == ("journal", "channel", "minute")
