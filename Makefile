@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 ARGS    ?=
-BENCHES ?= queue http journal
+BENCHES ?= queue http journal pipeline
 
 # Debian packages that the tests need, such as a Java runtime; names separated by spaces.
 DEBIAN_PACKAGES :=
@@ -43,7 +43,7 @@ up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http loc
 	@exec $(BIN)/penstock up $(ARGS)
 
 test: system lint ## set up, then check style, types and layers and run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: setup ## check style, types and layers only
 	$(BIN)/ruff check .

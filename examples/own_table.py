@@ -12,7 +12,9 @@ from penstock.spark import table
 @table()
 def given_up(events: DataFrame) -> DataFrame:
     """Every envelope that became a dead letter: new rows are added."""
-    return events.where("event = 'dead'").select("journal", "offset", "recorded_at", "channel", "id", "reason")
+    return events.where("event = 'dead'").select(
+        "journal", "offset", "recorded_at", "channel", "id", "reason"
+    )
 
 
 @table(key=["journal", "sender", "minute"], window="minute")
@@ -29,4 +31,6 @@ def sent_per_minute(events: DataFrame) -> DataFrame:
 def last_sent(events: DataFrame) -> DataFrame:
     """What each sender sent last: of each key the row with the greatest offset stays."""
     sent = events.where("event = 'enqueue' and sender is not null")
-    return sent.select("journal", "sender", "offset", "recorded_at", "channel", "id", f.col("kind").alias("type"))
+    return sent.select(
+        "journal", "sender", "offset", "recorded_at", "channel", "id", f.col("kind").alias("type")
+    )

@@ -1,6 +1,20 @@
-"""Settings shared by every test: property tests give the same verdict on every run."""
+"""Settings shared by every test: property tests give the same verdict on every run, and Spark's tests share one session."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
+
+SPARK = (Path("tests/spark"), Path("tests/docs/test_pipeline_documents.py"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With two workers (`-n 2`), one has every test that needs Spark, from the start, and the other the rest."""
+    for item in items:
+        place = item.path.relative_to(config.rootpath)
+        if any(place.is_relative_to(part) for part in SPARK):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -7,15 +7,27 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from datetime import UTC, date, datetime
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 
+from penstock.cli import main
 from penstock.cli.bench.board import UNKNOWN, Board
 from penstock.cli.bench.jobs import percentiles_ms
+from penstock.cli.bench.pipeline_live import PROBE_EVERY_S, PROBE_STREAM, Probes
+from penstock.cli.bench.pipeline_plot import plot
+from penstock.cli.bench.pipeline_processes import FedStage, Tree
+from penstock.cli.bench.pipeline_rows import BODY_BYTES, make_history
 from penstock.cli.bench.processes import BenchError, Stage, cpu_s
 from penstock.cli.bench.template import Adds, Lines, Posts, envelope
 from penstock.cli.bench.workloads import Workloads
+from penstock.journal.reader import JournalReader
+from penstock.spark.definitions import QUEUE_MINUTES
+from penstock.spark.lake import LakeTable, Span
 from tests.server_process import environment
 
 KEYS = {
@@ -23,13 +35,13 @@ KEYS = {
 }  # fmt: skip
 
 
-def bench(*words, folder):
+def bench(*words, folder, timeout=120):
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "bench", *words, "--json"],
         capture_output=True,
         text=True,
         env=environment(TMPDIR=str(folder)),
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -98,6 +110,28 @@ def test_http_cells_are_accounted_for(tmp_path):
     )  # fmt: skip
     assert len(found["cells"]) == 4
     assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
+
+
+def test_pipeline_cells_are_accounted_for_beside_spark(tmp_path):
+    words = ["--only", "source", "--queries", "window", "--rows", "2000", "--rounds", "1"]
+    found = bench("pipeline", *words, folder=tmp_path, timeout=300)
+    cells = [(cell["target"], cell["client"], cell["rounds"][0]["count"]) for cell in found["cells"]]
+    assert cells == [
+        ("penstock", "columns", 2000),
+        ("penstock", "all columns", 2000),
+        ("JSON files", "Spark", 2000),
+        ("Parquet files", "Spark", 2000),
+    ]
+    assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, False, True, True]
+    assert [note.startswith("goal ") for note in found["notes"]] == [True, False, True, False]
+    assert all(cell["rounds"][0]["wallS"] > cell["rounds"][0]["seconds"] > 0 for cell in found["cells"])
+    assert "pyspark" in found["versions"]
+
+
+def test_pipeline_refuses_a_part_that_is_none(capsys):
+    assert main(["bench", "pipeline", "--only", "source,speed"]) == 1
+    shown = capsys.readouterr().err
+    assert "there is no part `speed`" in shown and "source, freshness, idle" in shown
 
 
 def test_profile_names_functions(tmp_path):
@@ -176,6 +210,77 @@ class TestTemplate:
         head, _, body = Posts("s", 300, "t", 2, "h", "token").make(0, 1).partition(b"\r\n\r\n")
         assert f"Content-Length: {len(body)}".encode() in head and len(json.loads(body)["envelopes"]) == 2
         assert Adds("s", 300, "t").make(0, 2, 1).count(b"$300\r\n") == 2
+
+
+class TestPipeline:
+    def test_history_is_sealed_rows_of_envelopes_and_acks(self, tmp_path):
+        reader = JournalReader(make_history(tmp_path / "data", 1_001))
+        assert reader.bounds().end == 1_001
+        rows = pa.Table.from_batches(list(reader.batches(0, 1_001))).to_pylist()
+        enqueued = {row["offset"]: row for row in rows if row["event"] == "enqueue"}
+        acks = [row for row in rows if row["event"] == "ack"]
+        assert len(enqueued) + len(acks) == 1_001 and len(enqueued) - len(acks) < 300
+        for row in enqueued.values():
+            body = json.loads(row["body"])
+            assert len(row["body"]) == BODY_BYTES and body["id"] == row["id"] and body["corr"] == row["corr"]
+        for ack in acks:
+            begun = enqueued[ack["ref_offset"]]
+            assert (begun["channel"], begun["seq"], begun["id"]) == (ack["channel"], ack["seq"], ack["id"])
+            assert begun["recorded_at"] == ack["ref_at"] < ack["first_at"] < ack["recorded_at"]
+        assert len({ack["ref_offset"] for ack in acks}) == len(acks)
+
+    def test_a_probe_is_seen_when_its_table_counts_it(self):
+        with FedStage() as stage:
+            server = stage.fed(has_pipeline=False)
+            table = LakeTable(server.data / "lake", QUEUE_MINUTES)
+            counted = threading.Event()
+
+            def count():
+                while server.counts(PROBE_STREAM).get("q.in", 0) < 2:
+                    pass
+                counted.set()
+                row = {"journal": "j", "date": date(2026, 1, 1), "minute": datetime(2026, 1, 1, tzinfo=UTC)}
+                row |= {"channel": PROBE_STREAM, "enqueued": 2, "final": False}
+                table.merge(pa.Table.from_pylist([row], QUEUE_MINUTES.schema), {"j/0": Span(0, 2)})
+
+            writer = threading.Thread(target=count)
+            writer.start()
+            probes = Probes(server)
+            try:
+                took = probes.run(PROBE_EVERY_S * 1.5)
+            finally:
+                writer.join()
+                probes.close()
+        assert counted.is_set() and len(took) == 2
+        assert took[0] > took[1] > 0 and took[0] - took[1] >= PROBE_EVERY_S * 0.9e9
+
+    def test_a_tree_has_the_processes_that_a_process_started(self):
+        script = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        child = int(process.stdout.readline())
+        try:
+            tree = Tree(process.pid)
+            assert tree.pids() == [process.pid, child]
+            assert tree.cpu_s() >= cpu_s(process.pid) > 0
+            assert tree.rss_bytes() > tree.pss_bytes() > 0
+            assert tree.names()["sleep"] == [child]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            process.communicate()
+        assert tree.pids() == [process.pid] and tree.cpu_s() == 0.0
+
+    def test_a_plot_places_points_on_logarithmic_axes(self):
+        lines = {"all": [(100, 1), (1_000, 10), (10_000, 1_000)], "a <table>": [(100, 1), (10_000, 1)]}
+        root = ElementTree.fromstring(plot("Growth", "rows", "seconds", lines))
+        space = "{http://www.w3.org/2000/svg}"
+        points = [(float(dot.get("cx")), float(dot.get("cy"))) for dot in root.iter(f"{space}circle")]
+        assert len(points) == 5
+        (x1, y1), (x2, y2), (x3, y3) = points[:3]
+        assert abs((x2 - x1) - (x3 - x2)) < 0.2 and abs(2 * (y1 - y2) - (y2 - y3)) < 0.4
+        words = [text.text for text in root.iter(f"{space}text")]
+        assert {"Growth", "rows", "seconds", "10,000", "all", "a <table>", "linear"} <= set(words)
 
 
 def test_board_is_shared(tmp_path):

@@ -28,11 +28,15 @@ class Story(Journaled):
         self.data = data
         self._disk = RealDisk(data / "journal")
         opened = Opened(self._disk, fresh_id=journal, sync="off")
-        list(opened.live_rows())
-        list(opened.tail_rows())
+        live, tail = list(opened.live_rows()), list(opened.tail_rows())
         self._log = opened.log()
         self.consumers: list[Consumer] = []
         super().__init__(policy or Policy(max_deliveries=2))
+        for row in live:
+            self.machine.resume(self.now, row)
+        for row in tail:
+            self.machine.restore(self.now, row)
+        self.machine.recovered(self.now)
 
     @property
     def end(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import importlib.util
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
+from penstock.core.pipelines import STATUS_FILE, Status
 
 EXIT_CHECK = 3
 DISK_LEAST_BYTES = 1024**3
@@ -30,6 +31,8 @@ SYNC_SLOW_MS = 50.0
 CLOCK_LEAST_S = 1_700_000_000
 """Any clock before the end of 2023 is wrong."""
 SYNC_ROUNDS = 8
+SPARK_LEAST = (4, 2)
+"""The first Spark whose Python sources have admission control."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ def doctor(
     data: Annotated[Path, Parameter(help="The data directory to check.")] = Path("penstock-data"),
     common: Common = DEFAULTS,
 ) -> int:
-    """Check Python, config, ports, disk, clock and server; exit code 3 when a check failed.
+    """Check Python, config, ports, disk, clock, Java, Spark and server; exit code 3 when a check failed.
 
     For example:
 
@@ -60,7 +63,7 @@ def doctor(
         *_disk(data),
         _clock(),
         _uvloop(),
-        _java(),
+        *_spark(data),
         _server(common, data),
     ]
     is_sound = all(finding.status != "failed" for finding in findings)
@@ -167,16 +170,31 @@ def _uvloop() -> Finding:
     return Finding("uvloop", "ok", "present")
 
 
-def _java() -> Finding:
-    java = shutil.which("java")
-    if java is None:
-        return Finding("java", "info", "none found; only the Spark pipeline needs it")
+def _spark(data: Path) -> Iterator[Finding]:
+    """What the pipeline would run on, and how it is."""
+    from penstock.spark import java
+
     try:
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return Finding("java", "info", f"{java} does not run")
-    lines = (shown.stderr or shown.stdout).splitlines()
-    return Finding("java", "info", lines[0] if lines else java)
+        found = java.find()
+        yield Finding("java", "ok", f"{found.major}, {found.origin}: {found.home}")
+    except java.JavaError as error:
+        is_wanted = importlib.util.find_spec("pyspark") is not None
+        yield Finding("java", "failed" if is_wanted else "info", f"{error}; only the pipeline needs it")
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("spark", "info", "absent: no pipeline; `pip install penstock[spark]` brings it")
+        return
+    is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
+    needed = ".".join(map(str, SPARK_LEAST))
+    yield Finding("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
+    try:
+        status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=Status)
+    except (OSError, msgspec.DecodeError):
+        yield Finding("pipeline", "info", "none has run on this directory")
+        return
+    detail = status.state if status.message is None else f"{status.state}: {status.message}; {status.hint}"
+    yield Finding("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
 
 
 def _server(common: Common, data: Path) -> Finding:

@@ -21,7 +21,7 @@ JOBS = 5
 """Jobs of one answer."""
 HOPELESS = 40
 """One job in so many cannot be done."""
-ALERTS_TO = "ops"
+STREAM = "demo/jobs"
 
 
 async def architect(client: Client) -> None:
@@ -41,13 +41,13 @@ async def jen(client: Client) -> None:
         for step in range(1, JOBS + 1):
             number += 1
             job = {"step": step, "of": JOBS, "topic": topic, "number": number}
-            await client.send("jobs", job, type="job", corr=answer.head.corr, refs=[answer.id])
+            await client.send(STREAM, job, type="job", corr=answer.head.corr, refs=[answer.id])
         await asyncio.sleep(random.uniform(0.5, 1.5) * ROUND_S)
 
 
 async def worker(client: Client, pace_s: float) -> None:
     """Does jobs, some quickly, some after a second try, a few never."""
-    async for job in client.subscribe("jobs", credit=4):
+    async for job in client.subscribe(STREAM, credit=4):
         await asyncio.sleep(random.uniform(0, 2 * pace_s))
         if job.payload["number"] % HOPELESS == 0:
             await job.term("there is no ground to build on")

@@ -21,8 +21,8 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
 STABLE_S = 120.0
 """A run this long was a good one: the next failure is tried again soon."""
-STOP_S = 25.0
-"""How long it may take to finish its batch when the server stops."""
+STOP_S = 5.0
+"""How long it may take to finish its batch when the server stops. Then it is killed, which costs a repeated batch and no rows."""
 CURE_LOOK_S = 2.0
 """How often a halted pipeline is looked at again."""
 
@@ -104,7 +104,13 @@ class PipelineProcess:
                 self._write(
                     Status("failed", code="PipelineFailed", message=message, hint=f"see `{self._log}`")
                 )
-            logs.warning("pipeline.failed", exit=code, reason=self.status().message, again_in_s=pause_s)
+            logs.warning(
+                "pipeline.failed",
+                exit=code,
+                reason=self.status().message,
+                again_in_s=pause_s,
+                output=str(self._log),
+            )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, BACKOFF_MAX_S)
 

@@ -219,16 +219,17 @@ class Service:
 
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""
-        if self.pipeline is not None:  # first: it may still be sending
-            await self.pipeline.stop()
+        loop = asyncio.get_running_loop()
+        pipeline = None if self.pipeline is None else loop.create_task(self.pipeline.stop())
         if self._control is not None:
             self._control.close()
-        loop = asyncio.get_running_loop()
         drained: asyncio.Future[int] = loop.create_future()
         self.runtime.drain(drained.set_result)
         abandoned = await drained
         if self._http is not None:
             await self._http.stop(1.0)
+        if pipeline is not None:
+            await pipeline
         if self.archive is not None:
             self.runtime.note("stop", abandoned=abandoned)
             flushed = asyncio.Event()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.spark.datafiles import StagedFile
 from penstock.spark.definitions import GAPS, TABLES
 from penstock.spark.lake import LakeTable, Span
-from penstock.spark.slices import Slice
+from penstock.spark.slices import Slice, batch_slice
 from penstock.spark.steps import Step, only, ordered
 
 if TYPE_CHECKING:
@@ -81,15 +81,17 @@ class Ingest:
 
     def start_offset(self) -> int:
         """Where reading has to begin so that no table misses a row."""
-        places = {step.table.name: self._stored(step) for step in self._steps}
+        return min((self._stored(step) for step in self._steps), default=self.journal.bounds().first)
+
+    def check(self) -> None:
+        """Refuse to go on from a journal that has fewer rows than the tables."""
         end = self.journal.mark().end
-        for name, stored in places.items():
-            if stored > end:
-                raise LostRowsError(
-                    f"JOURNAL_REWOUND: the table `{name}` holds rows up to {stored - 1} and the journal ends at {end}; "
-                    "it lost rows when it recovered from a crash"
-                )
-        return min(places.values(), default=self.journal.bounds().first)
+        ahead = [step.table.name for step in self._steps if self._stored(step) > end]
+        if ahead:
+            raise LostRowsError(
+                f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}; "
+                "it lost rows when it recovered from a crash"
+            )
 
     def level(self) -> None:
         """Bring tables that are behind the others up to them, so that they need not wait for new rows."""
@@ -107,22 +109,9 @@ class Ingest:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Bring every table up to the end of a batch. For `foreachBatch`."""
-        from pyspark.sql import functions as f
-
-        rows = rows.persist()
-        try:
-            head = rows.agg(
-                f.min("offset").alias("first"),
-                f.max("offset").alias("last"),
-                f.unix_micros(f.max("recorded_at")).alias("until"),
-            ).collect()[0]
-            if head.first is None:
-                return  # the empty batch that a new query begins with
-            self.advance(
-                Slice(self._spark, self.journal, self.table, head.first, head.last + 1, head.until, rows)
-            )
-        finally:
-            rows.unpersist()
+        with batch_slice(self._spark, self.journal, self.table, rows) as part:
+            if part is not None:  # a new query begins with an empty batch
+                self.advance(part)
 
     def advance(self, part: Slice) -> None:
         """Bring every table forward over a stretch of rows."""
@@ -151,18 +140,15 @@ class Ingest:
             stored = self._stored(step)
             if stored >= part.end:
                 return
-            self._write(step, part if stored == part.first else self._from(part, stored))
-
-    def _from(self, part: Slice, first: int) -> Slice:
-        """The part of a slice that a table does not have."""
-        rows = None if part.given is None else part.given.where(f"offset >= {first}")
-        return Slice(self._spark, self.journal, self.table, first, part.end, part.until_us, rows)
+            self._write(step, part.since(stored))
 
     def _catch_up(self, step: Step, until: int, progress: Progress | None = None) -> None:
         """Give a table the rows before `until` that it lacks, a chunk at a time."""
         first = self._stored(step)
+        if first >= until:
+            return
         oldest = self.journal.bounds().first
-        if first < min(oldest, until):
+        if first < oldest:
             raise LostRowsError(
                 f"DATA_LOSS: the table `{step.table.name}` needs rows {first} to {oldest - 1}, which are no longer kept; "
                 "`penstock pipeline reset --accept-loss` notes the gap and goes on from the oldest row"
@@ -186,11 +172,9 @@ class Ingest:
 
     def _note_gap(self) -> None:
         """What was gone before anybody read it is written down, once."""
-        oldest = self.journal.bounds().first
-        if self._gaps.progress(self.app) is not None:
-            return
-        with self._gaps.writing():
-            note_gap(self._gaps, self.journal.id, self.app, 0, oldest)
+        if self._gaps.progress(self.app) is None:
+            with self._gaps.writing():
+                note_gap(self._gaps, self.journal.id, self.app, 0, self.journal.bounds().first)
 
     # Beside the query
 

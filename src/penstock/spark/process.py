@@ -7,7 +7,6 @@ mend, with a code of its own, and the state says what to do.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import msgspec
 
 from penstock.core.pipelines import EXIT_HALTED, STATUS_FILE, Pipeline, QueryStatus, Status, Task
 from penstock.spark.locks import TableLock
+from penstock.spark.masters import MasterError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 """How often the process looks after its queries."""
-STOP_S = 15.0
+STOP_S = 4.0
 """How long a batch may go on when the process is asked to stop."""
 READER = "pipeline"
 """Under this name the journal keeps what the pipeline has not read."""
@@ -45,20 +45,20 @@ LOCK = "_pipeline"
 """The lock that the one pipeline of a lake holds."""
 
 _CURES = {
+    "the checkpoint is of journal": (
+        "JournalChanged",
+        "`penstock pipeline reset` forgets the checkpoints; tables keep the rows of the other journal",
+    ),
     "DATA_LOSS": (
         "DataLoss",
         "`penstock pipeline reset --accept-loss` notes the gap and goes on from the oldest row that is kept",
     ),
-    "JOURNAL_CHANGED": (
-        "JournalChanged",
-        "`penstock pipeline reset` forgets the checkpoints; tables keep the rows of the other journal",
-    ),
     "JOURNAL_REWOUND": (
         "JournalRewound",
-        "`penstock pipeline rebuild TABLE` makes a table of the journal as it is now",
+        "`penstock pipeline rebuild` with their names makes them anew from the journal as it is now",
     ),
     "StepError": ("BadTable", "correct the file that `pipeline.tables` names, then start again"),
-    "JavaError": ("NoJava", "`penstock doctor` shows which Java was found"),
+    "java.JavaError": ("NoJava", "`penstock doctor` shows which Java was found"),
     "SchemaError": ("SchemaChanged", "`penstock pipeline rebuild TABLE` makes the table anew"),
 }
 """Words in an error that tell what kind it is: its code, and what a person can do about it."""
@@ -87,7 +87,7 @@ class Reporter:
         status.state = "halted" if code is not None else "failed"
         status.code = code or "PipelineFailed"
         status.message = f"query `{query}`: {text}" if query else text
-        status.hint = hint or f"it is tried again; `{self._file.with_name('pipeline.log')}` has the details"
+        status.hint = hint or "run it again; when it keeps failing, the output of Spark says more"
         self.write()
         return EXIT_HALTED if code is not None else 1
 
@@ -100,14 +100,14 @@ def _innermost(error: BaseException) -> str:
 
 
 def _diagnose(error: BaseException, text: str, query: str | None) -> tuple[str | None, str | None]:
-    whole = f"{type(error).__name__}: {error}"
+    whole = f"{type(error).__module__}.{type(error).__name__}: {error}"
     for word, (code, hint) in _CURES.items():
         if word in whole:
             return code, hint
     if query is not None and any(word in text for word in _PLAN_CHANGES):
         hint = f"`penstock pipeline reset {query}` forgets its checkpoint; the tables keep their rows and their place"
         return "CheckpointUnusable", hint
-    return None, None
+    return None, error.hint if isinstance(error, MasterError) else None
 
 
 class Runner:
@@ -119,7 +119,7 @@ class Runner:
         self._data = Path(task.data)
         self._lake = self._data / "lake"
         self._stop = threading.Event()
-        self._scratch = tempfile.mkdtemp(prefix="penstock-spark-")
+        self._scratch = ""
 
     def stop(self) -> None:
         """Have `run` end as soon as the batches under way are done."""
@@ -132,7 +132,9 @@ class Runner:
                 hint = "stop it first, or wait for it with `penstock pipeline wait`"
                 print(f"another process runs the pipeline of `{self._data}`; {hint}", file=sys.stderr)
                 return 1
-            return self._run()
+            with tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True) as scratch:
+                self._scratch = scratch
+                return self._run()
 
     def _run(self) -> int:
         reporter = self._reporter
@@ -141,6 +143,9 @@ class Runner:
         try:
             spark, journal, ingest, watch = self._prepare()
             reporter.status.ui = spark.sparkContext.uiWebUrl
+            for name, part in (("ingest", ingest), ("watch", watch)):
+                # Both from the start: what one has read must not go before the other has.
+                journal.hold(f"{READER}-{name}", part.end)
             if self._task.once:
                 return self._run_once(spark, journal, ingest, watch)
             return self._run_on(spark, journal, ingest, watch)
@@ -149,7 +154,6 @@ class Runner:
         finally:
             if spark is not None:
                 spark.stop()
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _prepare(self) -> tuple[SparkSession, Journal, Ingest, Watch]:
         from penstock.spark import places, steps
@@ -158,11 +162,12 @@ class Runner:
         from penstock.spark.watch import Watch
 
         settings = self._task.settings
-        journal = places.open_one(self._data, self._task.read_url, self._task.token)
+        journal = places.open_one(self._data, self._task.read_url, self._token())
         conf = _conf(self._scratch, self._task.conf)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
         every = steps.built_in() + steps.load(spark, settings.tables)
         ingest = Ingest(spark, journal, self._lake, every)
+        ingest.check()
         return spark, journal, ingest, Watch(spark, journal, self._lake, settings.alerts, self._stage())
 
     def _stage(self) -> Stage | None:
@@ -170,11 +175,18 @@ class Runner:
         task = self._task
         if task.url is None:
             return None
-        from penstock.client.address import operator_token
         from penstock.client.staging import Stage
 
-        token = task.token or operator_token(task.url, self._data / "run" / "endpoints.json")
-        return Stage(task.url, token)
+        return Stage(task.url, self._token())
+
+    def _token(self) -> str | None:
+        """The one that was given, else the operator's where the server runs on this very directory."""
+        from penstock.client.address import operator_token
+
+        task = self._task
+        if task.token is not None or task.url is None:
+            return task.token
+        return operator_token(task.url, self._data / "run" / "endpoints.json")
 
     def _start(
         self, spark: SparkSession, journal: Journal, name: str, part: Ingest | Watch

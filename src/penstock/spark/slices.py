@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -46,6 +47,25 @@ def journal_frame(
     return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
 
 
+@contextmanager
+def batch_slice(
+    spark: SparkSession, journal: Journal, lake: Callable[[str], LakeTable], rows: DataFrame
+) -> Iterator[Slice | None]:
+    """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows."""
+    from pyspark.sql import functions as f
+
+    rows = rows.persist()
+    try:
+        until = f.unix_micros(f.max("recorded_at")).alias("until")
+        head = rows.agg(f.min("offset").alias("first"), f.max("offset").alias("last"), until).collect()[0]
+        if head.first is None:
+            yield None
+        else:
+            yield Slice(spark, journal, lake, head.first, head.last + 1, head.until, rows)
+    finally:
+        rows.unpersist()
+
+
 @dataclass
 class Slice:
     """Rows `first` to `end - 1` of one journal, and what else a step may need to know about them."""
@@ -73,6 +93,15 @@ class Slice:
         if rows is None:
             rows = journal_frame(self.spark, self.journal.place, self.first, self.end)
         return without_own(rows)
+
+    def since(self, first: int) -> Slice:
+        """The same up to its end, from another row on."""
+        if first == self.first:
+            return self
+        rows = None
+        if self.given is not None and first > self.first:
+            rows = self.given.where(f"offset >= {first}")
+        return Slice(self.spark, self.journal, self.lake, first, self.end, self.until_us, rows)
 
     @property
     def inboxes(self) -> DataFrame:

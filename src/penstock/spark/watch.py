@@ -23,7 +23,7 @@ from penstock.spark.alerts import Act, Alert, Breach
 from penstock.spark.definitions import AGENTS, ALERTS, TABLES
 from penstock.spark.ingest import SHARD
 from penstock.spark.lake import LakeTable, Span
-from penstock.spark.slices import Slice
+from penstock.spark.slices import Slice, batch_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +55,13 @@ class Watch:
         self._lock = threading.Lock()
         self._watches_minutes = any(not isinstance(rule, Silence) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
+        looked = self._stored(self._alerts)
+        if looked > self._stored(self._agents):
+            # Killed between the two commits: who was seen in those rows must not seem silent.
+            until_us = journal.time_of(looked - 1)
+            self._bring_agents(
+                Slice(spark, journal, self._table, self._stored(self._agents), looked, until_us)
+            )
         self._firing = self._read_firing()
         self._seen = self._read_seen()
         self.end = min(self._stored(self._alerts), self._stored(self._agents))
@@ -81,29 +88,18 @@ class Watch:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Look at a batch of journal rows. For `foreachBatch`."""
-        from pyspark.sql import functions as f
+        with batch_slice(self._spark, self._journal, self._table, rows) as part:
+            if part is not None:
+                self._look(part)
 
-        rows = rows.persist()
-        try:
-            head = rows.agg(
-                f.min("offset").alias("first"),
-                f.max("offset").alias("last"),
-                f.unix_micros(f.max("recorded_at")).alias("until"),
-            ).collect()[0]
-            if head.first is not None:
-                table = {name: LakeTable(self._lake, made) for name, made in TABLES.items()}.__getitem__
-                self._look(
-                    Slice(self._spark, self._journal, table, head.first, head.last + 1, head.until, rows)
-                )
-        finally:
-            rows.unpersist()
+    def _table(self, name: str) -> LakeTable:
+        return LakeTable(self._lake, TABLES[name])
 
     def _look(self, part: Slice) -> None:
         with self._lock:
             stored = self._stored(self._alerts)
             if stored < part.end:
-                if stored != part.first:
-                    part = self._from(part, stored)
+                part = part.since(stored)
                 acts = self._acts(part)
                 known = list(self._firing.values())
                 found = self._found(part)
@@ -114,18 +110,14 @@ class Watch:
                 )
                 self._tell([*made, *silent], part.first, part.end)
                 self._seen = seen
-            stored = self._stored(self._agents)
-            if stored < part.end:
-                if stored != part.first:
-                    part = self._from(part, stored)
-                self._agents.merge(
-                    gold.agents(part.events).toArrow(), {self._app: Span(part.first, part.end)}
-                )
+            self._bring_agents(part)
             self.end = part.end
 
-    def _from(self, part: Slice, first: int) -> Slice:
-        rows = None if part.given is None or first < part.first else part.given.where(f"offset >= {first}")
-        return Slice(self._spark, self._journal, part.lake, first, part.end, part.until_us, rows)
+    def _bring_agents(self, part: Slice) -> None:
+        stored = self._stored(self._agents)
+        if stored < part.end:
+            part = part.since(stored)
+            self._agents.merge(gold.agents(part.events).toArrow(), {self._app: Span(stored, part.end)})
 
     def _found(self, part: Slice) -> list[Breach]:
         """Minutes in which a rule was broken, of those that the new rows may have changed."""

@@ -26,36 +26,45 @@ ALL = "all tables"
 
 
 def measure(job: SparkJob) -> Iterator[Said]:
-    """Every size once, smallest first."""
-    settings = replace(Pipeline(), master=job.master)
-    warm = min(WARM_ROWS, min(job.rows))
-    for number, rows in enumerate([warm, *sorted(job.rows)]):
-        yield Said(note=f"making {rows:,} rows")
-        data = make_history(Path(job.folder) / "growth", rows)
-        took = {}
-        for name, seconds in _fill(data, settings, rows):
-            yield Said(note=f"{name}: {seconds:.1f} s")
-            took[name] = seconds
-        rss_mib = round(Tree(os.getpid()).rss_bytes() / MIB, 1)
-        shutil.rmtree(data)
-        if number == 0:
-            continue
-        for name, seconds in [*took.items(), (ALL, sum(took.values()))]:
-            done = TimedRound(
-                rows, round(seconds, 3), round(rows / seconds, 1), server_rss_mib=rss_mib if name == ALL else None
-            )
-            words = "one table after another, a million rows of the journal at a time"
-            yield Said(found=Found(f"growth, {rows:,} rows", name, "", words, [done]))
-
-
-def _fill(data: Path, settings: Pipeline, rows: int) -> Iterator[tuple[str, float]]:
-    from penstock.spark import steps
+    """Every size once, smallest first, in one session."""
     from penstock.spark.process import tables_only
 
-    with tables_only(data, settings) as ingest:
-        for step in [step for together in steps.ordered(steps.built_in()) for step in together]:
+    settings = replace(Pipeline(), master=job.master)
+    warm = min(WARM_ROWS, *job.rows)
+    yield Said(note=f"warming up with {warm:,} rows")
+    with tables_only(make_history(Path(job.folder) / "warm", warm), settings) as ingest:
+        ingest.backfill()
+        for rows in sorted(job.rows):
+            yield Said(note=f"making {rows:,} rows")
+            data = make_history(Path(job.folder) / "growth", rows)
+            took = {}
+            for name, seconds in _fill(data, rows):
+                yield Said(note=f"{rows:,} rows, {name}: {seconds:.1f} s")
+                took[name] = seconds
+            rss_mib = round(Tree(os.getpid()).rss_bytes() / MIB, 1)
+            shutil.rmtree(data)
+            for name, seconds in [*took.items(), (ALL, sum(took.values()))]:
+                done = TimedRound(rows, round(seconds, 3), round(rows / seconds, 1))
+                done.server_rss_mib = rss_mib if name == ALL else None
+                words = "from nothing, a million rows of the journal at a time"
+                yield Said(found=Found(f"growth, {rows:,} rows", name, "backfill", words, [done]))
+
+
+def _fill(data: Path, rows: int) -> Iterator[tuple[str, float]]:
+    """Fill every table in the running session, one after another; yields the seconds of each."""
+    from pyspark.sql import SparkSession
+
+    from penstock.spark import places, steps
+    from penstock.spark.ingest import Ingest
+
+    every = steps.built_in()
+    ingest = Ingest(SparkSession.active(), places.open_one(data), data / "lake", every)
+    try:
+        for step in [step for together in steps.ordered(every) for step in together]:
             begun = time.perf_counter()
             end = ingest.backfill([step.table.name])
             if end != rows:
                 raise BenchError(f"{step.table.name}: it was brought to row {end} of {rows}")
             yield step.table.name, time.perf_counter() - begun
+    finally:
+        ingest.close()

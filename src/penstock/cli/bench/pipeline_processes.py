@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
-from penstock.cli.bench.processes import BenchError, Penstock, Server, Stage, cpu_s, end, environment, rss_bytes
+from penstock.cli.bench.processes import BenchError, Penstock, Server, Stage, end, rss_bytes
 from penstock.cli.bench.result import Round
 from penstock.core.pipelines import STATUS_FILE, Status
 from penstock.journal.reader import JournalReader
@@ -34,6 +35,8 @@ class SparkJob(msgspec.Struct):
     rows: list[int]
     rounds: int = 1
     master: str = "local[2]"
+    queries: list[str] = []
+    """Of `source`: which ones."""
 
 
 class TimedRound(Round, omit_defaults=True):
@@ -41,6 +44,15 @@ class TimedRound(Round, omit_defaults=True):
 
     wall_s: float | None = None
     """With the start of the query, which `seconds` leaves out."""
+
+
+class TreeRound(Round, omit_defaults=True):
+    """A round that watched a tree of processes."""
+
+    pss_mib: float | None = None
+    """Memory with what several processes share divided among them; RSS counts it for each."""
+    by_program: dict[str, str] | None = None
+    """How many processes of each program, and their RSS."""
 
 
 class Found(msgspec.Struct):
@@ -65,7 +77,17 @@ class FedPenstock(Penstock):
     """`penstock up` on a disk, with a pipeline or without."""
 
     def __init__(self, folder: Path, *, has_pipeline: bool) -> None:
-        words = ["-m", "penstock", "up", "--data", "data", "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
+        words = [
+            "-m",
+            "penstock",
+            "up",
+            "--data",
+            "data",
+            "--http",
+            "127.0.0.1:0",
+            "--control",
+            "127.0.0.1:0",
+        ]
         more = [] if has_pipeline else ["--no-pipeline"]
         Server.__init__(self, folder, [sys.executable, *words, *more])
         self.port = self.http_port = 0
@@ -108,7 +130,9 @@ class FedPenstock(Penstock):
         while not is_done():
             status = self.status()
             if status.state in ("failed", "halted") or time.monotonic() > deadline:
-                raise BenchError(f"the pipeline {what}: it is {status.state}, {status.message or 'without a word'}")
+                raise BenchError(
+                    f"the pipeline {what}: it is {status.state}, {status.message or 'without a word'}"
+                )
             time.sleep(LOOK_S)
 
     def stop(self) -> None:
@@ -131,10 +155,10 @@ class SparkProcess:
         with self._log.open("wb") as log:  # Spark's own words are long, and for the day when it fails
             self.process = subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # its end is the end of the process
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**environment(), "TMPDIR": job.folder},
+                env={**os.environ, "TMPDIR": job.folder},
             )
 
     def said(self) -> Iterator[Said]:
@@ -174,9 +198,12 @@ class FedStage(Stage):
         self._sparks.append(process)
         return process
 
-    def end_sparks(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self._sparks:
             process.stop()
+        super().__exit__(kind, error, trace)
 
 
 class Tree:
@@ -200,14 +227,27 @@ class Tree:
 
     def cpu_s(self) -> float:
         """CPU seconds of all of them, and of those that have ended and were waited for."""
-        ticks = sum(
-            int(fields[13]) + int(fields[14]) for pid in self.pids() if (fields := _stat(pid))
-        ) / os.sysconf("SC_CLK_TCK")
-        return ticks + sum(cpu_s(pid) or 0.0 for pid in self.pids())
+        ticks = sum(sum(int(one) for one in _stat(pid)[11:15]) for pid in self.pids())
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
         """Memory in RAM. What workers share with the process they were forked from counts for each of them."""
         return sum(rss_bytes(pid) or 0 for pid in self.pids())
+
+    def pss_bytes(self) -> int:
+        """The same, with what several share divided among them: what would be free without them."""
+        return sum(_pss(pid) for pid in self.pids())
+
+    def names(self) -> dict[str, list[int]]:
+        """The processes by the name of their program."""
+        found: dict[str, list[int]] = {}
+        for pid in self.pids():
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            found.setdefault(name, []).append(pid)
+        return found
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -216,3 +256,11 @@ def _stat(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

@@ -45,15 +45,15 @@ def _window(rows: DataFrame) -> DataFrame:
     return late.groupBy(f.window("recorded_at", "1 minute"), "channel").count()
 
 
-QUERIES = (
-    Query("scan of all columns", "", "append", lambda rows: rows),
-    Query("count", "offset", "update", lambda rows: rows.groupBy().count()),
-    Query("window aggregation", "recorded_at,channel", "update", _window),
-)
+QUERIES = {
+    "scan": Query("scan of all columns", "", "append", lambda rows: rows),
+    "count": Query("count", "offset", "update", lambda rows: rows.groupBy().count()),
+    "window": Query("window aggregation", "recorded_at,channel", "update", _window),
+}
 
 
 def measure(job: SparkJob) -> Iterator[Said]:
-    """Every query on every source, `job.rounds` times."""
+    """Each query on every source, `job.rounds` times."""
     from penstock.spark.session import make_session
 
     folder, rows = Path(job.folder), job.rows[0]
@@ -66,7 +66,7 @@ def measure(job: SparkJob) -> Iterator[Said]:
     try:
         yield Said(note="writing the same rows as JSON")
         json = _as_json(spark, data)
-        for query in QUERIES:
+        for query in [QUERIES[name] for name in job.queries]:
             yield from _measure(job, query, _sources(spark, data, json, query), rows)
     finally:
         spark.stop()
@@ -94,9 +94,9 @@ def _sources(spark: SparkSession, data: Path, json: Path, query: Query) -> dict[
         chosen = spark.readStream.format("penstock").option("startingOffsets", "earliest")
         chosen = chosen.option("columns", query.columns)
         sources = {("penstock", "columns"): lambda: chosen.load(str(data)), **sources}
-    sources["JSON files", ""] = lambda: spark.readStream.schema(as_text).json(str(json))
+    sources["JSON files", "Spark"] = lambda: spark.readStream.schema(as_text).json(str(json))
     events = str(data / "lake" / "events")
-    sources["Parquet files", ""] = lambda: spark.readStream.schema(schema).parquet(events).drop("date")
+    sources["Parquet files", "Spark"] = lambda: spark.readStream.schema(schema).parquet(events).drop("date")
     return sources
 
 
@@ -111,8 +111,17 @@ def _measure(
             if number:
                 done[name].append(round_)
     for (target, client), rounds in done.items():
-        words = f"{count:,} sealed rows of 300-byte envelopes and their acks, all that is there, then the end"
-        yield Said(found=Found(f"source, {query.name}", target, client, words, rounds))
+        yield Said(
+            found=Found(f"source, {query.name}", target, client, _words(target, client, query), rounds)
+        )
+
+
+def _words(target: str, client: str, query: Query) -> str:
+    """What was read, and how."""
+    if target != "penstock":
+        return f"Spark's own {target.partition(' ')[0]} stream over the same rows, with a given schema"
+    chosen = f"columns={query.columns}" if client == "columns" else "every column"
+    return f'format("penstock"), {chosen}; 256 Ki rows a task'
 
 
 def _run(query: Query, frame: Frame, count: int, checkpoints: Path) -> TimedRound:

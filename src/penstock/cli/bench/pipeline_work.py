@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import traceback
 
 import msgspec
 
@@ -20,15 +22,23 @@ ROLES = {"source": pipeline_source.measure, "growth": pipeline_growth.measure}
 def run(text: str) -> int:
     job = msgspec.json.decode(text, type=SparkJob)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end stops Spark too
+    threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         for said in ROLES[job.role](job):
             _say(said)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        _say(Said(error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"))
-        raise
+        traceback.print_exc()
+        _say(Said(error=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"))
+        return 1
     return 0
+
+
+def _follow_parent() -> None:
+    """End with the bench: it holds the other end of standard input, however it ends."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _say(said: Said) -> None:
@@ -36,4 +46,5 @@ def _say(said: Said) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1]))
+    code = run(sys.argv[1])
+    os._exit(code)  # Spark has been stopped, and a thread is blocked reading stdin

@@ -1,0 +1,70 @@
+"""The master that a session asks for executors: whether it is on this machine, and whether anybody answers there.
+
+Spark itself tries a master for a minute and then fails with words about something else, so it is looked for before Java starts.
+"""
+
+from __future__ import annotations
+
+import socket
+
+ANSWER_S = 5.0
+"""How long a master may take to accept a connection."""
+_SCHEME = "spark://"
+_PORT = 7077
+"""Where a standalone master listens when its address does not say."""
+
+
+class MasterError(Exception):
+    """No master can be asked; the hint says what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def is_here(master: str) -> bool:
+    """Whether everything runs on this machine: in one process, or behind a master that only this machine can reach."""
+    if not master.startswith(_SCHEME):
+        return master.startswith("local")
+    return all(host == "localhost" or host.startswith("127.") for host, _ in _addresses(master))
+
+
+def check(master: str) -> None:
+    """Refuse a standalone master that is not there. Of several, one is enough; what others run is left to Spark."""
+    if not master.startswith(_SCHEME):
+        return
+    reasons = []
+    for address in _addresses(master):
+        try:
+            socket.create_connection(address, ANSWER_S).close()
+        except OSError as error:
+            reasons.append(
+                error.strerror or "no answer" if not isinstance(error, TimeoutError) else "no answer"
+            )
+        else:
+            return
+    raise MasterError(
+        f"no Spark master answers at `{master}`: {', '.join(dict.fromkeys(reasons)).lower()}",
+        "start the master, or correct its address; the master's own page shows it",
+    )
+
+
+def gave_up(master: str) -> MasterError:
+    """What Spark means by a context that stopped while it started: it asked for a minute and was not answered."""
+    return MasterError(
+        f"`{master}` takes connections but no applications",
+        "is it the port of a master, and of the same version of Spark? The master's own page shows both",
+    )
+
+
+def _addresses(master: str) -> list[tuple[str, int]]:
+    """The hosts and ports of `spark://host:port,host:port`."""
+    found = []
+    for part in master.removeprefix(_SCHEME).split(","):
+        host, mark, port = part.rpartition(":")
+        if mark and not port.isdigit():
+            raise MasterError(
+                f"`{master}` is not the address of a Spark master", f"write `{_SCHEME}host:{_PORT}`"
+            )
+        found.append((host.strip("[]"), int(port)) if mark else (part, _PORT))
+    return found

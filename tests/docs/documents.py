@@ -1,0 +1,56 @@
+"""Code blocks of documents, and running them as a reader would.
+
+Blocks marked `sh` and `python` run, top to bottom, in one directory beside one server, which the commands find the way a reader's
+would. Only the port differs. A second word keeps a block apart: `sh setup` is not run, `python spark` runs in a notebook's session.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.server_process import ServerProcess, environment
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(?P<language>[a-z]+)(?: (?P<mark>[a-z]+))?\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+def blocks(document: str, mark: str | None = None) -> list[tuple[str, str]]:
+    """The language and the code of each block that has this mark, or none."""
+    text = (ROOT / document).read_text()
+    return [(match["language"], match["code"]) for match in BLOCK.finditer(text) if match["mark"] == mark]
+
+
+def reader_environment() -> dict[str, str]:
+    """What a reader's terminal knows: `penstock` and `python` are on the path."""
+    scripts = Path(sys.executable).parent
+    return environment(PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}")
+
+
+def run_blocks(document: str, server: ServerProcess, seconds: float) -> int:
+    """Run every block that runs by itself; returns how many."""
+    ran = 0
+    for language, code in blocks(document):
+        if language not in ("sh", "python"):
+            continue
+        here = code.replace("localhost:8787", server.http.removeprefix("http://"))
+        here = here.replace(".venv/bin/penstock", "penstock")
+        # `-f` makes curl tell of an HTTP error, which a reader would see in the answer.
+        command = ["bash", "-euo", "pipefail", "-c", here.replace("curl -s ", "curl -sf ")]
+        if language == "python":
+            command = [sys.executable, "-c", here]
+        done = subprocess.run(
+            command,
+            cwd=server.folder,
+            env=reader_environment(),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{document}:\n{code}\n{done.stdout}{done.stderr}"
+        ran += 1
+    return ran

@@ -1,0 +1,180 @@
+"""The README and the pages about the pipeline: their commands beside a real one, their Spark code in one session.
+
+Starting Spark is what costs here. So one server with a pipeline serves every page, and all code for notebooks shares a process.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.cli import build
+from penstock.client.staging import Stage
+from penstock.server.config import load
+from penstock.spark.alerts import Alert, envelope
+from penstock.spark.watch import APP
+from tests.docs.documents import ROOT, blocks, reader_environment, run_blocks
+from tests.server_process import ServerProcess
+
+BLOCK_SECONDS = 240
+"""A page may have to wait for Spark, on a machine that is busy with other tests."""
+STOP_SECONDS = 60
+OWN_PAGE, OWN_TABLE = "docs/how-to/own-table.md", "examples/own_table.py"
+OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
+BESIDE_A_PIPELINE = ["README.md", "docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
+WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]
+NOTEBOOK = "examples/pipeline.ipynb"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A process that lives for seconds has nothing of the best compiler."""
+CELLS = """
+import json, sys
+for name, code in json.load(sys.stdin):
+    print("==", name, flush=True)
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
+"""
+
+
+def penstock(server: ServerProcess, *words: str) -> str:
+    """What a command prints in the server's directory."""
+    done = subprocess.run(
+        ["penstock", *words],
+        cwd=server.folder,
+        env=reader_environment(),
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_SECONDS + STOP_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ask(server: ServerProcess, query: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in penstock(server, "sql", query, "--json").splitlines()]
+
+
+def stop(server: ServerProcess) -> None:
+    """A pipeline finishes its batch first."""
+    if server.process.poll() is None:
+        server.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.process.wait(STOP_SECONDS)
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """What `penstock up --demo` starts, with the example's tables."""
+    folder = tmp_path_factory.mktemp("demo")
+    shutil.copy(ROOT / OWN_TABLE, folder)
+    server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG)
+    yield server
+    stop(server)
+
+
+@pytest.fixture(scope="module")
+def quiet(demo: ServerProcess) -> Iterator[ServerProcess]:
+    """The same directory with its tables, when only the broker runs on it."""
+    penstock(demo, "pipeline", "wait", "--timeout", str(BLOCK_SECONDS))
+    stop(demo)
+    server = ServerProcess(demo.folder)
+    yield server
+    stop(server)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path)
+    yield server
+    stop(server)
+
+
+@pytest.mark.parametrize("document", BESIDE_A_PIPELINE)
+def test_every_command_of_a_page_runs_beside_the_pipeline(document: str, demo: ServerProcess) -> None:
+    assert run_blocks(document, demo, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
+
+
+def test_a_table_of_ones_own_is_one_function_and_one_line(demo: ServerProcess) -> None:
+    """The page shows the example and the config that the server runs with, and its commands fill the tables."""
+    assert [code for _, code in blocks(OWN_PAGE, "file")] == [(ROOT / OWN_TABLE).read_text()]
+    assert run_blocks(OWN_PAGE, demo, BLOCK_SECONDS) >= 3
+    assert (demo.folder / "penstock.yaml").read_text() == OWN_CONFIG
+    given_up = ask(demo, "select reason from given_up where id = 'sluice-1'")
+    assert given_up == [{"reason": "term"}]
+    assert ask(demo, "select sum(envelopes) as sent from sent_per_minute where sender = 'ann'") == [
+        {"sent": 2}
+    ]
+    (last,) = ask(demo, "select offset from last_sent where sender = 'ann'")
+    assert last == ask(demo, "select max(offset) as offset from envelopes where sender = 'ann'")[0]
+
+
+def test_the_notebook_and_the_code_for_notebooks_run(quiet: ServerProcess) -> None:
+    penstock(quiet, "log", "seal")
+    pieces = []
+    for document in WITH_CODE_FOR_SPARK:
+        found = [code for _, code in blocks(document, "spark")]
+        assert found, f"{document} has lost its examples"
+        pieces.append((document, "\n".join(found)))
+    notebook = json.loads((ROOT / NOTEBOOK).read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells), "a notebook is kept without what it printed"
+    pieces.append((NOTEBOOK, "\n".join("".join(cell["source"]) for cell in cells)))
+    done = subprocess.run(
+        [sys.executable, "-c", CELLS],
+        input=json.dumps(pieces),
+        cwd=quiet.folder,
+        env={**reader_environment(), "PENSTOCK_DATA": str(quiet.data), "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "|enqueue" in done.stdout.partition(f"== {NOTEBOOK}")[2]
+
+
+def test_the_agent_of_the_example_takes_alerts_as_work(plain: ServerProcess) -> None:
+    alert = Alert(
+        "ab" * 16, "cd" * 16, "dead-letters", "critical", "jobs", 0, 60_000_000, 2.0, 0.0, "it broke", "firing", 0
+    )  # fmt: skip
+    with Stage(plain.http, (plain.data / "run" / "operator.token").read_text().strip()) as stage:
+        stage.part(APP, 0, "alerts", [msgspec.json.encode(envelope(alert, "ops"))])
+        stage.commit(APP, 0, ["alerts"])
+    command = [sys.executable, str(ROOT / "examples/alerts.py")]
+    process = subprocess.Popen(
+        command, cwd=plain.folder, env=reader_environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "critical firing: it broke\n"
+    finally:
+        process.terminate()
+        process.communicate(timeout=STOP_SECONDS)
+
+
+@pytest.mark.parametrize("document", [*BESIDE_A_PIPELINE, OWN_PAGE, "docs/how-to/cluster.md"])
+def test_commands_that_are_only_shown_would_be_understood(document: str) -> None:
+    shown = "".join(code for language, code in blocks(document, "setup") if language == "sh")
+    commands = [shlex.split(line) for line in shown.replace("\\\n", " ").splitlines()]
+    assert commands
+    for program, *words in commands:
+        if program == "penstock":
+            build(words).parse_args(words, exit_on_error=False)
+
+
+@pytest.mark.parametrize("document", ["docs/how-to/pipeline.md", "docs/how-to/cluster.md"])
+def test_every_config_of_a_page_loads(document: str, tmp_path: Path) -> None:
+    samples = [code for language, code in blocks(document) if language == "yaml"]
+    assert samples
+    for sample in samples:
+        (tmp_path / "penstock.yaml").write_text(sample)
+        load(tmp_path / "penstock.yaml", {"PIPELINE_TOKEN": "a-token-of-some-length"})

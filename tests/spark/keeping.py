@@ -1,0 +1,60 @@
+"""Makes `fixtures/data-<version>.tar.gz`: a data directory with journal, lake and checkpoints as this version writes them.
+
+Run it once for a release, with `python -m tests.spark.keeping`, and keep the file: later versions must go on from it.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from pathlib import Path
+
+from penstock.core.pipelines import Alerts
+from penstock.server.service import version
+from penstock.spark import places, steps
+from penstock.spark.ingest import Ingest
+from penstock.spark.process import CHECKPOINTS, start_query
+from penstock.spark.session import make_session
+from penstock.spark.watch import Watch
+from tests.spark.stories import Story, work
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def keep() -> Path:
+    """Write the file; returns where it is."""
+    file = FIXTURES / f"data-{version()}.tar.gz"
+    spark = make_session("keeping", master="local[2]", conf={"spark.ui.enabled": "false"})
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        story = Story(data)
+        work(story, 1)
+        story.seal()
+        work(story, 1, each=4)
+        story.close()
+        journal = places.open_one(data)
+        ingest = Ingest(spark, journal, data / "lake", steps.built_in())
+        watch = Watch(spark, journal, data / "lake", Alerts(), None)
+        for name, part in (("ingest", ingest), ("watch", watch)):
+            checkpoint = data / "lake" / CHECKPOINTS / name
+            start_query(
+                spark, journal, name, part.on_batch, checkpoint, start=0, rows_max=60, pause_ms=None
+            ).awaitTermination()
+        with tarfile.open(file, "w:gz") as archive:
+            archive.add(data, "data", filter=_nobodys)
+    spark.stop()
+    return file
+
+
+def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Nothing of the machine that made it: no owner, no time, no locks."""
+    if "_locks" in entry.name:
+        return None
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    return entry
+
+
+if __name__ == "__main__":
+    print(keep())
