@@ -90,7 +90,7 @@ def history(
         ]
     if place.as_json:
         print_json({"table": table, "versions": rows})
-    else:
+    elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     return 0
 

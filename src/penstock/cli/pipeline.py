@@ -132,8 +132,9 @@ def status(*, place: Place = PLACE) -> int:
     running = _running(place.data)
     if running is None and found.state in ("running", "starting"):
         found.state = "stopped"
-    with reading():
-        found.end = _end(place.data)
+    if not found.journal or _has_journal(place.data):  # one that reads from a URL has none beside it
+        with reading():
+            found.end = _end(place.data)
     if place.as_json:
         print_json(
             {**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag}
@@ -230,21 +231,21 @@ def reset(
 
     from penstock.spark.process import CHECKPOINTS, QUERIES
 
+    if not place.data.is_dir():
+        raise _refused(f"there is no directory `{place.data}`", "name the data directory with --data")
     _not_running(place.data)
     names = QUERIES if query is None else (query,)
     if query is not None and query not in QUERIES:
         raise _refused(f"there is no query `{query}`", f"queries: {', '.join(QUERIES)}")
-    for name in names:
-        shutil.rmtree(place.data / "lake" / CHECKPOINTS / name, ignore_errors=True)
     skipped: dict[str, Any] = {}
     if accept_loss:
         from penstock.spark.losses import accept
 
-        with reading():
+        with _explaining():
             skipped = accept(place.data)
-    file = place.data / "run" / STATUS_FILE
-    if file.exists():  # a server that left a halted pipeline alone starts it again
-        file.write_bytes(msgspec.json.encode(Status("starting", at_us=time.time_ns() // 1000)))
+    for name in names:
+        shutil.rmtree(place.data / "lake" / CHECKPOINTS / name, ignore_errors=True)
+    _mended(place.data)
     if place.as_json:
         print_json({"reset": list(names), "skipped": skipped})
     else:
@@ -293,6 +294,9 @@ def rebuild(
 
     with _session(place.data, config) as ingest, _bars() as show:
         ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, progress=show) for name in tables}
+    status = _read(place.data)
+    if status is not None and status.state == "halted":
+        _mended(place.data)
     if place.as_json:
         print_json({"rebuilt": ends})
     else:
@@ -338,6 +342,10 @@ def _door(data: Path) -> str | None:
     return endpoints.http if endpoints is not None else None
 
 
+def _has_journal(data: Path) -> bool:
+    return (data / "journal").is_dir()
+
+
 def _end(data: Path) -> int:
     from penstock.journal.reader import JournalReader
 
@@ -353,16 +361,27 @@ def _read(data: Path) -> Status | None:
 
 def _running(data: Path) -> Status | None:
     """The state of a pipeline that is running now."""
+    from penstock.spark.locks import TableLock
+    from penstock.spark.process import LOCK
+
     found = _read(data)
     if found is None or not found.pid or found.state not in ("starting", "running"):
         return None
+    # Not by its number: after a crash another process may have that, in a container even this very one.
     try:
-        os.kill(found.pid, 0)
-    except ProcessLookupError:
-        return None
+        with TableLock(data / "lake", LOCK).held(waits=False) as is_free:
+            return None if is_free else found
     except PermissionError:
-        pass
-    return found
+        return found  # somebody else's
+
+
+def _mended(data: Path) -> None:
+    """Have a server that left a halted pipeline alone start it again."""
+    file = data / "run" / STATUS_FILE
+    if file.exists():
+        draft = file.with_suffix(".mended")
+        draft.write_bytes(msgspec.json.encode(Status("starting", at_us=time.time_ns() // 1000)))
+        draft.replace(file)
 
 
 def _not_running(data: Path) -> None:
@@ -378,8 +397,29 @@ def _session(data: Path, config: Path | None) -> Iterator[Ingest]:
     from penstock.spark.process import tables_only
 
     settings = _settings(config)
-    with reading(), tables_only(data, settings) as ingest:
+    with _explaining(), tables_only(data, settings) as ingest:
         yield ingest
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """What may go wrong with Spark, a journal or a table, in the words of the error table."""
+    from penstock.spark.datafiles import SchemaError
+    from penstock.spark.failures import SourceError
+    from penstock.spark.ingest import LostRowsError
+    from penstock.spark.java import JavaError
+    from penstock.spark.masters import MasterError
+    from penstock.spark.snapshots import LakeError
+    from penstock.spark.steps import StepError
+
+    try:
+        with reading():
+            yield
+    except MasterError as error:
+        raise _refused(str(error), error.hint) from None
+    except (SourceError, LostRowsError, StepError, SchemaError, LakeError, JavaError) as error:
+        message, _, hint = str(error).partition("; ")
+        raise _refused(message, hint or None) from None
 
 
 @contextmanager

@@ -160,7 +160,8 @@ def _table(bronze: Bronze, journal: str, shard: int, report: Audit) -> tuple[lis
         table = bronze.table()  # once, so that files and end are of one version
         if table is None:
             return [], 0
-        return bronze.files(table), table.transaction_version(f"{journal}/{shard}") or 0
+        files = [file for file in bronze.files(table) if file.journal == journal]
+        return files, table.transaction_version(f"{journal}/{shard}") or 0
     except Exception as error:  # whatever the Delta library says: the table cannot be read
         report.find("lake/events", f"the table cannot be opened: {error}")
         return [], 0

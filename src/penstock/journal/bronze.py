@@ -1,12 +1,13 @@
 """Sealed history: the Delta table `events`, whose data files are the journal itself from then on.
 
-One Parquet file per sealed range and date, committed with the transaction (`<journal>/<shard>`, end offset), so publishing the
+One Parquet file per sealed range and date, named after its rows and its journal, committed with the transaction (`<journal>/<shard>`, end offset), so publishing the
 same range again is noticed and changes nothing. Anything that reads Delta or Parquet reads it without us.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ TABLE_SCHEMA = FILE_SCHEMA.append(pa.field("date", pa.date32()))
 
 _NO_STATISTICS = ("body", "meta")
 """Columns whose least and greatest value help nobody and take room."""
+_NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+)\.parquet")
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ class DataFile(msgspec.Struct, frozen=True):
     rows: int
     size: int
     last_at_us: int
+    journal: str = ""
+    """Whose rows they are: a directory whose journal was made anew keeps the rows of the old one."""
 
 
 def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -> pa.RecordBatch:
@@ -77,6 +81,8 @@ class Bronze:
 
     def __init__(self, lake: Path) -> None:
         self.path = lake / TABLE
+        self._journals: dict[str, str] = {}
+        """Of files whose names do not say it."""
 
     def table(self) -> DeltaTable | None:
         """The table as it is now, or None before the first seal."""
@@ -110,7 +116,9 @@ class Bronze:
                     "delta.dataSkippingStatsColumns": "offset,recorded_at",
                 },
             )
-        added: list[AddAction | RemoveAction] = [self._write([part], date) for date, part in _by_date(rows)]
+        added: list[AddAction | RemoveAction] = [
+            self._write([part], date, journal) for date, part in _by_date(rows)
+        ]
         first = rows.column("offset")[0].as_py()
         table.create_write_transaction(
             added,
@@ -124,7 +132,9 @@ class Bronze:
         )
         return True
 
-    def _write(self, parts: Iterable[pa.Table], date: str, *, last: int | None = None) -> AddAction:
+    def _write(
+        self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None
+    ) -> AddAction:
         """One data file, durable under its name before the table speaks of it; a row group or more for each part.
 
         With `last`, its last offset, the rows are those of other files and no change of the table.
@@ -133,7 +143,7 @@ class Bronze:
         rows = begin = next(remaining)
         first = begin.column("offset")[0].as_py()
         end = begin.column("offset")[-1].as_py() if last is None else last
-        name = f"date={date}/part-{first:020d}-{end:020d}.parquet"
+        name = f"date={date}/part-{first:020d}-{end:020d}-{journal}.parquet"
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.tmp")
@@ -180,10 +190,25 @@ class Bronze:
                 row["num_records"],
                 row["size_bytes"],
                 int(row["max.recorded_at"].timestamp() * 1_000_000),
+                self._journal_of(row["path"]),
             )
             for row in actions.to_pylist()
         ]
         return sorted(found, key=lambda file: file.first)
+
+    def _journal_of(self, path: str) -> str:
+        """The journal of a file. The first version did not name it, so those files are looked into, once."""
+        named = _NAME.fullmatch(path)
+        if named is not None:
+            return named[1]
+        if path not in self._journals:
+            try:
+                with pq.ParquetFile(self.path / path) as data:
+                    first = next(data.iter_batches(1, columns=["journal"]))
+            except FileNotFoundError:
+                return ""  # removed meanwhile
+            self._journals[path] = str(first.column(0)[0].as_py())
+        return self._journals[path]
 
     def remove(self, files: Sequence[DataFile], now_ms: int) -> None:
         """Take whole data files out of the table, then off the disk."""
@@ -217,7 +242,7 @@ class Bronze:
             return
         date = run[0].path[5:15]
         parts = neighbours.groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
-        added = self._write(parts, date, last=run[-1].last)
+        added = self._write(parts, date, run[0].journal, last=run[-1].last)
         neighbours.touch(self.path, run)
         now_ms = added.modification_time
         actions: list[AddAction | RemoveAction] = [added]

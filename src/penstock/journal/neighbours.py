@@ -28,10 +28,11 @@ GROUP_BYTES = 64 * 1024 * 1024
 
 
 def runs(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """The files to merge, in order of their offsets: each run is small files of one date without a gap."""
+    """The files to merge, in order of their offsets: each run is small files of one journal and date without a gap."""
     run: list[DataFile] = []
-    for file in sorted(files, key=lambda file: file.first):
+    for file in sorted(files, key=lambda file: (file.journal, file.first)):
         fits = bool(run) and file.first == run[-1].last + 1 and file.path[:15] == run[-1].path[:15]
+        fits = fits and file.journal == run[-1].journal
         is_small = file.size < SMALL_BYTES
         if not fits or not is_small or sum(one.size for one in run) + file.size > MERGED_BYTES_MAX:
             if len(run) >= FILES_MIN:

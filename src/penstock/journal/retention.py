@@ -41,12 +41,21 @@ class Choice:
     ended: list[Reader]
 
 
-def choose(files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int) -> Choice:
-    """The oldest files beyond the bounds, as far as readers allow; and the readers whose patience is over."""
+def choose(
+    files: Sequence[DataFile],
+    readers: Sequence[Reader],
+    retention: Retention,
+    now_us: int,
+    journal: str = "",
+) -> Choice:
+    """The oldest files beyond the bounds, as far as readers allow; and the readers whose patience is over.
+
+    Readers read `journal`; rows of one that was here before it wait for nobody.
+    """
     doomed: list[DataFile] = []
     left = sum(file.size for file in files)
     oldest_us = now_us - retention.age_ms * 1000
-    for file in sorted(files, key=lambda file: file.first):
+    for file in sorted(files, key=lambda file: (file.last_at_us, file.first)):
         is_old = retention.age_ms and file.last_at_us < oldest_us
         is_over = retention.bytes_max and left > retention.bytes_max
         if not is_old and not is_over:
@@ -58,7 +67,7 @@ def choose(files: Sequence[DataFile], readers: Sequence[Reader], retention: Rete
     for reader in readers:
         if reader.has_ended:
             continue
-        held = sum(file.size for file in doomed if file.last >= reader.offset)
+        held = sum(file.size for file in doomed if _is_wanted(file, journal, reader.offset))
         idle_us = now_us - reader.at_us
         too_much = retention.hold_bytes_max and held > retention.hold_bytes_max
         too_long = retention.hold_age_max_ms and idle_us > retention.hold_age_max_ms * 1000
@@ -67,5 +76,9 @@ def choose(files: Sequence[DataFile], readers: Sequence[Reader], retention: Rete
         else:
             holds.append(reader.offset)
     floor = min(holds, default=None)
-    remove = [file for file in doomed if floor is None or file.last < floor]
+    remove = [file for file in doomed if floor is None or not _is_wanted(file, journal, floor)]
     return Choice(remove, ended)
+
+
+def _is_wanted(file: DataFile, journal: str, offset: int) -> bool:
+    return file.journal == journal and file.last >= offset

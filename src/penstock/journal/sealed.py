@@ -51,7 +51,7 @@ class SealedRows:
         version = f"{journal}/{self._version()}"
         if self._view is None or self._view.version != version:
             # The files are listed first: what is sealed meanwhile is then not missed, only found again in a segment.
-            files = self._bronze.files()
+            files = [file for file in self._bronze.files() if file.journal == journal]
             self._view = View(version, files, self._bronze.sealed_end(journal, self._shard))
         return self._view
 

@@ -104,7 +104,7 @@ class Sealer:
         if closed and (wants_live or self._live_is_due(closed, report.live_offset)):
             report.live_offset = self._derive_live(closed, report.live_offset, identity.id)
         self._remove(closed, report)
-        self._retain(report, now_us)
+        self._retain(report, now_us, identity.id)
         if report.sealed_rows or report.removed_files:
             self._bronze.tidy()
         return report
@@ -199,9 +199,9 @@ class Sealer:
             self._disk.remove(name)
         self._disk.sync_names()
 
-    def _retain(self, report: Report, now_us: int) -> None:
+    def _retain(self, report: Report, now_us: int, journal: str) -> None:
         readers = named_readers.list_readers(self._disk)
-        choice = choose(self._bronze.files(), readers, self._retention, now_us)
+        choice = choose(self._bronze.files(), readers, self._retention, now_us, journal)
         for reader in choice.ended:
             named_readers.end(self._disk, reader)
             report.ended_readers.append(reader.name)

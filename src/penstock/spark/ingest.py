@@ -6,6 +6,7 @@ behind, because it is new or was left behind by a crash, is first brought up by 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,7 @@ class Ingest:
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="tables")
+        self._turn = threading.Lock()
         self.behind: dict[str, int] = {}
         """Tables that somebody else is writing, and how far they are."""
         self.end = self.start_offset()
@@ -115,15 +117,32 @@ class Ingest:
 
     def advance(self, part: Slice) -> None:
         """Bring every table forward over a stretch of rows."""
-        self._note_gap()
-        self.behind = {}
-        for steps in self._rounds:
-            results = [self._pool.submit(self._bring, step, part) for step in steps]
-            for result in results:
-                result.exception()  # let all of them end before one of them is raised
-            for result in results:
-                result.result()
-        self.end = part.end
+        with self._turn:
+            self._note_gap()
+            self.behind = {}
+            for steps in self._rounds:
+                results = [self._pool.submit(self._bring, step, part) for step in steps]
+                for result in results:
+                    result.exception()  # let all of them end before one of them is raised
+                for result in results:
+                    result.result()
+            self.end = part.end
+
+    def rejoin(self) -> None:
+        """Bring up what was left to somebody else, once that one is done: new rows may be long in coming."""
+        if not self.behind or not self._turn.acquire(blocking=False):
+            return
+        try:
+            for step in (step for steps in self._rounds for step in steps):
+                name = step.table.name
+                if name not in self.behind or any(source in self.behind for source in step.after):
+                    continue
+                with self._tables[name].try_writing() as is_ours:
+                    if is_ours:
+                        self._catch_up(step, self.end)
+                        del self.behind[name]
+        finally:
+            self._turn.release()
 
     def _bring(self, step: Step, part: Slice) -> None:
         """Bring one table forward, from wherever it is."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-
 from penstock.spark import places
-from penstock.spark.definitions import EVENTS, GAPS, TABLES
+from penstock.spark.catalog import open_table, table_names
+from penstock.spark.definitions import EVENTS, GAPS
 from penstock.spark.ingest import note_gap
 from penstock.spark.lake import LakeTable, Span
 
@@ -19,15 +18,15 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
     app = f"{journal.id}/0"
     lake = data / "lake"
     skipped: dict[str, tuple[int, int]] = {}
-    for definition in TABLES.values():
-        if definition in (EVENTS, GAPS):
+    for name in table_names(lake):  # those of users too
+        if name in (EVENTS.name, GAPS.name):
             continue
-        table = LakeTable(lake, definition)
+        table = open_table(lake, name)
         stored = table.progress(app)
         if stored is not None and stored < oldest:
             with table.writing():
-                table.append(pa.Table.from_pylist([], definition.schema), {app: Span(stored, oldest)})
-            skipped[definition.name] = (stored, oldest)
+                table.append(table.definition.schema.empty_table(), {app: Span(stored, oldest)})
+            skipped[name] = (stored, oldest)
     if skipped:
         gaps = LakeTable(lake, GAPS)
         with gaps.writing():

@@ -49,6 +49,10 @@ _CURES = {
         "JournalChanged",
         "`penstock pipeline reset` forgets the checkpoints; tables keep the rows of the other journal",
     ),
+    "were lost when its server crashed": (
+        "JournalRewound",
+        "`penstock pipeline rebuild` with the names of the tables makes them anew, then `penstock pipeline reset`",
+    ),
     "DATA_LOSS": (
         "DataLoss",
         "`penstock pipeline reset --accept-loss` notes the gap and goes on from the oldest row that is kept",
@@ -238,12 +242,14 @@ class Runner:
                     break
             if (error := query.exception()) is not None:
                 return reporter.fail(error, name)
-        reporter.status.queries[
-            "ingest"
-        ].offset = ingest.backfill()  # tables that are new, or were left behind
-        watch.on_clock(time.time_ns() // 1000)
-        ingest.upkeep()
-        watch.upkeep()
+            if self._stop.is_set():
+                break
+        else:
+            # Tables that are new, or were left behind.
+            reporter.status.queries["ingest"].offset = ingest.backfill()
+            watch.on_clock(time.time_ns() // 1000)
+            ingest.upkeep()
+            watch.upkeep()
         reporter.status.state = "stopped"
         reporter.status.behind = dict(ingest.behind)
         reporter.write()
@@ -264,6 +270,7 @@ class Runner:
                 if not query.isActive:
                     error = query.exception() or RuntimeError(f"the query `{name}` ended by itself")
                     return reporter.fail(error, name)
+            ingest.rejoin()
             watch.on_clock(time.time_ns() // 1000)
             reporter.status.end = journal.mark().end
             reporter.status.behind = dict(ingest.behind)

@@ -26,6 +26,11 @@ MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns for counts and times, which need no bodies."""
 
 
+def time_of(us: int) -> datetime:
+    """A moment from its microseconds since 1970."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+
+
 def journal_frame(
     spark: SparkSession, place: Place, first: int, end: int, columns: list[str] | None = None
 ) -> DataFrame:
@@ -38,11 +43,18 @@ def journal_frame(
     names = columns or FILE_SCHEMA.names
     schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
 
+    known = place.open().id
+
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.spans import check_present
+
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 start = first + number * step
-                yield from place.open().batches(start, min(start + step, end), names)
+                stop = min(start + step, end)
+                journal = place.open()
+                check_present(journal, known, stop)
+                yield from journal.batches(start, stop, names)
 
     return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
 
@@ -82,9 +94,7 @@ class Slice:
 
     @property
     def until(self) -> datetime:
-        return datetime.fromtimestamp(self.until_us // 1_000_000, UTC).replace(
-            microsecond=self.until_us % 1_000_000
-        )
+        return time_of(self.until_us)
 
     @cached_property
     def events(self) -> DataFrame:
@@ -131,29 +141,33 @@ class Slice:
         import pyarrow.compute as pc
 
         touched = self.events.where("corr is not null").select("journal", "corr").distinct().toArrow()
-        first = self.first
+        since_us = self.journal.time_of(self.first)
         conversations = self.lake("conversations")
         if conversations.version() is not None:
             is_touched = pc.field("corr").isin(touched.column("corr").combine_chunks())
             known = conversations.rows(["started_at"], (pc.field("journal") == self.journal.id) & is_touched)
             if known.num_rows:
-                started = pc.min(known.column("started_at").cast(pa.int64())).as_py()
-                first = min(first, self.journal.offset_at(started))
+                # By time and not by offset: silver still has the rows of a conversation that the journal let go.
+                since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
         names = self.spark.createDataFrame(touched)
         envelopes, deliveries = (
-            self._silver(name, first).join(names.hint("broadcast"), ["journal", "corr"], "left_semi")
-            for name in ("envelopes", "deliveries")
+            self._silver(name, moment, since_us).join(
+                names.hint("broadcast"), ["journal", "corr"], "left_semi"
+            )
+            for name, moment in (("envelopes", "recorded_at"), ("deliveries", "settled_at"))
         )
         return envelopes, deliveries
 
-    def _silver(self, name: str, first: int) -> DataFrame:
-        """Rows of a silver table from a journal offset on, through Spark's own Parquet reader."""
+    def _silver(self, name: str, moment: str, since_us: int) -> DataFrame:
+        """Rows of a silver table from a time on, through Spark's own Parquet reader."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = self.lake(name)
-        paths = [str(table.path / file.path) for file in table.files({"offset": (first, None)})]
+        paths = [str(table.path / file.path) for file in table.files({moment: (time_of(since_us), None)})]
         schema = from_arrow_schema(table.definition.schema)
         if not paths:
             return self.spark.createDataFrame([], schema)
         reader = self.spark.read.schema(schema).option("basePath", str(table.path))
-        return reader.parquet(*paths).where(f"journal = '{self.journal.id}' and offset >= {first}")
+        return reader.parquet(*paths).where(
+            f"journal = '{self.journal.id}' and {moment} >= timestamp_micros({since_us})"
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.spark import definitions
 from penstock.spark.definitions import Table
+from penstock.spark.lake import NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,11 +97,18 @@ def table(
 
 def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
     """The steps of the tables in these files."""
-    steps = []
+    steps: list[Step] = []
     for file in files:
         for found in _marks(Path(file)):
             if found.name in definitions.TABLES:
                 raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
+            if any(step.table.name == found.name for step in steps):
+                raise StepError(f"`{file}`: there is a table `{found.name}` already; choose another name")
+            if not NAME.fullmatch(found.name):
+                raise StepError(
+                    f"`{file}`: `{found.name}` cannot be a table's name; begin with a letter or a digit, "
+                    'as in `@table("errors")`'
+                )
             steps.append(_step(spark, file, found))
     return steps
 
@@ -112,7 +120,10 @@ def _marks(file: Path) -> list[UserTable]:
     assert spec is not None
     assert spec.loader is not None
     del _marked[:]
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except Exception as error:
+        raise StepError(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
     if not _marked:
         raise StepError(f"`{file}` marks no function with `@penstock.spark.table()`")
     return list(_marked)

@@ -92,7 +92,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if missing:
             raise recreated(missing, {one: each for one, each in journals.items() if one not in stop})
         ranges = {
-            one: (begin[one].offset if one in begin else journals[one].bounds().first, point.offset)
+            one: (self._first(journals[one], begin.get(one), point), point.offset)
             for one, point in stop.items()
         }
         return [*plan(self._options, journals, ranges)]
@@ -141,6 +141,14 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(journals[one], kept, point.offset)
             begin[one] = Point(kept, mark.epoch)
         return begin
+
+    def _first(self, journal: Journal, begin: Point | None, stop: Point) -> int:
+        """Where a batch begins. One that crosses a loss begins where the rows do that took the place of the lost ones."""
+        if begin is None:
+            return journal.bounds().first
+        if stop.epoch <= begin.epoch:
+            return begin.offset
+        return self._unchanged(journal, begin.epoch, min(begin.offset, stop.offset))
 
     def _unchanged(self, journal: Journal, epoch: int, end: int) -> int:
         """The end of the rows that are still those of an epoch. Epochs never decrease, so the search halves the range."""

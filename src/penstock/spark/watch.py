@@ -55,6 +55,7 @@ class Watch:
         self._lock = threading.Lock()
         self._watches_minutes = any(not isinstance(rule, Silence) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
+        self._rewind()
         looked = self._stored(self._alerts)
         if looked > self._stored(self._agents):
             # Killed between the two commits: who was seen in those rows must not seem silent.
@@ -70,6 +71,15 @@ class Watch:
     def _stored(self, table: LakeTable) -> int:
         stored = table.progress(self._app)
         return self._journal.bounds().first if stored is None else stored
+
+    def _rewind(self) -> None:
+        """Go back with a journal that lost rows when it recovered: those that took their place are new."""
+        end = self._journal.mark().end
+        # Alerts that were told stay told. An agent's newest row must not be one that is lost, or nothing newer would count.
+        is_there = (pc.field("journal") != self._journal.id) | (pc.field("offset") < end)
+        for table, kept in ((self._alerts, None), (self._agents, is_there)):
+            if self._stored(table) > end:
+                table.overwrite(table.rows(filter=kept), {self._app: Span(0, end)}, may_go_back=True)
 
     def _read_firing(self) -> dict[str, Alert]:
         if self._alerts.version() is None:

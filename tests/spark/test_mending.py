@@ -1,0 +1,213 @@
+"""What a person does when something went wrong, and what must then be as if it had not: journals made anew, lost rows, halted states."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from penstock.core.pipelines import STATUS_FILE, Alerts, Status
+from penstock.journal.bronze import Bronze
+from penstock.journal.disk import RealDisk
+from penstock.journal.neighbours import FILES_MIN
+from penstock.journal.reader import JournalReader
+from penstock.journal.retention import Retention
+from penstock.spark import losses, places, steps
+from penstock.spark.definitions import AGENTS, ALERTS
+from penstock.spark.ingest import Ingest
+from penstock.spark.lake import LakeTable, Span
+from penstock.spark.locks import TableLock
+from penstock.spark.process import LOCK, Reporter
+from penstock.spark.watch import Watch
+from tests.spark.journaled import JOURNAL
+from tests.spark.journals import Written, stream, table
+from tests.spark.lakes import NOTES, notes
+from tests.spark.stories import Story, content, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP = f"{JOURNAL}/0"
+OTHER = "cd" * 16
+
+
+def penstock(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: Path) -> None:
+    """The lake keeps what an earlier journal sealed, in the same table and with the same offsets."""
+    old = Written(tmp_path / "data")
+    for _ in range(FILES_MIN):
+        old.add(1, channel="old")
+        old.seal()
+    old.close()
+    shutil.rmtree(old.data / "journal")
+    new = Written(old.data, OTHER)
+    new.add(1, channel="new")
+    new.seal()  # of the same range as a file of the old one
+    new.add(3, channel="new")
+    reader = JournalReader(new.data)
+    found = [
+        row for batch in reader.batches(0, 9, ["journal", "offset", "channel"]) for row in batch.to_pylist()
+    ]
+    assert found == [{"journal": OTHER, "offset": n, "channel": "new"} for n in range(4)]
+    files = Bronze(new.data / "lake").files()
+    assert sum(file.rows for file in files if file.journal == old.id) == FILES_MIN
+    held = Retention(age_ms=0, bytes_max=1)
+    reader_disk = RealDisk(new.data / "journal")
+    from penstock.journal import readers
+
+    readers.advance(reader_disk, "me", 0, new.now_us)
+    new.seal(held)
+    left = Bronze(new.data / "lake").files()
+    assert {file.journal for file in left} == {OTHER} and sum(file.rows for file in left) == 4
+
+
+def test_a_careless_stream_reads_the_rows_that_took_the_place_of_lost_ones(tmp_path: Path) -> None:
+    journal = Written(tmp_path / "data", sync="off")
+    journal.add(15)
+    seen = stream(journal.data).latestOffset({"v": 1, "journals": {journal.id: {"0": 0}}}, None)
+    segment = sorted((journal.data / "journal").glob("log-*"))[-1]
+    RealDisk(segment.parent).open(segment.name).truncate(segment.stat().st_size * 2 // 3)
+    again = Written(journal.data, sync="off")
+    lost = again.end
+    assert lost < 15
+    again.add(20)
+    careless = stream(journal.data, failOnDataLoss="false", columns="offset,epoch")
+    end = careless.latestOffset(seen, None)
+    rows = table(careless, careless.partitions(seen, end)).to_pylist()
+    assert rows == [{"offset": n, "epoch": 1} for n in range(lost, lost + 20)]
+
+
+def test_a_users_table_is_moved_over_a_gap_too(tmp_path: Path) -> None:
+    journal = Written(tmp_path / "data", JOURNAL)
+    journal.add(10)
+    journal.seal()
+    journal.add(5)
+    journal.seal()
+    mine = LakeTable(journal.data / "lake", NOTES)
+    mine.append(notes(0, 4), {APP: Span(0, 4)})
+    journal.thin(1)
+    assert losses.accept(journal.data) == {"notes": (4, 10)}
+    assert mine.progress(APP) == 10 and mine.rows().num_rows == 4
+
+
+def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mark = "import penstock.spark as p\n@p.table()\ndef {}(e): return e"
+    for texts, said in (
+        ([mark.format("_hidden")], "cannot be a table's name"),
+        (["import no_such_module_anywhere"], "cannot be loaded: ModuleNotFoundError"),
+        ([mark.format("errors"), mark.format("errors")], r"file1.*there is a table `errors` already"),
+    ):
+        files = [tmp_path / f"file{number}.py" for number in range(len(texts))]
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text)
+        with pytest.raises(steps.StepError, match=said):
+            steps.load(spark, files)
+
+
+def test_whether_a_pipeline_runs_is_told_by_its_lock_and_not_by_a_number(tmp_path: Path) -> None:
+    Written(tmp_path / "data").add(1)
+    data = tmp_path / "data"
+    (data / "run").mkdir()
+    file = data / "run" / STATUS_FILE
+    file.write_bytes(msgspec.json.encode(Status("running", pid=os.getpid())))  # a number that is alive
+    with TableLock(data / "lake", LOCK).held():
+        refused = penstock("pipeline", "reset", "--data", str(data))
+        assert refused.returncode == 1 and "runs the pipeline" in refused.stderr
+    assert penstock("pipeline", "reset", "--data", str(data)).returncode == 0
+
+
+def test_commands_on_a_directory_without_a_journal_say_so_in_one_line(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        said = penstock("pipeline", "reset", "--accept-loss", "--data", str(folder))
+        assert said.returncode == 1 and "Traceback" not in said.stderr and "hint:" in said.stderr
+    assert not (tmp_path / "absent").exists()
+
+
+def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    reporter.fail(
+        RuntimeError("DATA_LOSS: rows 4 to 9, which this query has read, were lost when its server crashed"),
+        "ingest",
+    )
+    assert reporter.status.code == "JournalRewound" and "rebuild" in (reporter.status.hint or "")
+
+
+def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    story = Story(data)
+    work(story, 1)
+    story.close()
+    journal = places.open_one(data)
+    end = journal.bounds().end
+    lake = data / "lake"
+    seen = [
+        {"journal": JOURNAL, "agent": name, "offset": offset}
+        for name, offset in (("ann", 1), ("gone", end + 50))
+    ]
+    import pyarrow as pa
+
+    LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Span(0, end + 60)})
+    LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Span(0, end + 60)})
+    watch = Watch(spark, journal, lake, Alerts(), None)
+    assert watch.end == end
+    assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
+
+
+def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    story = Story(data)
+    work(story, 1)
+    story.close()
+    journal = places.open_one(data)
+    end = journal.bounds().end
+    from penstock.spark.slices import journal_frame
+
+    ingest = Ingest(spark, journal, data / "lake", steps.built_in())
+    with LakeTable(data / "lake", ingest.table("envelopes").definition).writing():
+        ingest.on_batch(journal_frame(spark, journal.place, 0, end))
+        ingest.rejoin()
+        assert set(ingest.behind) == {"envelopes", "conversations"}
+    ingest.rejoin()
+    assert ingest.behind == {}
+    whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())
+    whole.on_batch(journal_frame(spark, journal.place, 0, end))
+    assert content(data / "lake") == content(tmp_path / "lake")
+    ingest.close()
+    whole.close()
+
+
+def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    story = Story(data)
+    story.send("jobs", "ask", "ann", corr="long talk")
+    story.wait(60)
+    story.seal()
+    ingest = Ingest(spark, places.open_one(data), data / "lake", steps.built_in())
+    ingest.backfill()
+    before = content(data / "lake", ["conversations"])["conversations"]
+    bronze = Bronze(data / "lake")
+    bronze.remove(bronze.files(), 0)
+    story.send("jobs", "answer", "bob", corr="long talk", refs=["ask"])
+    story.close()
+    ingest.backfill()
+    [after] = content(data / "lake", ["conversations"])["conversations"]
+    assert (after["root_id"], after["started_at"]) == ("ask", before[0]["started_at"])
+    assert after["envelopes"] == 2 and after["critical_path"] == ["ask", "answer"]
+    ingest.close()
