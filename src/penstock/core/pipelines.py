@@ -79,13 +79,13 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether `penstock up` runs it, where pyspark is installed."""
     master: Text = "local[2]"
     """Where Spark runs: `local[N]`, or the address of a cluster."""
-    memory: Text = "1g"
+    memory: Text = "768m"
     """Heap of Spark's driver, which in local mode is all of Spark."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 10
     """How far it steps back when the doors need the processor."""
     trigger_ms: Positive = 500
     """How often new rows are looked for."""
-    watch_ms: Positive = 2_000
+    watch_ms: Positive = 5_000
     """How often the rules of `alerts` are."""
     batch_rows_max: Positive = 500_000
     """Journal rows of one batch."""

@@ -8,6 +8,7 @@ runs off the loop.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -106,7 +107,6 @@ _COMMON_MAX = 4096
 _COMMON_VALUES_MAX = 64
 _common_columns: dict[object, pa.Array] = {}
 _COUNTING_MIN = 256
-_COUNTING = pa.array(range(_COMMON_MAX), pa.int64())
 
 
 def _common(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -129,7 +129,13 @@ def _counting(first: int, count: int) -> pa.Array:
     """The numbers from `first` on."""
     if not _COUNTING_MIN <= count <= _COMMON_MAX:
         return pa.array(range(first, first + count), pa.int64())
-    return pc.add(_COUNTING.slice(0, count), first)
+    return pc.add(_numbers().slice(0, count), first)
+
+
+@cache
+def _numbers() -> pa.Array:
+    """Made when first needed: `pa.array` imports pandas where that is installed, which readers do without."""
+    return pa.array(range(_COMMON_MAX), pa.int64())
 
 
 def encode_rows(rows: Sequence[Row]) -> pa.RecordBatch:

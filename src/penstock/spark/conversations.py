@@ -46,31 +46,24 @@ class Member(NamedTuple):
 
 def conversations(envelopes: DataFrame, deliveries: DataFrame) -> DataFrame:
     """One row for each conversation, given all envelopes and deliveries of those that the rows are about."""
-    from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    at_us = f.unix_micros("recorded_at").alias("at_us")
-    key = ["journal", "corr"]
-    sent = envelopes.select(
-        *key,
-        "offset",
-        at_us,
-        "channel",
-        "seq",
-        "id",
-        "door",
-        agent_of(f.col("sender")).alias("agent"),
-        owner_of(f.col("channel")).alias("owner"),
-        "refs",
-        f.lit(None).cast("string").alias("outcome"),
-    )
-    settled = deliveries.select(
-        *key, "offset", f.unix_micros("settled_at").alias("at_us"), "channel", "seq", "outcome"
-    )
-    members = sent.unionByName(settled, allowMissingColumns=True)
-    members = members.where(f.col("corr").isNotNull() & ~f.col("channel").startswith(DEAD_PREFIX))
-    ordered = members.repartition(*key).sortWithinPartitions(*key, "offset").select(*Member._fields)
+    ordered = envelopes.sparkSession.sql(_MEMBERS, envelopes=envelopes, deliveries=deliveries)
     return ordered.mapInArrow(put_together, from_arrow_schema(CONVERSATIONS.schema))
+
+
+_MEMBERS = f"""
+with members as (
+  select journal, corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door, {agent_of("sender")} as agent,
+    {owner_of("channel")} as owner, refs, cast(null as string) as outcome
+  from {{envelopes}}
+  union all
+  select journal, corr, offset, unix_micros(settled_at), channel, seq, null, null, null, null, null, outcome
+  from {{deliveries}}
+)
+select {", ".join(Member._fields)} from members where corr is not null and channel not like '{DEAD_PREFIX}%'
+distribute by journal, corr sort by journal, corr, offset
+"""
 
 
 def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,19 +9,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.spark.definitions import AGENTS, LATEST_PER_AGENT, QUEUE_MINUTES
-from penstock.spark.silver import (
-    OUTCOMES,
-    agent_of,
-    date_of,
-    minute_of,
-    owner_of,
-    total_ms,
-    wait_ms,
-)
+from penstock.spark.silver import OUTCOMES, TOTAL_MS, WAIT_MS, agent_of, date_of, minute_of, owner_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000
@@ -50,116 +41,104 @@ def reach_us(last_us: int) -> int:
     return floor_minute(last_us - MINUTE_US - GRACE_US)
 
 
-def queue_minutes(events: DataFrame, until: datetime) -> DataFrame:
+def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = None) -> DataFrame:
     """One row for each queue and minute in which something happened to it.
 
-    `events` are all rows of some minutes, to the last one; `until` is the time of the last. Counts of what the journal has a row for are
+    `events` are all rows of some minutes, to the last one; `until` is the time of the last and `since` that of the first, which is looked
+    up when it is not given. Counts of what the journal has a row for are
     counted; deliveries, lease ends, duplicates and refusals are what the minute's gauges say. Depths are those of the minute's last
     gauge, null when it has none (the minute is running, or nothing changed). Percentiles are exact, over what was settled in the minute,
     and null when nothing was.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    event = f.col("event")
-    # Ticks belong to no queue, but tell where the rows begin.
-    rows = events.where("(door = 'courier' and channel != '') or event = 'tick'")
-    rows = rows.withColumn("gauge", f.when(event == "gauge", f.from_json("meta", _GAUGE)))
-    rows = rows.withColumn("minute", _minute())
-    ended = event.isin(*OUTCOMES)
-    grouped = rows.groupBy("journal", "channel", "minute").agg(
-        _rows(event == "enqueue").alias("enqueued"),
-        _grown("out").alias("delivered"),
-        _grown("re").alias("redelivered"),
-        _rows(event == "ack").alias("acked"),
-        # With a `fate` it says that the dead letters have no room, not that somebody failed.
-        _rows((event == "nack") & f.get_json_object("meta", "$.fate").isNull()).alias("nacked"),
-        _grown("timeout").alias("timed_out"),
-        _rows(event == "dead").alias("dead"),
-        _rows(event == "drop").alias("dropped"),
-        _rows(event == "purge").alias("purged"),
-        _grown("dup").alias("duplicates"),
-        _grown("reject").alias("rejected"),
-        f.coalesce(f.sum(f.when(event == "enqueue", f.col("bytes").cast("bigint"))), f.lit(0)).alias(
-            "bytes_in"
-        ),
-        f.max_by("gauge", f.when(event == "gauge", f.col("offset"))).alias("last"),
-        f.percentile(f.when(ended, wait_ms()), f.array(f.lit(0.5), f.lit(0.95), f.lit(0.99))).alias("waits"),
-        f.percentile(f.when(ended, total_ms()), f.lit(0.95)).alias("total_p95_ms"),
-        f.min(minute_of(f.col("recorded_at"))).alias("first_minute"),
-    )
+    if since is None:
+        [first] = events.selectExpr("unix_micros(min(recorded_at))").collect()
+        since_us = first[0] or 0
+    else:
+        since_us = _us(since)
     # The first rows may close a minute whose own rows were not given; its row is in the table already.
-    begin = f.min("first_minute").over(Window.partitionBy("journal"))
-    until_us = (until - _EPOCH) // timedelta(microseconds=1)
-    whole = grouped.withColumn("begin", begin).where("minute >= begin and channel != ''")
-    return (
-        whole.withColumns(
-            {
-                "date": date_of(f.col("minute")),
-                "ready": f.col("last.ready"),
-                "leased": f.col("last.leased"),
-                "delayed": f.col("last.delayed"),
-                "oldest_ms": f.col("last.oldest"),
-                "wait_p50_ms": f.col("waits")[0],
-                "wait_p95_ms": f.col("waits")[1],
-                "wait_p99_ms": f.col("waits")[2],
-                "final": f.lit(until_us) >= f.unix_micros("minute") + (MINUTE_US + GRACE_US),
-            }
-        )
-    ).select(*QUEUE_MINUTES.schema.names)
+    return _sql(_QUEUE_MINUTES, events, until_us=_us(until), since_us=floor_minute(since_us))
 
 
-def _minute() -> Column:
-    """The minute that a row counts for: that of its time; of a gauge, the one it closes.
-
-    A gauge that comes too late for its minute, or was written by a clock that has been set back since, counts where it stands: a final
-    minute never changes.
-    """
-    from pyspark.sql import functions as f
-
-    closed = minute_of(f.timestamp_micros("gauge.minute"))
-    late_us = f.unix_micros("recorded_at") - f.unix_micros(closed)
-    in_time = (late_us >= 0) & (late_us < MINUTE_US + GRACE_US)
-    return f.when(in_time, closed).otherwise(minute_of(f.col("recorded_at")))
+def _us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _rows(condition: Column) -> Column:
-    from pyspark.sql import functions as f
+def _sql(text: str, rows: DataFrame, **values: int) -> DataFrame:
+    """A query over some rows, which it calls `{rows}`."""
+    return rows.sparkSession.sql(text, args=dict(values), rows=rows)
 
-    return f.count_if(condition)
 
-
-def _grown(counter: str) -> Column:
+def _grown(counter: str) -> str:
     """What the gauges of a minute say that a counter grew by."""
-    from pyspark.sql import functions as f
+    return f"coalesce(sum(gauge.delta['{counter}']), 0)"
 
-    return f.coalesce(f.sum(f.col("gauge.delta")[counter]), f.lit(0))
+
+_CLOSED = minute_of("timestamp_micros(gauge.minute)")
+_LATE_US = f"unix_micros(recorded_at) - unix_micros({_CLOSED})"
+_ENDED = f"event in {tuple(OUTCOMES)}"
+_QUEUE_MINUTES = f"""
+with told as (
+  select *, if(event = 'gauge', from_json(meta, '{_GAUGE}'), null) as gauge from {{rows}}
+  where door = 'courier' and channel != ''
+), placed as (
+  -- A row counts for the minute of its time, a gauge for the one it closes. A gauge that comes too late for that, or was written by a clock
+  -- that has been set back since, counts where it stands: a final minute never changes.
+  select *, case when {_LATE_US} >= 0 and {_LATE_US} < {MINUTE_US + GRACE_US} then {_CLOSED}
+    else {minute_of("recorded_at")} end as minute
+  from told
+), counted as (
+  select journal, channel, minute,
+    count_if(event = 'enqueue') as enqueued,
+    {_grown("out")} as delivered,
+    {_grown("re")} as redelivered,
+    count_if(event = 'ack') as acked,
+    -- With a fate it says that the dead letters have no room, not that somebody failed.
+    count_if(event = 'nack' and get_json_object(meta, '$.fate') is null) as nacked,
+    {_grown("timeout")} as timed_out,
+    count_if(event = 'dead') as dead,
+    count_if(event = 'drop') as dropped,
+    count_if(event = 'purge') as purged,
+    {_grown("dup")} as duplicates,
+    {_grown("reject")} as rejected,
+    coalesce(sum(if(event = 'enqueue', cast(bytes as bigint), null)), 0) as bytes_in,
+    max_by(gauge, if(event = 'gauge', offset, null)) as last,
+    percentile(if({_ENDED}, {WAIT_MS}, null), array(0.5D, 0.95D, 0.99D)) as waits,
+    percentile(if({_ENDED}, {TOTAL_MS}, null), 0.95D) as total_p95_ms
+  from placed where minute >= timestamp_micros(:since_us) group by journal, channel, minute
+)
+select journal, {date_of("minute")} as date, minute, channel, enqueued, delivered, redelivered, acked, nacked, timed_out, dead, dropped,
+  purged, duplicates, rejected, bytes_in, last.ready as ready, last.leased as leased, last.delayed as delayed, last.oldest as oldest_ms,
+  waits[0] as wait_p50_ms, waits[1] as wait_p95_ms, waits[2] as wait_p99_ms, total_p95_ms,
+  :until_us >= unix_micros(minute) + {MINUTE_US + GRACE_US} as final
+from counted
+"""
 
 
 def latest_per_agent(envelopes: DataFrame) -> DataFrame:
     """The newest envelope of each agent's inbox: what the live view of that name shows."""
-    from pyspark.sql import functions as f
+    return _sql(_LATEST, envelopes)
 
-    agent = owner_of(f.col("channel"))
-    names = [name for name in LATEST_PER_AGENT.schema.names if name not in ("journal", "address", "agent")]
-    newest = f.max_by(f.struct(*names), f.col("offset")).alias("newest")
-    found = (
-        envelopes.where(agent.isNotNull()).groupBy("journal", f.col("channel").alias("address")).agg(newest)
-    )
-    return found.select("journal", "address", owner_of(f.col("address")).alias("agent"), "newest.*").select(
-        *LATEST_PER_AGENT.schema.names
-    )
+
+_LATEST = f"""
+select journal, channel as address, {owner_of("channel")} as agent, newest.* from (
+  select journal, channel,
+    max_by(struct(offset, seq, id, type, sender, corr, recorded_at, payload), offset) as newest
+  from {{rows}} where {owner_of("channel")} is not null group by journal, channel
+)
+"""
 
 
 def agents(events: DataFrame) -> DataFrame:
     """The newest row of each agent: what it sent or settled last."""
-    from pyspark.sql import functions as f
+    return _sql(_AGENTS, acts(events))
 
-    newest = f.max_by(
-        f.struct("offset", f.col("recorded_at").alias("last_at"), "event", "channel"), f.col("offset")
-    )
-    found = acts(events).groupBy("journal", "agent").agg(newest.alias("newest"))
-    return found.select("journal", "agent", "newest.*").select(*AGENTS.schema.names)
+
+_AGENTS = """
+select journal, agent, newest.* from (
+  select journal, agent, max_by(struct(offset, recorded_at as last_at, event, channel), offset) as newest
+  from {rows} group by journal, agent
+)
+"""
 
 
 def acts(events: DataFrame) -> DataFrame:
@@ -167,19 +146,15 @@ def acts(events: DataFrame) -> DataFrame:
 
     Who settles is known by its token's name. Without tokens it has none; in an inbox it is then taken for the inbox's owner.
     """
-    from pyspark.sql import functions as f
+    acted = events.where("door = 'courier' and not (channel like 'dlq/%' and event = 'enqueue')")
+    return acted.selectExpr("*", f"{_AGENT} as agent").where("agent is not null")
 
-    event, peer = f.col("event"), f.col("peer")
-    # A record that died of too many tries may have died while its holder hung.
-    settles = event.isin("ack", "nack") | ((event == "dead") & (f.col("reason") == "term"))
-    agent = (
-        f.when(event == "enqueue", agent_of(f.col("sender")))
-        .when(settles & (peer == "anonymous"), owner_of(f.col("channel")))
-        .when(settles, agent_of(peer))
-    )
-    dead_letters = f.col("channel").startswith("dlq/") & (event == "enqueue")  # sent by nobody anew
-    acted = events.where((f.col("door") == "courier") & ~dead_letters).withColumn("agent", agent)
-    return acted.where("agent is not null")
+
+# A record that died of too many tries may have died while its holder hung.
+_SETTLES = "(event in ('ack', 'nack') or (event = 'dead' and reason = 'term'))"
+_AGENT = f"""case when event = 'enqueue' then {agent_of("sender")}
+  when {_SETTLES} and peer = 'anonymous' then {owner_of("channel")}
+  when {_SETTLES} then {agent_of("peer")} end"""
 
 
 def turns(events: DataFrame, pause_ms: int) -> DataFrame:
@@ -187,15 +162,17 @@ def turns(events: DataFrame, pause_ms: int) -> DataFrame:
 
     What an agent did without a pause longer than `pause_ms` in between is one row.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
+    return _sql(_TURNS, acts(events), pause_us=pause_ms * 1000)
 
-    order = Window.partitionBy("agent").orderBy("offset")
-    moments = acts(events).select("agent", "offset", f.unix_micros("recorded_at").alias("at_us"))
-    pause_us = f.col("at_us") - f.lag("at_us").over(order)
-    begins = moments.withColumn("begins", (pause_us.isNull() | (pause_us > pause_ms * 1000)).cast("int"))
-    numbered = begins.withColumn("turn", f.sum("begins").over(order))
-    found = numbered.groupBy("agent", "turn").agg(
-        f.min("at_us").alias("from_us"), f.max("at_us").alias("to_us"), f.min("offset").alias("offset")
-    )
-    return found.orderBy("offset").select("agent", "from_us", "to_us")
+
+_TURNS = """
+with moments as (
+  select agent, offset, unix_micros(recorded_at) as at_us,
+    unix_micros(recorded_at) - lag(unix_micros(recorded_at)) over (partition by agent order by offset) as paused_us
+  from {rows}
+), numbered as (
+  select *, sum(if(paused_us is null or paused_us > :pause_us, 1, 0)) over (partition by agent order by offset) as turn
+  from moments
+)
+select agent, min(at_us) as from_us, max(at_us) as to_us from numbered group by agent, turn order by min(offset)
+"""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.spark.datafiles import StagedFile
 from penstock.spark.definitions import GAPS, TABLES
 from penstock.spark.lake import LakeTable, Span
-from penstock.spark.slices import Slice, batch_slice
+from penstock.spark.slices import Recent, Slice, batch_slice
 from penstock.spark.steps import Step, only, ordered
 
 if TYPE_CHECKING:
@@ -58,10 +58,12 @@ class Ingest:
         self._read_lake = read_lake or lake
         self._steps = list(steps)
         self._rounds = ordered(self._steps)
+        self._conditions = list(dict.fromkeys(step.when for step in self._steps))
         self.app = f"{journal.id}/{SHARD}"
         """Under this name tables know how far they are."""
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
+        self._recent = Recent(journal)
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="tables")
         self._turn = threading.Lock()
         self.behind: dict[str, int] = {}
@@ -111,7 +113,7 @@ class Ingest:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Bring every table up to the end of a batch. For `foreachBatch`."""
-        with batch_slice(self._spark, self.journal, self.table, rows) as part:
+        with batch_slice(self._spark, self.journal, self.table, rows, self._recent, self._conditions) as part:
             if part is not None:  # a new query begins with an empty batch
                 self.advance(part)
 
@@ -183,11 +185,13 @@ class Ingest:
     def _write(self, step: Step, part: Slice) -> None:
         table = self._tables[step.table.name]
         spans = {self.app: Span(part.first, part.end)}
-        rows = step.rows(part)
-        if step.table.write == "append":
-            table.append(stage(rows, table), spans)
+        if step.when in part.unmet:
+            nothing = step.table.schema.empty_table()
+            _ = table.append([], spans) if step.table.write == "append" else table.merge(nothing, spans)
+        elif step.table.write == "append":
+            table.append(stage(step.rows(part), table), spans)
         else:
-            table.merge(rows.toArrow(), spans)
+            table.merge(step.rows(part).toArrow(), spans)
 
     def _note_gap(self) -> None:
         """What was gone before anybody read it is written down, once."""

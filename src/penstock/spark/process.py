@@ -38,6 +38,8 @@ STOP_S = 4.0
 """How long a batch may go on when the process is asked to stop."""
 READER = "pipeline"
 """Under this name the journal keeps what the pipeline has not read."""
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -Xss4m"
+"""Quick to warm up and small. Room for the code of many small plans, and deep stacks, as Spark matches long texts recursively."""
 CHECKPOINTS = "_checkpoints"
 QUERIES = ("ingest", "watch")
 SHARD = 0
@@ -338,7 +340,7 @@ def _conf(scratch: str, more: Mapping[str, str]) -> dict[str, str]:
     return {
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         **more,
     }
 

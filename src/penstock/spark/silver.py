@@ -1,7 +1,8 @@
 """Silver: every envelope and every settled record as one row each, from the rows of the journal.
 
 Functions from DataFrame to DataFrame without state: the rows of a stretch of the journal depend on that stretch alone. Times and dates
-are computed in UTC whatever the session's time zone is.
+are computed in UTC whatever the session's time zone is. Expressions are SQL text: a batch comes every second, and building the same from
+Python costs a call into the JVM for every word.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.spark.contents import parse
-from penstock.spark.definitions import DELIVERIES, ENVELOPES
+from penstock.spark.definitions import ENVELOPES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 OWN_SENDER = "pipeline/penstock"
 """Who the pipeline is when it sends. What it sent is left out of its own input, or it would feed on itself."""
@@ -98,81 +99,64 @@ def deliveries(events: DataFrame) -> DataFrame:
     `wait_ms` is from the enqueue to the first delivery, `work_ms` from there to the settle, `total_ms` the whole; the first two are null
     for a record that nobody was given. A clock that was set back meanwhile counts as no time.
     """
-    from pyspark.sql import functions as f
-
-    ended = events.where(f.col("door").eqNullSafe("courier") & f.col("event").isin(*OUTCOMES))
-    outcome = f.create_map(*[f.lit(word) for pair in OUTCOMES.items() for word in pair])
-    return ended.select(
-        "journal",
-        "offset",
-        date_of(f.col("recorded_at")).alias("date"),
-        "channel",
-        "seq",
-        "id",
-        f.col("kind").alias("type"),
-        "sender",
-        f.col("peer").alias("holder"),
-        "corr",
-        f.col("ref_at").alias("enqueued_at"),
-        f.col("first_at").alias("first_delivered_at"),
-        f.col("recorded_at").alias("settled_at"),
-        f.col("attempt").alias("attempts"),
-        wait_ms().alias("wait_ms"),
-        _ms_between("first_at", "recorded_at").alias("work_ms"),
-        total_ms().alias("total_ms"),
-        outcome[f.col("event")].alias("outcome"),
-        "reason",
-    ).select(*DELIVERIES.schema.names)
+    return events.where(f"door <=> 'courier' and event in {tuple(OUTCOMES)}").selectExpr(*_DELIVERY)
 
 
-def wait_ms() -> Column:
-    """Of a settle row: how long the record waited for its first delivery."""
-    return _ms_between("ref_at", "first_at")
-
-
-def total_ms() -> Column:
-    """Of a settle row: from the enqueue to the settle."""
-    return _ms_between("ref_at", "recorded_at")
-
-
-def _ms_between(first: str, last: str) -> Column:
-    from pyspark.sql import functions as f
-
-    passed_us = f.unix_micros(f.col(last)) - f.unix_micros(f.col(first))
+def ms_between(first: str, last: str) -> str:
+    """Milliseconds from one time to another; none when a clock was set back."""
+    passed_us = f"(unix_micros({last}) - unix_micros({first}))"
     # `greatest` would take a null for nothing.
-    return f.when(passed_us < 0, f.lit(0.0)).otherwise(passed_us / 1000)
+    return f"case when {passed_us} < 0 then 0D else {passed_us} / 1000 end"
 
 
-def date_of(moment: Column) -> Column:
+def date_of(moment: str) -> str:
     """The date of a moment in UTC."""
-    from pyspark.sql import functions as f
-
-    return f.date_from_unix_date((_floor_us(moment, _DAY_US) / _DAY_US).cast("int"))
+    return f"date_from_unix_date(cast({_floor_us(moment, _DAY_US)} / {_DAY_US} as int))"
 
 
-def minute_of(moment: Column) -> Column:
+def minute_of(moment: str) -> str:
     """The start of the minute that a moment is in."""
-    from pyspark.sql import functions as f
-
-    return f.timestamp_micros(_floor_us(moment, _MINUTE_US))
+    return f"timestamp_micros({_floor_us(moment, _MINUTE_US)})"
 
 
-def _floor_us(moment: Column, step_us: int) -> Column:
-    from pyspark.sql import functions as f
-
-    us = f.unix_micros(moment)
-    return us - f.pmod(us, f.lit(step_us))
+def _floor_us(moment: str, step_us: int) -> str:
+    return f"(unix_micros({moment}) - pmod(unix_micros({moment}), {step_us}))"
 
 
-def agent_of(sender: Column) -> Column:
+def agent_of(sender: str) -> str:
     """The agent that a `from` or a token's name means: `agents/sam` and `agents/sam/inbox` are `sam`; null for nobody's name."""
-    from pyspark.sql import functions as f
-
-    return f.when(~sender.isin(*UNNAMED_PEERS), f.regexp_replace(sender, _AGENT, "$1"))
+    return f"case when {sender} not in {UNNAMED_PEERS} then regexp_replace({sender}, '{_AGENT}', '$1') end"
 
 
-def owner_of(channel: Column) -> Column:
+def owner_of(channel: str) -> str:
     """The agent whose inbox a stream is; null for other streams."""
-    from pyspark.sql import functions as f
+    return f"case when {channel} rlike '{_INBOX}' then regexp_replace({channel}, '{_INBOX}', '$1') end"
 
-    return f.when(channel.rlike(_INBOX), f.regexp_replace(channel, _INBOX, "$1"))
+
+WAIT_MS = ms_between("ref_at", "first_at")
+"""Of a settle row: how long the record waited for its first delivery."""
+TOTAL_MS = ms_between("ref_at", "recorded_at")
+"""Of a settle row: from the enqueue to the settle."""
+
+_CASES = " ".join(f"when '{event}' then '{outcome}'" for event, outcome in OUTCOMES.items())
+_DELIVERY = (
+    "journal",
+    "offset",
+    f"{date_of('recorded_at')} as date",
+    "channel",
+    "seq",
+    "id",
+    "kind as type",
+    "sender",
+    "peer as holder",
+    "corr",
+    "ref_at as enqueued_at",
+    "first_at as first_delivered_at",
+    "recorded_at as settled_at",
+    "attempt as attempts",
+    f"{WAIT_MS} as wait_ms",
+    f"{ms_between('first_at', 'recorded_at')} as work_ms",
+    f"{TOTAL_MS} as total_ms",
+    f"case event {_CASES} end as outcome",
+    "reason",
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
     from penstock.spark.lake import LakeTable
     from penstock.spark.places import Journal, Place
 
+SMALL_ROWS = 50_000
+"""So many rows are worked on in one piece: moving them about would take longer than the work."""
+RECENT_ROWS = 100_000
+"""Journal rows, without bodies, that the driver keeps."""
 ROWS_PER_PART = 250_000
 """Journal rows that one task reads."""
+INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox'"
+"""Rows about the inboxes of agents, as SQL."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns for counts and times, which need no bodies."""
 
@@ -56,24 +63,71 @@ def journal_frame(
                 check_present(journal, known, stop)
                 yield from journal.batches(start, stop, names)
 
-    return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
+    rows = spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
+    return rows.coalesce(1) if count == 1 else rows  # which tells Spark that there is nothing to move about
+
+
+class Recent:
+    """The latest rows of a journal without their bodies, kept so that a batch need not read the minutes it falls into again."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._id = journal.id
+        self._first = 0
+        self._rows: pa.Table | None = None
+        self._lock = threading.Lock()
+
+    def rows(self, first: int, end: int) -> pa.Table | None:
+        """Rows `first` to `end - 1`; None when they are too many to be kept."""
+        import pyarrow as pa
+
+        with self._lock:
+            if end - first > RECENT_ROWS:
+                self._rows = None
+                return None
+            held = self._rows
+            if held is None or not self._first <= first <= self._first + held.num_rows:
+                held = self._read(first, end)
+            else:
+                kept = held.slice(first - self._first)
+                held = pa.concat_tables([kept, self._read(first + kept.num_rows, end)])
+            # In one piece: kept as it came it would be thousands.
+            self._rows, self._first = held.combine_chunks(), first
+            return self._rows.slice(0, end - first)
+
+    def _read(self, first: int, end: int) -> pa.Table:
+        import pyarrow as pa
+
+        from penstock.spark.spans import check_present
+
+        schema = pa.schema([FILE_SCHEMA.field(name) for name in MEASURED])
+        check_present(self._journal, self._id, end)
+        return pa.Table.from_batches(self._journal.batches(first, end, MEASURED), schema)
 
 
 @contextmanager
 def batch_slice(
-    spark: SparkSession, journal: Journal, lake: Callable[[str], LakeTable], rows: DataFrame
+    spark: SparkSession,
+    journal: Journal,
+    lake: Callable[[str], LakeTable],
+    rows: DataFrame,
+    recent: Recent,
+    conditions: Sequence[str] = (),
 ) -> Iterator[Slice | None]:
-    """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows."""
-    from pyspark.sql import functions as f
+    """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows.
 
+    It knows which of some conditions, given as SQL, no row meets.
+    """
     rows = rows.persist()
     try:
-        until = f.unix_micros(f.max("recorded_at")).alias("until")
-        head = rows.agg(f.min("offset").alias("first"), f.max("offset").alias("last"), until).collect()[0]
-        if head.first is None:
+        counts = [f"count_if({condition})" for condition in conditions]
+        about = ["min(offset)", "max(offset)", "unix_micros(max(recorded_at))", *counts]
+        first, last, until_us, *met = rows.selectExpr(*about).collect()[0]
+        if first is None:
             yield None
         else:
-            yield Slice(spark, journal, lake, head.first, head.last + 1, head.until, rows)
+            unmet = [condition for condition, count in zip(conditions, met, strict=True) if not count]
+            yield Slice(spark, journal, lake, first, last + 1, until_us, rows, tuple(unmet), recent)
     finally:
         rows.unpersist()
 
@@ -91,6 +145,10 @@ class Slice:
     """Time of the last of them."""
     given: DataFrame | None = None
     """The rows, where the caller has them already."""
+    unmet: tuple[str, ...] = ()
+    """Conditions that are known to be met by none of them."""
+    recent: Recent | None = None
+    """Rows before them that may be at hand."""
 
     @property
     def until(self) -> datetime:
@@ -102,6 +160,8 @@ class Slice:
         rows = self.given
         if rows is None:
             rows = journal_frame(self.spark, self.journal.place, self.first, self.end)
+        elif self.end - self.first <= SMALL_ROWS:
+            rows = rows.coalesce(1)
         return without_own(rows)
 
     def since(self, first: int) -> Slice:
@@ -111,29 +171,46 @@ class Slice:
         rows = None
         if self.given is not None and first > self.first:
             rows = self.given.where(f"offset >= {first}")
-        return Slice(self.spark, self.journal, self.lake, first, self.end, self.until_us, rows)
+        return Slice(
+            self.spark, self.journal, self.lake, first, self.end, self.until_us, rows, recent=self.recent
+        )
 
     @property
     def inboxes(self) -> DataFrame:
         """Those about the inboxes of agents."""
-        return self.events.where("event = 'enqueue' and channel like 'agents/%/inbox'")
+        return self.events.where(INBOXES)
+
+    @cached_property
+    def _reach(self) -> tuple[int, int]:
+        """From which row, and from which minute on, minutes may change by these rows."""
+        oldest = self.journal.bounds().first
+        if self.first <= oldest:
+            return self.first, self.journal.time_of(self.first)
+        reach = reach_us(self.journal.time_of(self.first - 1))
+        first = min(self.first, self.journal.offset_at(reach))
+        if first == oldest and oldest > 0:
+            # The beginning of that minute is gone: what was counted while it was there is better than a new count.
+            return first, (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
+        return first, reach
+
+    @property
+    def minutes_since(self) -> datetime:
+        """The first of the minutes that these rows touch or may close."""
+        return _moment(self._reach[1] // MINUTE_US * MINUTE_US)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:
         """Every row, without bodies, of the minutes that these rows touch or may close."""
-        oldest = self.journal.bounds().first
-        if self.first <= oldest:
-            if self.given is not None:
-                return without_own(self.given).select(*MEASURED)
-            return without_own(journal_frame(self.spark, self.journal.place, self.first, self.end, MEASURED))
-        reach = reach_us(self.journal.time_of(self.first - 1))
-        first = min(self.first, self.journal.offset_at(reach))
-        rows = without_own(journal_frame(self.spark, self.journal.place, first, self.end, MEASURED))
-        if first == oldest and oldest > 0:
-            # The beginning of this minute is gone: what was counted while it was there is better than a new count.
-            lost = (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
-            rows = rows.where(f"recorded_at >= timestamp_micros({lost})")
-        return rows
+        first, since_us = self._reach
+        if first == self.first and self.given is not None:
+            return self.events.select(*MEASURED)
+        held = None if self.recent is None else self.recent.rows(first, self.end)
+        if held is not None:
+            rows = self.spark.createDataFrame(held).coalesce(1)
+        else:
+            rows = journal_frame(self.spark, self.journal.place, first, self.end, MEASURED)
+        since_us = since_us // MINUTE_US * MINUTE_US
+        return without_own(rows).where(f"recorded_at >= timestamp_micros({since_us})")
 
     def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
         """Every envelope and every delivery of the conversations that these rows are part of."""
@@ -171,3 +248,7 @@ class Slice:
         return reader.parquet(*paths).where(
             f"journal = '{self.journal.id}' and {moment} >= timestamp_micros({since_us})"
         )
+
+
+def _moment(us: int) -> datetime:
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)

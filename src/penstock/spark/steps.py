@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.spark import definitions
 from penstock.spark.definitions import Table
 from penstock.spark.lake import NAME
+from penstock.spark.slices import INBOXES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,23 +38,33 @@ class Step:
     rows: Rows
     after: tuple[str, ...] = ()
     """Tables that it reads, which are brought forward before it."""
+    when: str = "true"
+    """Which journal rows it needs, as SQL: a batch without any moves the table on without asking Spark."""
 
 
 def built_in() -> list[Step]:
     """The tables that everybody has."""
     from penstock.spark import conversations, gold, silver
 
+    settled = f"event in {tuple(silver.OUTCOMES)}"
     return [
-        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events)),
-        Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events)),
-        Step(definitions.QUEUE_MINUTES, lambda part: gold.queue_minutes(part.whole_minutes, part.until)),
+        # First, because people watch it.
         Step(
-            definitions.LATEST_PER_AGENT, lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes))
+            definitions.QUEUE_MINUTES,
+            lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
+        ),
+        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when="event = 'enqueue'"),
+        Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
+        Step(
+            definitions.LATEST_PER_AGENT,
+            lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
+            when=INBOXES,
         ),
         Step(
             definitions.CONVERSATIONS,
             lambda part: conversations.conversations(*part.touched_conversations()),
             after=("envelopes", "deliveries"),
+            when="corr is not null",
         ),
     ]
 

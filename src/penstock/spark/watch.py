@@ -23,7 +23,7 @@ from penstock.spark.alerts import Act, Alert, Breach
 from penstock.spark.definitions import AGENTS, ALERTS, TABLES
 from penstock.spark.ingest import SHARD
 from penstock.spark.lake import LakeTable, Span
-from penstock.spark.slices import Slice, batch_slice
+from penstock.spark.slices import Recent, Slice, batch_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +53,7 @@ class Watch:
         self._alerts = LakeTable(lake, ALERTS)
         self._agents = LakeTable(lake, AGENTS)
         self._lock = threading.Lock()
+        self._recent = Recent(journal)
         self._watches_minutes = any(not isinstance(rule, Silence) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
         self._rewind()
@@ -98,7 +99,7 @@ class Watch:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Look at a batch of journal rows. For `foreachBatch`."""
-        with batch_slice(self._spark, self._journal, self._table, rows) as part:
+        with batch_slice(self._spark, self._journal, self._table, rows, self._recent) as part:
             if part is not None:
                 self._look(part)
 
@@ -133,7 +134,7 @@ class Watch:
         """Minutes in which a rule was broken, of those that the new rows may have changed."""
         if not self._watches_minutes:
             return []
-        minutes = gold.queue_minutes(part.whole_minutes, part.until)
+        minutes = gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since)
         return [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
 
     def _acts(self, part: Slice) -> list[Act]:

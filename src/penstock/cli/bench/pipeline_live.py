@@ -22,13 +22,13 @@ WINDOW = 8192
 PROBE_STREAM = "bench/probe"
 PROBE_EVERY_S = 0.27
 """Not a fraction of the pipeline's trigger, so that probes fall into all moments of it."""
-LOOK_S = 0.005
+LOOK_S = 0.05
 LAST_S = 60.0
 """How long the last probe may take to be seen."""
-QUIET_S = 35.0
+QUIET_S = 75.0
 """A journal that has not grown for so long is at rest: ticks come every 30 s while there is anything to close."""
 QUIET_MAX_S = 240.0
-WARM_S = 20.0
+WARM_S = 60.0
 """Load before the first measurement, at most: a JVM needs a few dozen batches to find its feet."""
 BATCH = 64
 
@@ -107,7 +107,7 @@ class Live:
         """The server of the quiet parts, with a pipeline that has worked for a while."""
         if self._steady is None:
             self._steady = Steady(self._fed(), self._loads)
-            self._steady.run(min(seconds, WARM_S), rate)
+            self._steady.run(WARM_S, rate)
         return self._steady
 
     def freshness(self, seconds: float, rate: int) -> Round:

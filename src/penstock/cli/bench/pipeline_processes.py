@@ -211,6 +211,7 @@ class Tree:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._ticks: dict[int, int] = {}
 
     def pids(self) -> list[int]:
         """The process and its descendants."""
@@ -226,9 +227,10 @@ class Tree:
         return found
 
     def cpu_s(self) -> float:
-        """CPU seconds of all of them, and of those that have ended and were waited for."""
-        ticks = sum(sum(int(one) for one in _stat(pid)[11:15]) for pid in self.pids())
-        return ticks / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of all of them; of one that has ended, what it had when it was last seen."""
+        for pid in self.pids():
+            self._ticks[pid] = sum(int(one) for one in _stat(pid)[11:13]) or self._ticks.get(pid, 0)
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
         """Memory in RAM. What workers share with the process they were forked from counts for each of them."""
