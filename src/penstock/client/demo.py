@@ -11,8 +11,7 @@ import os
 import random
 import sys
 
-import penstock
-from penstock.client.client import Client
+from penstock.client.client import Client, connect
 from penstock.core.errors import PenstockError
 
 ROUND_S = 1.0
@@ -73,7 +72,7 @@ async def run(url: str) -> None:
 
 
 async def _as(url: str, name: str, work) -> None:  # type: ignore[no-untyped-def]
-    async with penstock.connect(url, os.environ.get("PENSTOCK_TOKEN"), name) as client:
+    async with connect(url, os.environ.get("PENSTOCK_TOKEN"), name) as client:
         await work(client)
 
 
