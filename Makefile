@@ -7,6 +7,8 @@ BENCHES ?= queue http journal pipeline
 # Debian packages that the tests need, such as a Java runtime; names separated by spaces.
 DEBIAN_PACKAGES :=
 
+SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
+
 UV_VERSION := 0.13.7
 BIN        := .venv/bin
 STAMP      := .venv/.setup-done
@@ -42,8 +44,18 @@ $(STAMP): pyproject.toml requirements.lock
 up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
 
-test: system lint ## set up, then check style, types and layers and run every test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+# In two halves side by side, because what needs Spark takes as long as everything else.
+test: system lint ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
+ifneq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest $(ARGS)
+else
+	@log=$$(mktemp); $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log" 2>&1 & spark=$$!; \
+	echo "==> the tests without Spark, while those with it run beside them"; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS)); rest=$$?; \
+	wait $$spark; half=$$?; \
+	echo "==> the tests with Spark"; cat "$$log"; rm -f "$$log"; \
+	test $$rest -eq 0 && test $$half -eq 0
+endif
 
 lint: setup ## check style, types and layers only
 	$(BIN)/ruff check .
