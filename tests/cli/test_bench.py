@@ -112,22 +112,6 @@ def test_http_cells_are_accounted_for(tmp_path):
     assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
 
 
-def test_pipeline_cells_are_accounted_for_beside_spark(tmp_path):
-    words = ["--only", "source", "--queries", "window", "--rows", "2000", "--rounds", "1"]
-    found = bench("pipeline", *words, folder=tmp_path, timeout=300)
-    cells = [(cell["target"], cell["client"], cell["rounds"][0]["count"]) for cell in found["cells"]]
-    assert cells == [
-        ("penstock", "columns", 2000),
-        ("penstock", "all columns", 2000),
-        ("JSON files", "Spark", 2000),
-        ("Parquet files", "Spark", 2000),
-    ]
-    assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, False, True, True]
-    assert [note.startswith("goal ") for note in found["notes"]] == [True, False, True, False]
-    assert all(cell["rounds"][0]["wallS"] > cell["rounds"][0]["seconds"] > 0 for cell in found["cells"])
-    assert "pyspark" in found["versions"]
-
-
 def test_pipeline_refuses_a_part_that_is_none(capsys):
     assert main(["bench", "pipeline", "--only", "source,speed"]) == 1
     shown = capsys.readouterr().err
@@ -263,13 +247,14 @@ class TestPipeline:
         try:
             tree = Tree(process.pid)
             assert tree.pids() == [process.pid, child]
-            assert tree.cpu_s() >= cpu_s(process.pid) > 0
+            spent = tree.cpu_s()
+            assert spent >= cpu_s(process.pid) > 0
             assert tree.rss_bytes() > tree.pss_bytes() > 0
             assert tree.names()["sleep"] == [child]
         finally:
             os.kill(child, signal.SIGKILL)
             process.communicate()
-        assert tree.pids() == [process.pid] and tree.cpu_s() == 0.0
+        assert tree.pids() == [process.pid] and tree.cpu_s() >= spent
 
     def test_a_plot_places_points_on_logarithmic_axes(self):
         lines = {"all": [(100, 1), (1_000, 10), (10_000, 1_000)], "a <table>": [(100, 1), (10_000, 1)]}

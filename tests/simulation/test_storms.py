@@ -7,7 +7,7 @@ import pytest
 from penstock.testing import Broken, World, clients, clock, storm, world
 from penstock.testing.storm import STEPS
 
-CHUNKS = 24
+CHUNKS = 16
 SEEDS_A_CHUNK = 10
 
 
