@@ -58,14 +58,20 @@ class Archive:
             )
         # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
         (self._data / "lake").mkdir(mode=0o700, exist_ok=True)
-        opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
-        rows = 0
-        for row in opened.live_rows():
-            machine.resume(now, row)
-            rows += 1
-        for row in opened.tail_rows(progress):
-            machine.restore(now, row)
-            rows += 1
+        # The sealer of a server that was killed may still be at work, and take away the segments we are about to read.
+        sealing = RealDisk(self._data / "journal")
+        sealing.lock("sealing", waits=True)
+        try:
+            opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
+            rows = 0
+            for row in opened.live_rows():
+                machine.resume(now, row)
+                rows += 1
+            for row in opened.tail_rows(progress):
+                machine.restore(now, row)
+                rows += 1
+        finally:
+            sealing.unlock()
         machine.recovered(now)
         self._opened = opened
         return rows
