@@ -5,6 +5,8 @@ It knows what one rule, `AUDIT`, promises, and shares nothing with the engine bu
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from penstock.core.limits import Limits
@@ -18,6 +20,7 @@ AUDIT = "audit"
 AUDIT_STREAM = "audit/log"
 _HOPS = "x-courier-hops"
 _RULES = "x-courier-rules"
+_RULE = re.compile(r"trg-([a-z]+)-[0-9]-")
 
 
 class _Sent(msgspec.Struct):
@@ -79,7 +82,9 @@ class Consequences:
     def _bounded(self, row: Row, headers: dict[str, object]) -> None:
         hops = headers.get(_HOPS, 0)
         chain = str(headers.get(_RULES, "")).split(",")
-        if not isinstance(hops, int) or hops > self._limits.trigger_hops_max or len(chain) != len(set(chain)):
+        named = _RULE.findall(row.id or "")  # ids are made of one another, so they tell the whole way too
+        is_twice = len(chain) != len(set(chain)) or len(named) != len(set(named))
+        if not isinstance(hops, int) or hops > self._limits.trigger_hops_max or is_twice:
             raise Broken(checks.TRIGGERS, f"`{row.id}` ran in a circle: {headers}")
 
 
