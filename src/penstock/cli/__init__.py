@@ -30,6 +30,7 @@ _COMMANDS = {
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
+    "trigger": "List, explain, try and change triggers.",
     "log": "Look into the journal: files, rows, soundness, sealing, readers.",
     "tail": "Print rows of the journal as they come.",
     "replay": "Enqueue a part of the journal again.",

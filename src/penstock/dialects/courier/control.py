@@ -14,7 +14,7 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.settling import Denied
-from penstock.dialects.courier import frames, operations
+from penstock.dialects.courier import frames, operations, ruling
 from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix
 from penstock.dialects.courier.envelopes import json_problem
@@ -22,7 +22,19 @@ from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRe
 from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 
-FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
+FEATURES = [
+    "credit",
+    "extend",
+    "release",
+    "term",
+    "pull",
+    "peek",
+    "delay",
+    "dlq",
+    "batch",
+    "auto",
+    "triggers",
+]
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -206,6 +218,9 @@ class ControlSession:
                 return operations.where(machine, now, principal, frame.id)
             case frames.Explain():
                 return operations.explain(machine, now, principal, frame.stream)
+            case frames.Rule():
+                asked = ruling.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
+                return ruling.ruled(machine, now, principal, asked)
             case frames.Redrive():
                 redrive = operations.RedriveRequest(frame.stream, frame.max)
                 outcome = operations.redrive(machine, now, principal, redrive)
