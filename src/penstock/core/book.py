@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.core.buckets import Meter
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.effects import Effect
@@ -126,6 +127,8 @@ class Book:
         self.links: dict[int, Link] = {}
         self.link_no = 0
         self.draining = False
+        self.meter: Meter | None = None
+        """Who may bring how much; None while no rate is set."""
         self.totals = Totals()
 
     def known(self, name: str) -> bool:

@@ -56,6 +56,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pulls waiting at once."""
     links_max: int = 20_000
     """Connections at once."""
+    connections_per_address_max: int = 20_000
+    """Connections of one address at once; an IPv6 address counts by its /64 network."""
     subscriptions_max: int = 1_024
     """Subscriptions and waiting pulls of one connection."""
     outbox_max: int = 1 * MIB
@@ -80,6 +82,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Applications whose newest batch is remembered, for good: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
     """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
+    buckets_max: int = 100_000
+    """Rates of tokens, addresses and streams that are being counted: about 300 bytes each; the idle go first."""
+    idempotency_max: int = 100_000
+    """Answers remembered by their `Idempotency-Key`: then the oldest are forgotten."""
+    idempotency_bytes_max: int = 64 * MIB
+    """Bytes of those answers."""
+    idempotency_ms: int = 24 * 3_600_000
+    """How long such an answer is remembered, at most."""
+    record_max: int = 16 * MIB
+    """Bytes of recorded frames that wait for the disk: further ones are dropped and counted."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000
