@@ -77,7 +77,9 @@ class Bucket:
     def room(self) -> int:
         """How many envelopes fit now."""
         rate = self.rate
-        return max(0, min(rate.burst, (rate.burst * rate.period_us + rate.count - self.debt) // rate.period_us))
+        return max(
+            0, min(rate.burst, (rate.burst * rate.period_us + rate.count - self.debt) // rate.period_us)
+        )
 
     def wait_us(self, count: int) -> int:
         """Time until so many fit, if nobody else comes."""
@@ -116,7 +118,14 @@ class Meter:
         return min(rooms) if rooms else None
 
     def check(
-        self, now_us: int, who: Principal, address: str, stream: str | None, count: int, *, whole: bool = False
+        self,
+        now_us: int,
+        who: Principal,
+        address: str,
+        stream: str | None,
+        count: int,
+        *,
+        whole: bool = False,
     ) -> Refusal | None:
         """Why so many envelopes may not come in now; nothing is charged.
 

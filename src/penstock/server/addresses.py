@@ -43,7 +43,7 @@ def parse_host_port(text: str) -> HostPort:
         raise ValueError(f"`{text}` should be HOST:PORT, e.g. `localhost:8787`")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        if not _is_ip(host) or ":" not in host:
+        if not is_ip(host) or ":" not in host:
             raise ValueError(f"`{host}` is not an IPv6 address")
     elif ":" in host:
         raise ValueError(f"`{text}` should have its IPv6 address in brackets, e.g. `[::1]:8787`")
@@ -103,7 +103,7 @@ def client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Netwo
 @lru_cache(maxsize=4096)
 def payer_address(peer: str) -> str:
     """The address that rates are counted by: IPv6 by its /64, which is what one customer is given."""
-    if not _is_ip(peer):
+    if not is_ip(peer):
         return peer
     address = _plain(ip_address(peer))
     return str(address) if isinstance(address, IPv4Address) else str(ip_network((address, 64), strict=False))
@@ -115,11 +115,11 @@ def _hop_address(text: str) -> str | None:
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
-    return text if _is_ip(text) else None
+    return text if is_ip(text) else None
 
 
 def _is_among(host: str, networks: Sequence[Network]) -> bool:
-    if not _is_ip(host):
+    if not is_ip(host):
         return False
     address = _plain(ip_address(host))
     return any(address in network for network in networks)
@@ -135,12 +135,13 @@ def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine for certain; other names are not looked up."""
     if host.lower() == LOCALHOST:
         return True
-    if not _is_ip(host):
+    if not is_ip(host):
         return False
     return _plain(ip_address(host)).is_loopback
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Whether a text is an address, IPv4 or IPv6, and no name."""
     try:
         ip_address(text)
     except ValueError:

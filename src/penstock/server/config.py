@@ -149,10 +149,9 @@ def rates(config: Config) -> Rates | None:
         if (rate := _rate(token.rate)) is not None
     }
     found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named)
-    streams = (config.streams, *config.streams.per_stream_caps.values())
-    if found == Rates() and not any(settings.rate for settings in streams):
-        return None
-    return found
+    by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
+    has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
+    return found if has_streams or found != Rates() else None
 
 
 def _rate(settings: RateSettings | None) -> Rate | None:

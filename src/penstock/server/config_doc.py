@@ -68,7 +68,9 @@ def to_yaml(config: Config) -> str:
 def reference() -> str:
     """The reference of the config file, in Markdown."""
     table = "".join(f"| `{name}` | {text} |\n" for name, text in environment.NAMES.items())
-    parts = [f"{_CONFIG_HEAD}{table}\nA variable beats the file. One that begins with `COURIER_` and is not listed is named in a notice.\n"]
+    parts = [
+        f"{_CONFIG_HEAD}{table}\nA variable beats the file. One that begins with `COURIER_` and is not listed is named in a notice.\n"
+    ]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
         parts.append(_section(_step(field.encode_name, kind), kind, 2))

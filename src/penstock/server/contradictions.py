@@ -12,7 +12,16 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.pipelines import Pipeline
 from penstock.server.addresses import parse_alias, parse_control, parse_host_port, parse_network
-from penstock.server.sections import Auth, Listen, RateSettings, RetrySettings, Sections, StreamCaps, Streams, Trigger
+from penstock.server.sections import (
+    Auth,
+    Listen,
+    RateSettings,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+    Trigger,
+)
 from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
 

@@ -156,6 +156,7 @@ ANSWERS: dict[str, Schema] = {
     "StagedBatch": _object({**_STAGED, "enqueued": _COUNT, "duplicate": _TRUTH}, {"last": _BATCH}),
     "StageAborted": _object({**_STAGED, "dropped": _COUNT}),
     "StageLast": _object({"app": _TEXT, "last": {**_BATCH, "type": ["integer", "null"]}}),
+    "Reloaded": _object({"changed": _list(_TEXT), "restart": _list(_TEXT), "closed": _COUNT}),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -190,6 +191,7 @@ ANSWERS_OF = {
     "stage_commit": "StagedBatch",
     "stage_abort": "StageAborted",
     "stage_last": "StageLast",
+    "reload": "Reloaded",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""
