@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.buckets import Meter, Rate, Rates
@@ -35,7 +35,11 @@ def offer(meter: Meter, now_us: int, count: int = 1, who: Principal = SAM, addre
     return True
 
 
-@given(rates, st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 20)), max_size=40))
+@given(
+    rates,
+    st.lists(st.tuples(st.integers(0, 3) | st.integers(0, 3_000_000), st.integers(1, 20)), max_size=40),
+)
+@example(Rate(3, 10, 1), [(0, 1), (2, 1), (2, 1), (2, 1), (3, 1)])
 def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(
     rate: Rate, asked: list[tuple[int, int]]
 ) -> None:

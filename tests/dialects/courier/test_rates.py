@@ -147,3 +147,14 @@ def test_a_refused_stream_is_not_made() -> None:
     peer.say(type_="enqueue", to="s", env=envelope("a"), reqId=1)
     peer.say(type_="enqueue", to="new", env=envelope("b"), reqId=2)
     assert list(broker.machine.channels) == ["s"]
+
+
+def test_a_sender_below_its_rate_is_never_refused_however_long_it_goes_on() -> None:
+    """Three a second where ten are allowed: asking must not put off the time that fills the bucket."""
+    broker = Broker()
+    broker.machine.limit_rates(Rates(token=Rate.per_second(10, 10)))
+    peer = broker.control(SAM)
+    for number in range(300):
+        (answer,) = peer.say(type_="enqueue", to="s", env=envelope(f"{number}"), reqId=number)
+        assert answer["type"] == "ok", (number, answer)
+        broker.advance(333)
