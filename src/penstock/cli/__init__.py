@@ -48,6 +48,7 @@ _CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
     "doc": "Print the reference of every setting.",
+    "reload": "Have the running server read its config again.",
 }
 
 
@@ -75,7 +76,7 @@ def build(words: Sequence[str] = ()) -> App:
     for name, text in _COMMANDS.items():
         place = _PLACES.get(name, f"penstock.cli.{name}:{name}")
         app.command(place, name=name, help=None if name in words else text)
-    config = App(name="config", help="Check, show and explain the config file.")
+    config = App(name="config", help="Check, show, explain and reload the config file.")
     for name, text in _CONFIG_COMMANDS.items():
         config.command(f"penstock.cli.config:{name}", name=name, help=None if name in words else text)
     app.command(config)

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core import delivery, inspection, intake, moving, recovery, settling, staging, triggers
+from penstock.core import (
+    delivery,
+    inspection,
+    intake,
+    moving,
+    recovery,
+    settings,
+    settling,
+    staging,
+    triggers,
+)
 from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
@@ -64,6 +74,9 @@ class QueueMachine(Book):
     is_gauged = recovery.is_gauged
     note = recovery.note
     recovered = recovery.recovered
+
+    reconfigure = settings.reconfigure
+    limit_rates = settings.limit_rates
 
     def connect(self, principal: Principal, session: Any) -> Link | Refusal:
         """A peer is there."""

@@ -134,7 +134,7 @@ class ControlSession:
     def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
         """Whether a frame was taken into the open run: the hot path ends here."""
         if type(frame) is frames.Enqueue:
-            return self._runs.join_enqueue(now, self.link.principal, frame)
+            return self._runs.join_enqueue(now, self.link, frame)
         if type(frame) is frames.Ack and len(self._subs) == 1 and self._newest is not None:
             return self._runs.join_ack(now, self._newest, frame)
         return False
@@ -201,7 +201,7 @@ class ControlSession:
                     frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
                     frame.refs, frame.tags, frame.headers, frame.delay_ms,
                 )  # fmt: skip
-                return operations.send(machine, now, principal, request)
+                return operations.send(machine, now, principal, request, address=self.link.address)
             case frames.Settle():
                 settle = SettleRequest(
                     frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
@@ -275,9 +275,11 @@ class ControlSession:
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
             request.envelope = frame.env
-        self._answer(
-            req_id, operations.enqueue(self._machine, now, self.link.principal, request, assign=False)
+        link = self.link
+        outcome = operations.enqueue(
+            self._machine, now, link.principal, request, assign=False, address=link.address
         )
+        self._answer(req_id, outcome)
 
     def _subscribe(self, now: Now, frame: frames.Subscribe) -> None:
         machine, limits = self._machine, self._machine.limits
@@ -441,4 +443,4 @@ class ControlSession:
         return self.answers.finished(no, fresh, whole)
 
     def drain(self, refusal: Refusal) -> None:
-        self._fail(None, refusal, close=1001)
+        self._fail(None, refusal, close=refusal.kind.close)
