@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -68,6 +69,19 @@ class Wrapping(msgspec.Struct, frozen=True):
     revive: Callable[[bytes], bytes]
 
 
+class Schemas(Protocol):
+    """What a dialect asks before it offers a record: does its payload fit what it says it is?"""
+
+    def refusal(self, stream: str, body: bytes) -> Refusal | None:
+        """Why this stream does not take these bytes."""
+
+    def judge(self, body: bytes) -> dict[str, Any]:
+        """What is right and wrong with them, whatever the stream."""
+
+    def catalogue(self) -> list[dict[str, Any]]:
+        """What is known."""
+
+
 class Batch(msgspec.Struct, eq=False):
     """Facts that become durable together."""
 
@@ -93,6 +107,8 @@ class Book:
         self.wrapping = wrapping
         self.entropy = entropy
         self.auto_create = auto_create
+        self.schemas: Schemas | None = None
+        """Set where payloads are checked; without it nobody asks."""
         self.boot = entropy(3).hex()
         """Marks this run's leases: one from before a restart is never mistaken for a new one."""
         self.channels: dict[str, Channel] = {}

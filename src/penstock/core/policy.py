@@ -44,3 +44,5 @@ class Policy(msgspec.Struct, frozen=True):
     dedup_count: int = 10_000
     dedup_us: int = 600_000_000
     retry: Retry | None = None
+    schema_mode: Literal["off", "warn", "enforce"] = "off"
+    """Whether payloads are held against the schema their envelope names."""

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import operations, schemas
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
@@ -220,6 +220,8 @@ class Api:
                     return operations.settle(machine, now, principal, body)
                 case "redrive":
                     return operations.redrive(machine, now, principal, body)
+                case "schemas_validate":
+                    return schemas.validate(machine, body.envelope)
                 case _:
                     return operations.purge(machine, now, principal, body)
         query = self.query(request, route.query)
@@ -231,6 +233,8 @@ class Api:
                 return operations.stats(machine, now, principal, query.stream)
             case "metrics":
                 return operations.metrics(machine, now, principal)
+            case "schemas":
+                return schemas.listing(machine)
             case "peek":
                 assert isinstance(query, PeekQuery)
                 return operations.peek(machine, now, principal, query.stream, query.state, query.max)

@@ -22,6 +22,7 @@ from penstock.core.policy import Policy, Retry
 from penstock.server import shape, yamltree
 from penstock.server.addresses import HostPort, parse_host_port, parse_port
 from penstock.server.contradictions import contradictions
+from penstock.server.schemas import read_schemas
 from penstock.server.sections import (
     Auth,
     Listen,
@@ -106,6 +107,8 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         notices=tuple(_notices(document)),
     )
     problems += contradictions(config, unread)
+    if config.schemas.dir is not None:
+        problems += [(("schemas", "dir"), problem) for problem in read_schemas(config.schemas.dir)[1]]
     config, missing = _hide_tokens(config, env)
     problems += missing
     if problems:
@@ -134,6 +137,7 @@ def policy_for(config: Config, stream: str) -> Policy:
         retry=None
         if retry is None
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        schema_mode=settings.schema_mode,
     )
 
 

@@ -36,6 +36,8 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     if "limits" not in unread:
         yield from _lease_problems(config.streams, config.limits)
     yield from _stream_problems(config.streams)
+    if "schemas" not in unread and config.schemas.dir is None:
+        yield from _schema_problems(config.streams)
     yield from _trigger_problems(config.triggers)
     yield from _auth_problems(config.auth)
     yield from _listen_problems(config.listen)
@@ -75,6 +77,12 @@ def _stream_problems(streams: Streams) -> Iterator[Misfit]:
         if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
             message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
             yield (*path, "retry", "baseMs"), message
+
+
+def _schema_problems(streams: Streams) -> Iterator[Misfit]:
+    for path, settings in _settings(streams):
+        if settings.schema_mode not in (UNSET, "off"):
+            yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
 
 
 def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:

@@ -19,6 +19,7 @@ from penstock.dialects.courier.operations import (
     SettleRequest,
     StreamRequest,
 )
+from penstock.dialects.courier.schemas import ValidateRequest
 from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 
@@ -97,6 +98,9 @@ ROUTES = (
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them", query=PeekQuery),
     Route("GET", "/v1/envelopes/{id}", "where", "Where an envelope is"),
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why nothing flows in a stream"),
+    Route("GET", "/v1/schemas", "schemas", "The schemas of payloads that are known"),
+    Route("POST", "/v1/schemas/validate", "schemas_validate",
+          "Hold an envelope against the schema it names, and put it nowhere", ValidateRequest),
     Route("GET", "/v1/journal", "journal", "How far the journal reaches, and its columns (operator)"),
     Route("GET", "/v1/journal/rows", "journal_rows", "Rows of the journal as an Arrow IPC stream (operator)",
           query=JournalQuery, content_type="application/vnd.apache.arrow.stream"),

@@ -25,6 +25,7 @@ Overflow: TypeAlias = Literal["reject", "drop-oldest"]
 Redelivery: TypeAlias = Literal["tail", "head"]
 OnDisconnect: TypeAlias = Literal["release", "hold"]
 LateAck: TypeAlias = Literal["reject", "accept"]
+SchemaMode: TypeAlias = Literal["off", "warn", "enforce"]
 
 
 class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -55,6 +56,7 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     dedup_window: Positive | UnsetType = UNSET
     dedup_window_ms: Positive | UnsetType = UNSET
     retry: RetrySettings | UnsetType | None = UNSET
+    schema_mode: SchemaMode | UnsetType = UNSET
 
 
 class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -89,6 +91,8 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """How long it remembers them."""
     retry: RetrySettings | None = None
     """Back-off after a nack without a delay; left out, the envelope returns at once."""
+    schema_mode: SchemaMode = "off"
+    """Whether payloads are held against the schema that their envelope names: not at all, with a warning, or strictly."""
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
@@ -217,6 +221,13 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file to append to instead of standard error."""
 
 
+class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What payloads look like."""
+
+    dir: Text | None = None
+    """A directory of JSON Schemas: `<namespace>/<name>@v<major>.json` or `<namespace>/<name>@v<major>.<minor>.json`."""
+
+
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -228,3 +239,4 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: Journal = Journal()
     pipeline: Pipeline = Pipeline()
     logs: Logs = Logs()
+    schemas: Schemas = Schemas()

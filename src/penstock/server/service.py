@@ -41,6 +41,7 @@ from penstock.server.machine import make_machine
 from penstock.server.pipeline import PipelineProcess
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
+from penstock.server.schemas import load_registry
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -90,9 +91,11 @@ class Service:
         self._config = config
         loop = asyncio.get_running_loop()
         self.scheduler = LoopScheduler(loop)
+        policy_for = policies(config)
         machine = make_machine(
-            config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
+            config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
         )
+        machine.schemas = load_registry(config.schemas.dir, policy_for)
         self._is_temporary = data is None
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -40,6 +40,7 @@ class Send(_Frame, tag="send"):
     tags: list[str] | None = None
     headers: dict[str, str | int | float | bool | None] | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    schema: str | None = None
     req_id: ReqId = None
 
 
@@ -156,6 +157,15 @@ class Snapshot(_Frame, tag="snapshot"):
     req_id: ReqId = None
 
 
+class SchemaList(_Frame, tag="schema.list"):
+    req_id: ReqId = None
+
+
+class SchemaValidate(_Frame, tag="schema.validate"):
+    env: msgspec.Raw
+    req_id: ReqId = None
+
+
 class Ping(_Frame, tag="ping"):
     req_id: ReqId = None
 
@@ -181,6 +191,8 @@ Frame = (
     | Explain
     | Redrive
     | Snapshot
+    | SchemaList
+    | SchemaValidate
     | Ping
 )
 

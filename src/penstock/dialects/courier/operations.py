@@ -75,6 +75,7 @@ class SendRequest(
     tags: list[str] | None = None
     headers: dict[str, str | int | float | bool | None] | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    schema: str | None = None
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,6 +182,8 @@ def enqueue(
     for index, raw in enumerate(raws):
         fresh_id = new_id(machine) if wants_id else None
         record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id)
+        if machine.schemas is not None and isinstance(record, Record):
+            record = machine.schemas.refusal(request.to, record.body) or record
         if isinstance(record, Refusal):
             return record if single else _at(record, f"envelopes[{index}]")
         records.append(record)
@@ -223,7 +226,7 @@ def send(machine: QueueMachine, now: Now, principal: Principal, request: SendReq
         "to": stream,
         "type": request.type,
     }
-    for name in ("corr", "refs", "tags", "headers"):
+    for name in ("schema", "corr", "refs", "tags", "headers"):
         if getattr(request, name) is not None:
             envelope[name] = getattr(request, name)
     envelope["payload"] = request.payload

@@ -68,6 +68,8 @@ class Runs:
         if self._to is None:
             refusal = operations.allowed(self._machine, principal, "enqueue", to)
         record = refusal or envelopes.parse(raw, to, principal, self._machine.limits)
+        if self._machine.schemas is not None and isinstance(record, Record):
+            record = self._machine.schemas.refusal(to, record.body) or record
         if isinstance(record, Refusal):
             self.close(now)
             self._answers.add(error_line(req_id, record))
