@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.schemas import Registry
 from penstock.server.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -117,6 +118,15 @@ class Exporter:
             "penstock_slow_peers_cut": ("Peers cut off for not reading", runtime.slow_cut),
             "penstock_log_lines_dropped": ("Log lines dropped", self._log_dropped()),
         }
+        if runtime.events is not None:
+            counters["penstock_events_dropped"] = (
+                "Events not written to `logs.events`",
+                runtime.events.dropped,
+            )
+        if isinstance(machine.schemas, Registry):
+            warned, refused = machine.schemas.warned, machine.schemas.refused
+            counters["penstock_schema_warned"] = ("Envelopes taken although they do not fit", warned)
+            counters["penstock_schema_refused"] = ("Envelopes refused by their schema", refused)
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
 

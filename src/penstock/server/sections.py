@@ -219,6 +219,12 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether events may carry payloads."""
     file: Text | None = None
     """A file to append to instead of standard error."""
+    events: Text | None = None
+    """A file to which what happens to each envelope and connection is appended, as lines of JSON; left out, nothing is."""
+    events_max_bytes: Positive = 64 * MIB
+    """Size at which that file is put aside and a new one begun."""
+    events_keep: Count = 5
+    """Files put aside that are kept; the oldest goes first."""
 
 
 class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

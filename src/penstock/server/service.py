@@ -37,6 +37,7 @@ from penstock.server.auth import (
 from penstock.server.config import Config, policy_for
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
+from penstock.server.events import make_event_log
 from penstock.server.machine import make_machine
 from penstock.server.pipeline import PipelineProcess
 from penstock.server.runtime import Runtime
@@ -114,6 +115,7 @@ class Service:
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        self.events = make_event_log(config.logs)
         self.runtime = Runtime(
             machine,
             journal,
@@ -123,6 +125,7 @@ class Service:
             log=logs.event,
             log_records=config.logs.level == "debug",
             keeps_history=data is not None,
+            events=self.events,
         )
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
@@ -239,6 +242,8 @@ class Service:
             self.runtime.flushed(flushed.set)
             await flushed.wait()
             await self.archive.close()
+        if self.events is not None:
+            await asyncio.to_thread(self.events.close)
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)
         if self._is_temporary:
             shutil.rmtree(self.run_dir, ignore_errors=True)
