@@ -107,8 +107,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         notices=tuple(_notices(document)),
     )
     problems += contradictions(config, unread)
-    if config.schemas.dir is not None:
-        problems += [(("schemas", "dir"), problem) for problem in read_schemas(config.schemas.dir)[1]]
+    problems += _places(config)
     config, missing = _hide_tokens(config, env)
     problems += missing
     if problems:
@@ -222,6 +221,16 @@ def _apply_env(parts: dict[str, Any], env: Mapping[str, str], problems: list[sha
 def _notices(document: Mapping[str, Any]) -> Iterator[str]:
     if document.get("triggers"):
         yield "`triggers` are checked but not run yet: they come with a later version"
+
+
+def _places(config: Config) -> Iterator[shape.Misfit]:
+    """What is wrong with the directories that the config names."""
+    if config.schemas.dir is not None:
+        for problem in read_schemas(config.schemas.dir)[1]:
+            yield ("schemas", "dir"), problem
+    root = config.skills.git.root
+    if root is not None and not Path(root).is_dir():
+        yield ("skills", "git", "root"), f"`{root}` is not a directory"
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:

@@ -12,13 +12,24 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.pipelines import Pipeline
 from penstock.server.addresses import parse_control, parse_host_port
-from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams, Trigger
+from penstock.server.sections import (
+    Auth,
+    GitSkill,
+    Listen,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+    Trigger,
+)
 from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
 AGENT = re.compile(r"[^/:*\s]+")
+GIT_OUTPUT_MAX = 512 * 1024
+"""Bytes of a diff that fit into an envelope, as JSON."""
 
 # The first of each pair has to fit into the second.
 _NESTED_LIMITS = (
@@ -42,6 +53,7 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     yield from _auth_problems(config.auth)
     yield from _listen_problems(config.listen)
     yield from _rule_problems(config.pipeline)
+    yield from _skill_problems(config.skills.git)
     limits = config.limits
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
@@ -83,6 +95,20 @@ def _schema_problems(streams: Streams) -> Iterator[Misfit]:
     for path, settings in _settings(streams):
         if settings.schema_mode not in (UNSET, "off"):
             yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
+
+
+def _skill_problems(git: GitSkill) -> Iterator[Misfit]:
+    path = ("skills", "git")
+    if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
+        yield (*path, "stream"), f"no stream is called {shorten(git.stream)}"
+    for index, pattern in enumerate(git.replies):
+        if ":" in pattern or not pattern.isprintable():
+            yield (*path, "replies", index), f"no stream is called {shorten(pattern)}"
+    if git.output_max > GIT_OUTPUT_MAX:
+        yield (
+            (*path, "output_max"),
+            f"got `{git.output_max}`, expected {GIT_OUTPUT_MAX} or less: an answer is one envelope",
+        )
 
 
 def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:

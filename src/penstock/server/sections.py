@@ -234,6 +234,31 @@ class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A directory of JSON Schemas: `<namespace>/<name>@v<major>.json` or `<namespace>/<name>@v<major>.<minor>.json`."""
 
 
+class GitSkill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Answers `git.diff.request` envelopes with what changed between two commits."""
+
+    root: Text | None = None
+    """A directory of repositories, or one of them; left out, the skill is off. Whoever may enqueue to `stream` may read
+    what is committed there."""
+    stream: Text = "skills/git.diff"
+    """The stream that requests come to."""
+    replies: Annotated[tuple[Text, ...], Meta(min_length=1)] = ("agents/*",)
+    """Patterns of the streams that answers may go to."""
+    timeout_ms: Positive = 5_000
+    """A git that takes longer is ended."""
+    output_max: Positive = 256 * 1024
+    """Bytes of a diff; what is longer is cut, and says so."""
+    parallel_max: Positive = 2
+    """Requests at work at once."""
+
+
+class Skills(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server does for envelopes that ask for it; everything is off until it is configured."""
+
+    git: GitSkill = GitSkill()
+    """`git.diff`."""
+
+
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -246,3 +271,4 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: Pipeline = Pipeline()
     logs: Logs = Logs()
     schemas: Schemas = Schemas()
+    skills: Skills = Skills()

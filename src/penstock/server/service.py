@@ -43,6 +43,7 @@ from penstock.server.pipeline import PipelineProcess
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.schemas import load_registry
+from penstock.server.skills import SkillWorker, start_skills
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -130,6 +131,7 @@ class Service:
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
         self.operator_token: str | None = None
+        self.skills: list[SkillWorker] = []
         self._http: HttpListener | None = None
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
@@ -139,6 +141,7 @@ class Service:
         config = self._config
         address = parse_host_port(config.listen.http)
         start_check(config, address.hosts, config.listen.control)
+        self.skills = start_skills(config.skills, self.runtime)
         api = Api(
             self.runtime,
             self.tokens,
@@ -227,6 +230,8 @@ class Service:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""
         loop = asyncio.get_running_loop()
         pipeline = None if self.pipeline is None else loop.create_task(self.pipeline.stop())
+        for worker in self.skills:
+            await worker.stop()
         if self._control is not None:
             self._control.close()
         drained: asyncio.Future[int] = loop.create_future()

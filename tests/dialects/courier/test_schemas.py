@@ -97,7 +97,7 @@ class TestNames:
             "a/b@v1234567",
             "a/" + "b" * 300 + "@v1",
             "a/b@v-1",
-        ],  # fmt: skip
+        ],
     )
     def test_that_are_none_are_told(self, text: str) -> None:
         assert parse_version(text) is None
