@@ -113,6 +113,8 @@ class Book:
         """Marks this run's leases: one from before a restart is never mistaken for a new one."""
         self.channels: dict[str, Channel] = {}
         self.dormant: dict[str, Dormant] = {}
+        self.asleep = Counters()
+        """What all unloaded channels have counted, those whose numbering was forgotten included."""
         self.seq_floor = 0
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
         self.timers: Timers[Record | Consumer | Channel | Dormant] = Timers()
@@ -188,6 +190,7 @@ class Book:
             channel.seq = self.seq_floor
         else:
             dormant.ticket = 0
+            self.asleep.add(dormant.counters, -1)
             channel.seq = dormant.seq
             channel.counters = dormant.counters
             channel.gauged = dormant.gauged
@@ -228,6 +231,7 @@ class Book:
             channel.gauged,
         )
         self.dormant[channel.name] = dormant
+        self.asleep.add(dormant.counters)
         if dormant.order:
             self.timers.arm(now.us + channel.policy.dedup_us, dormant)
         while len(self.dormant) > self.limits.dormant_max:

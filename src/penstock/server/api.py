@@ -23,7 +23,7 @@ from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
-from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, MetricsQuery, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -111,6 +111,7 @@ class Api:
         log_dropped: Callable[[], int] = lambda: 0,
         archive: Archive | None = None,
         pipeline: Callable[[], Status | None] = lambda: None,
+        per_stream: bool = False,
     ) -> None:
         self.runtime = runtime
         self.tokens = tokens
@@ -118,7 +119,7 @@ class Api:
         self._assign_id = assign_id
         self._query_token = query_token
         self._openapi = openapi.document(version)
-        self._prometheus = prometheus.Exporter(runtime, log_dropped, pipeline)
+        self._prometheus = prometheus.Exporter(runtime, log_dropped, pipeline, per_stream=per_stream)
         self._pipeline = pipeline
         self._history = History(archive)
         self._staging = Staging(runtime)
@@ -196,7 +197,10 @@ class Api:
             case "openapi":
                 return Reply(200, self._openapi)
             case "prometheus":
-                text = self._prometheus.render(now, principal)
+                query = self.query(request, MetricsQuery)
+                if isinstance(query, Refusal):
+                    return error_reply(query)
+                text = self._prometheus.render(now, principal, per_stream=query.streams)
                 return Reply(200, text, prometheus.CONTENT_TYPE)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"

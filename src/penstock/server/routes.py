@@ -40,6 +40,12 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
     stream: str
 
 
+class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/metrics`: whether each stream has figures of its own; else as configured."""
+
+    streams: bool | None = None
+
+
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The query of `/v1/journal/rows`: rows `from` to `to - 1`; what is left out reaches as far as there is."""
 
@@ -117,7 +123,7 @@ ROUTES = (
           query=SubscribeQuery, upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),
     Route("GET", "/health", "health", "Whether the server is well", is_open=True),
-    Route("GET", "/metrics", "prometheus", "Metrics for Prometheus",
+    Route("GET", "/metrics", "prometheus", "Metrics for Prometheus", query=MetricsQuery,
           content_type="text/plain; version=0.0.4; charset=utf-8"),
     Route("GET", "/openapi.json", "openapi", "This surface as OpenAPI 3.1", is_open=True),
     Route("GET", "/", "welcome", "A word for people", is_open=True, content_type="text/plain; charset=utf-8"),

@@ -227,6 +227,14 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files put aside that are kept; the oldest goes first."""
 
 
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `GET /metrics` tells Prometheus."""
+
+    per_stream: bool = False
+    """Whether each stream has figures of its own, up to `limits.metric_streams_max`; else there are only sums.
+    A scrape may ask for one or the other with `?streams=1` or `?streams=0`."""
+
+
 class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What payloads look like."""
 
@@ -270,5 +278,6 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: Journal = Journal()
     pipeline: Pipeline = Pipeline()
     logs: Logs = Logs()
+    metrics: Metrics = Metrics()
     schemas: Schemas = Schemas()
     skills: Skills = Skills()

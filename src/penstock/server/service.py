@@ -152,6 +152,7 @@ class Service:
             log_dropped=self._log_dropped,
             archive=self.archive,
             pipeline=self.pipeline_status,
+            per_stream=config.metrics.per_stream,
         )
         door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
         self._http = HttpListener(door)

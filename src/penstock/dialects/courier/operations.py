@@ -404,7 +404,12 @@ def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     return Result({"streams": streams})
 
 
-_LATENCIES = {"q.lat.p50": "latP50", "q.lat.p95": "latP95", "q.oldestMs": "oldestMs"}
+_LATENCIES = {
+    "q.lat.p50": "latP50",
+    "q.lat.p95": "latP95",
+    "q.lat.p99": "latP99",
+    "q.oldestMs": "oldestMs",
+}
 """Figures that have a name among the metrics too."""
 
 
