@@ -64,7 +64,9 @@ def check(directory: Path, *, output: Output = PLAIN) -> int:
 
 @schema.command
 def validate(
-    file: Annotated[str, Parameter(help="A file with one envelope; `-` is standard input.")],
+    file: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="A file with one envelope; `-` is standard input.")
+    ],
     *,
     directory: Annotated[
         Path | None, Parameter(name="--dir", help="Ask this directory instead of the server.")
@@ -125,6 +127,7 @@ def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
 
 def _judge_there(envelope: bytes, common: Common) -> dict[str, Any]:
     async def work(client: Client) -> dict[str, Any]:
-        return await client.query("schema.validate", env=msgspec.Raw(envelope))
+        # Not as it is: a file has line breaks, and a control line has none.
+        return await client.query("schema.validate", env=msgspec.json.decode(envelope))
 
     return run(common, work)
