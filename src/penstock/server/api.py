@@ -200,7 +200,8 @@ class Api:
                 query = self.query(request, MetricsQuery)
                 if isinstance(query, Refusal):
                     return error_reply(query)
-                text = self._prometheus.render(now, principal, per_stream=query.streams)
+                wanted = None if query.streams is None else query.streams == 1
+                text = self._prometheus.render(now, principal, per_stream=wanted)
                 return Reply(200, text, prometheus.CONTENT_TYPE)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"

@@ -48,6 +48,8 @@ ENVELOPE = _object(
         },
     },
 )
+JUDGED = _object({"payload": {}}, {"schema": {"type": ["string", "null"]}})
+"""What of an envelope matters to its schema."""
 # A dead letter tells its story in a header that is an object.
 _STORED = {
     **ENVELOPE,

@@ -41,9 +41,9 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """The query of `/metrics`: whether each stream has figures of its own; else as configured."""
+    """The query of `/metrics`: 1 asks for figures of each stream, 0 for sums; else as configured."""
 
-    streams: bool | None = None
+    streams: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
 
 
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
