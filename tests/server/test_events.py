@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.core.policy import Policy
+from penstock.core.records import Settle
 from penstock.server import events
 from penstock.server.events import EventLog
 from tests.dialects.courier.talking import Broker, HandJournal, envelope
@@ -134,6 +135,25 @@ def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> 
         one.say(type_="enqueue", to="jobs", env=envelope("a", payload={"word": "private"}))
     assert "private" not in str(shy.read())
     assert open_.read()[-1]["payload"] == {"word": "private"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "event"),
+    [("fired", "trigger.run"), ("failed", "trigger.fail"), ("suppressed", "trigger.suppressed")],
+)
+def test_what_a_rule_did_is_told_with_its_cause(
+    watched: Callable[..., Watched], reason: str, event: str
+) -> None:
+    one = watched()
+    one.say(type_="enqueue", to="jobs", env=envelope("a"))
+    machine = one.broker.machine
+    machine.observations.append(Settle(event="trigger", record=machine.channels["jobs"].live["a"], peer="rule-1",
+                                       attempt=0, first_wall_us=0, reason=reason))  # fmt: skip
+    machine.observed += 1
+    one.say(type_="ping")
+    one.say(type_="enqueue", to="jobs", env=envelope("b"))
+    found = next(line for line in one.read() if line["event"].startswith("trigger."))
+    assert (found["event"], found["rule"], found["id"], found["stream"]) == (event, "rule-1", "a", "jobs")
 
 
 def test_others_may_write_too(watched: Callable[..., Watched]) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from penstock.core.book import Batch
 from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
-from penstock.core.records import Applied, Note, Record, Settle, is_fresh
+from penstock.core.records import Applied, Record, Settle, is_fresh
 from penstock.dialects.courier.envelopes import rfc3339
 from penstock.server.sections import Logs
 
@@ -37,6 +37,13 @@ CLOSE_S = 5.0
 """How long the end of the process waits for the last lines."""
 
 LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
+
+TRIGGERED: dict[str | None, str] = {
+    "fired": "trigger.run",
+    "failed": "trigger.fail",
+    "suppressed": "trigger.suppressed",
+}
+"""What an observation about a rule is called here, by its reason."""
 
 Fields = dict[str, Any]
 Turn = list[tuple[str, int, Fields]]
@@ -172,13 +179,13 @@ class EventLog:
                 if self._payload:
                     fields["payload"] = fact.body
                 turn.append(("enqueue", wall_us, fields))
-            elif type(fact) is Settle:
+            elif isinstance(fact, Settle) and fact.event == "trigger":
+                turn.append((TRIGGERED.get(fact.reason, "trigger.run"), wall_us, _fired(fact)))
+            elif isinstance(fact, Settle):
                 turn.append((fact.event, wall_us, self._settled(fact, at_us)))
             elif type(fact) is Applied:
                 fields = {"app": fact.app, "batch": fact.batch, "envelopes": fact.envelopes}
                 turn.append(("staged", wall_us, fields))
-            else:
-                assert type(fact) is Note
         self._put(turn)
 
     def _settled(self, fact: Settle, at_us: int) -> Fields:
@@ -284,6 +291,20 @@ class EventLog:
         fresh = self._open()
         os.close(self._file)
         self._file, self._size = fresh, 0
+
+
+def _fired(fact: Settle) -> Fields:
+    """What a rule did, or was kept from, and because of which envelope."""
+    record = fact.record
+    fields: Fields = {
+        "rule": fact.peer,
+        "stream": record.channel.name,
+        "id": record.id,
+        "seq": record.seq,
+    }
+    if fact.meta is not None:
+        fields["detail"] = msgspec.Raw(fact.meta.encode())
+    return fields
 
 
 def make_event_log(logs: Logs) -> EventLog | None:
