@@ -38,7 +38,14 @@ def test_client_commands_never_load_the_server(words):
 
 
 def test_every_command_has_json_help_and_an_example(capsys):
-    families = {"bench", "config", "lake", "log", "pipeline"}  # these hold commands and are none themselves
+    families = {
+        "bench",
+        "config",
+        "lake",
+        "log",
+        "pipeline",
+        "schema",
+    }  # these hold commands and are none themselves
     names = [
         name for name in build().resolved_commands() if not name.startswith("-") and name not in families
     ]
@@ -48,6 +55,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LOG
         + LAKE
         + PIPELINE
+        + [["schema", name] for name in ("ls", "check", "validate")]
     ):
         assert main([*words, "--help"]) == 0
         shown = capsys.readouterr().out

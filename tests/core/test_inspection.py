@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.inspection import latencies, overview
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from tests.core.driving import START_WALL_US, Bench, record_of
@@ -229,3 +230,48 @@ class TestExplain:
         assert row == {
             "holder": "operator (link 1)", "credit": 2, "inflight": 1, "delivered": 1, "writable": True,
         }  # fmt: skip
+
+
+class TestOverview:
+    def whole(self, bench: Bench) -> dict[str, Any]:
+        return overview(bench.machine, bench.machine.channels.values(), whole=True)
+
+    def test_is_the_sum_of_what_each_stream_says(self) -> None:
+        bench = Bench()
+        consumer = bench.subscribe("a", 2)
+        bench.put("a", "1", "2", "3")
+        bench.put("b", "1", "2")
+        bench.ack(consumer, "1")
+        rows = [metrics(bench, name) for name in ("a", "b")]
+        assert self.whole(bench) == {key: sum(row[key] for row in rows) for key in rows[0]}
+        assert self.whole(bench)["q.in"] == 5
+
+    def test_of_nothing_is_nothing(self) -> None:
+        assert set(self.whole(Bench()).values()) == {0}
+
+    def test_no_count_falls_when_streams_go_to_sleep_wake_up_or_are_forgotten(self) -> None:
+        bench = Bench(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
+        before = self.whole(bench)
+        for name in ("a", "b", "c", "a", "b"):
+            consumer = bench.subscribe(name, 1)
+            bench.put(name, f"{name}-{bench.now.us}")
+            bench.ack(consumer, *bench.channel(name).live)
+            bench.machine.unsubscribe(bench.now, consumer)
+            bench.advance(5_000)
+            after = self.whole(bench)
+            assert all(after[key] >= before[key] for key in before)
+            assert after["q.in"] == after["q.ack"] == before["q.in"] + 1
+            before = after
+        assert not bench.machine.channels and bench.machine.totals.dormant_forgotten > 0
+
+    def test_percentiles_are_those_of_all_deliveries_together(self) -> None:
+        bench = Bench()
+        for name, wait_ms in (("a", 10), ("b", 1_000)):
+            bench.put(name, "1")
+            bench.advance(wait_ms)
+            bench.subscribe(name, 1)
+        channels = list(bench.machine.channels.values())
+        both = latencies(bench.now, channels, 1_000)
+        assert 10 <= both["latP50"] < 12 and 1_000 <= both["latP99"] < 1_130
+        assert latencies(bench.now, channels, 1)["latP99"] < 12, "no more streams are looked at than allowed"
+        assert latencies(bench.now, [], 1_000) == {"latP50": 0, "latP95": 0, "latP99": 0}

@@ -19,6 +19,12 @@ DOCUMENTS = [
     "docs/how-to/simulate.md",
     "docs/how-to/triggers.md",
 ]
+CONFIGURED = [
+    "docs/how-to/schemas.md",
+    "docs/how-to/skills.md",
+    "docs/how-to/events.md",
+]
+"""Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 BLOCK_SECONDS = 60
 
 
@@ -42,3 +48,17 @@ def test_the_tutorial_tells_what_really_happens(server: ServerProcess) -> None:
         ["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True
     )
     assert '"duplicate":true' in done.stdout
+
+
+@pytest.mark.parametrize("document", CONFIGURED)
+def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_path: Path) -> None:
+    for _, code in blocks(document, "files"):
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path, timeout=BLOCK_SECONDS, check=True
+        )
+    ((_, config),) = blocks(document, "server")
+    server = ServerProcess(tmp_path, config=config)
+    try:
+        assert run_blocks(document, server, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
+    finally:
+        server.stop()

@@ -138,7 +138,7 @@ class Http:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """The counters of every stream, without the figures that change as time passes."""
-        passing = ("q.lat.p50", "q.lat.p95", "q.oldestMs")
+        passing = ("q.lat.p50", "q.lat.p95", "q.lat.p99", "q.oldestMs")
         return {
             row["id"]: {name: value for name, value in row["q"].items() if name not in passing}
             for row in self.get("/v1/metrics").json["streams"]

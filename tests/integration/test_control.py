@@ -429,3 +429,13 @@ def test_a_unix_socket_belongs_to_its_owner_from_the_first_moment(tmp_path):
         assert Http(server.http).get("/health").status == 200
     finally:
         assert server.stop() == 0
+
+
+def test_an_envelope_of_several_lines_is_delivered_in_one(server, stream):
+    pretty = b'{"to": "%b",\n "envelope": {\n  "id": "p",\r\n  "ts": "2026-01-01T00:00:00Z",\n "type": "t",\n "payload": "a\\nb"}}'
+    assert Http(server.http).post("/v1/enqueue", pretty % stream.encode()).status == 200
+    with connected(server.control) as line:
+        line.say({"type": "subscribe", "stream": stream, "credit": 1})
+        assert line.frame("deliver")["env"]["payload"] == "a\nb"
+        line.say({"type": "peek", "stream": stream, "state": "inflight", "reqId": 1})
+        assert line.result(1)["rows"][0]["env"]["id"] == "p"

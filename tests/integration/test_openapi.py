@@ -27,6 +27,7 @@ STREAM = "jobs"
 RULE = {"id": "r", "when": {"to": "in"}, "do": [{"action": "route", "to": "out"}]}
 CONFIG = f"""
 limits: {{pull_wait_max_ms: 20}}
+schemas: {{dir: schemas}}
 triggers: [{msgspec.json.encode(RULE).decode()}]
 """
 MEDIA_TYPE = "application/x-ndjson"
@@ -44,7 +45,10 @@ BOUNDED = settings(
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     """A server that does not let a pull wait, with something in every state."""
-    process = ServerProcess(tmp_path_factory.mktemp("target"), config=CONFIG)
+    folder = tmp_path_factory.mktemp("target")
+    (folder / "schemas/some").mkdir(parents=True)
+    (folder / "schemas/some/number@v1.json").write_text('{"type": "number"}')
+    process = ServerProcess(folder, config=CONFIG)
     http = Http(process.http)
     operator = Http(process.http, (process.data / "run" / "operator.token").read_text().strip())
     operator.ask("PUT", "/v1/triggers/r", RULE)
@@ -93,7 +97,7 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
 
     check()
     assert seen.total() >= 1
-    if mode is RIGHT and route.name in ("enqueue", "send", "pull", "metrics"):
+    if mode is RIGHT and route.name in ("enqueue", "send", "pull", "metrics", "schemas_validate"):
         assert seen[200], seen  # not only refusals were looked at
     if mode is WRONG:
         assert set(seen) <= {400, 401, 403, 404, 409, 413}, seen
@@ -107,6 +111,7 @@ REQUESTS = {
     "settle": {"id": "c", "op": "extend", "stream": STREAM},
     "redrive": {"stream": STREAM},
     "purge": {"stream": STREAM},
+    "schemas_validate": {"envelope": {"schema": "some/number@v1", "payload": 1}},
     "stage_commit": {"parts": []},
     "journal_readers": {"name": "nightly", "offset": 0},
     "trigger_put": RULE,

@@ -27,6 +27,7 @@ def enqueue(
     type_: Annotated[str, Parameter(name="--type", help="Type of the one envelope.")] = "message",
     id_: Annotated[str | None, Parameter(name="--id", help="Its id; else one is made.")] = None,
     payload: Annotated[str | None, Parameter(help="Its payload: JSON, or plain text.")] = None,
+    schema: Annotated[str | None, Parameter(help="Schema of its payload: ns/name@vN.")] = None,
     file: Annotated[
         str | None,
         Parameter(
@@ -79,6 +80,7 @@ def enqueue(
     if payload is not None:
         envelope: dict[str, Any] = {"type": type_, "payload": payload_of(payload)}
         envelope |= {} if id_ is None else {"id": id_}
+        envelope |= {} if schema is None else {"schema": schema}
         return run(common, lambda client: store(client, iter([envelope])))
     if file == "-":
         return run(common, lambda client: store(client, _read(sys.stdin.buffer)))

@@ -25,6 +25,7 @@ def send(
     id_: Annotated[str | None, Parameter(name="--id", help="Else one is made.")] = None,
     corr: Annotated[str | None, Parameter(help="What this message belongs to.")] = None,
     delay_ms: Annotated[int | None, Parameter(help="Deliver it that much later.")] = None,
+    schema: Annotated[str | None, Parameter(help="Schema of the payload: ns/name@vN.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Write to an agent's inbox, or to a stream when TO has a slash.
@@ -38,7 +39,9 @@ def send(
     """
 
     async def work(client: Client) -> Sent:
-        return await client.send(to, payload_of(payload), type=type_, id=id_, corr=corr, delay_ms=delay_ms)
+        return await client.send(
+            to, payload_of(payload), type=type_, id=id_, corr=corr, delay_ms=delay_ms, schema=schema
+        )
 
     sent = run(common, work, agent=as_)
     if common.as_json:

@@ -119,6 +119,7 @@ class Client:
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str | int | float | bool | None] | None = None,
         delay_ms: int | None = None,
+        schema: str | None = None,
         timeout: float | None = None,
     ) -> Sent:
         """Write to somebody: `to` is an agent's name or a stream; says whether somebody is there to read it."""
@@ -130,6 +131,7 @@ class Client:
             "tags": tags,
             "headers": headers,
             "delayMs": delay_ms,
+            "schema": schema,
         }
         body = head("send", to=to, kind=type, **fields) + b',"payload":' + _encode(payload)
         if id is not None:
@@ -324,6 +326,8 @@ class Client:
     async def _read(self, kind: str, **fields: object) -> dict[str, Any]:
         result = await self._repeatable(head(kind, **fields))
         return msgspec.json.decode(result, type=dict[str, Any])
+
+    query = _read  # for operations of Control v1 that read and have no method of their own
 
     async def _repeatable(self, body: bytes, timeout_s: float | None = None) -> Raw:
         """A request that may be sent again: after a reconnect always, after a refusal `retries` times."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -74,6 +75,19 @@ class Wrapping(msgspec.Struct, frozen=True):
     """A record of this channel with these bytes, as rules see it."""
 
 
+class Schemas(Protocol):
+    """What a dialect asks before it offers a record: does its payload fit what it says it is?"""
+
+    def refusal(self, stream: str, body: bytes) -> Refusal | None:
+        """Why this stream does not take these bytes."""
+
+    def judge(self, body: bytes) -> dict[str, Any]:
+        """What is right and wrong with them, whatever the stream."""
+
+    def catalogue(self) -> list[dict[str, Any]]:
+        """What is known."""
+
+
 class Batch(msgspec.Struct, eq=False):
     """Facts that become durable together."""
 
@@ -99,10 +113,14 @@ class Book:
         self.wrapping = wrapping
         self.entropy = entropy
         self.auto_create = auto_create
+        self.schemas: Schemas | None = None
+        """Set where payloads are checked; without it nobody asks."""
         self.boot = entropy(3).hex()
         """Marks this run's leases: one from before a restart is never mistaken for a new one."""
         self.channels: dict[str, Channel] = {}
         self.dormant: dict[str, Dormant] = {}
+        self.asleep = Counters()
+        """What all unloaded channels have counted, those whose numbering was forgotten included."""
         self.seq_floor = 0
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
@@ -181,6 +199,7 @@ class Book:
             channel.seq = self.seq_floor
         else:
             dormant.ticket = 0
+            self.asleep.add(dormant.counters, -1)
             channel.seq = dormant.seq
             channel.counters = dormant.counters
             channel.gauged = dormant.gauged
@@ -221,6 +240,7 @@ class Book:
             channel.gauged,
         )
         self.dormant[channel.name] = dormant
+        self.asleep.add(dormant.counters)
         if dormant.order:
             self.timers.arm(now.us + channel.policy.dedup_us, dormant)
         while len(self.dormant) > self.limits.dormant_max:

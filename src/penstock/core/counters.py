@@ -5,6 +5,8 @@ Invariant 2: `in_ = ack + dead + drop + purged + moved + ready + leased + delaye
 
 from __future__ import annotations
 
+from operator import add
+
 import msgspec
 
 RATE_WINDOW_S = 10
@@ -37,6 +39,11 @@ class Counters(msgspec.Struct):
     def changes(self) -> int:
         """Grows with everything that happens; equal means that nothing did."""
         return sum(getattr(self, name) for name in self.__struct_fields__)
+
+    def add(self, other: Counters, sign: int = 1) -> None:
+        """Count in, or with -1 out, what another has counted."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
 
     @property
     def settled(self) -> int:
@@ -115,21 +122,34 @@ class Latencies:
 
     def percentiles_us(self, now_us: int, shares: tuple[float, ...]) -> list[int]:
         """The duration below which each share of the window lies; zeros when the window is empty."""
+        counts = self.counts(now_us)
+        return [0] * len(shares) if counts is None else percentiles_us(counts, shares)
+
+    def counts(self, now_us: int) -> list[int] | None:
+        """How many fell into each bucket of the window; None when it is empty."""
         self._turn(now_us)
-        if self._before is None and self._current is None:
-            return [0] * len(shares)
-        none = [0] * _BUCKETS
-        counts = [a + b for a, b in zip(self._before or none, self._current or none, strict=True)]
-        total = sum(counts)
-        found = []
-        for share in shares:
-            rank = share * total
-            seen = 0
-            value = 0
-            for bucket, count in enumerate(counts):
-                seen += count
-                if count and seen >= rank:
-                    value = bucket_us(bucket)
-                    break
-            found.append(value)
-        return found
+        if self._before is None or self._current is None:
+            return self._before or self._current
+        return merged(self._before, self._current)
+
+
+def merged(first: list[int], second: list[int]) -> list[int]:
+    """The counts of two histograms together."""
+    return list(map(add, first, second))
+
+
+def percentiles_us(counts: list[int], shares: tuple[float, ...]) -> list[int]:
+    """The duration below which each share of a histogram lies."""
+    total = sum(counts)
+    found = []
+    for share in shares:
+        rank = share * total
+        seen = 0
+        value = 0
+        for bucket, count in enumerate(counts):
+            seen += count
+            if count and seen >= rank:
+                value = bucket_us(bucket)
+                break
+        found.append(value)
+    return found

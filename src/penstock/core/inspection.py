@@ -5,10 +5,14 @@ Reads only. A look at one channel is O(1) or O(rows asked for), except `where`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from penstock.core.book import Book
 from penstock.core.channels import Channel
+from penstock.core.counters import Counters, merged, percentiles_us
 from penstock.core.instant import Now
 from penstock.core.moving import dead_name
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
@@ -44,7 +48,10 @@ def stats(book: Book, now: Now, channel: Channel) -> Row:
 
 def metrics(book: Book, now: Now, channel: Channel) -> Row:
     """Counters by the seed's names; invariant 2 holds over them at any instant."""
-    count = channel.counters
+    return _named(channel.counters, len(channel.ready), channel.leased, channel.delayed + channel.held)
+
+
+def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
     return {
         "q.in": count.in_,
         "q.out": count.out,
@@ -59,10 +66,40 @@ def metrics(book: Book, now: Now, channel: Channel) -> Row:
         "q.purged": count.purged,
         "q.moved": count.moved,
         "q.reject": count.reject,
-        "q.depth": len(channel.ready),
-        "q.if": channel.leased,
-        "q.delayed": channel.delayed + channel.held,
+        "q.depth": depth,
+        "q.if": leased,
+        "q.delayed": delayed,
     }
+
+
+def overview(book: Book, channels: Iterable[Channel], *, whole: bool) -> Row:
+    """The same of several channels together; with `whole` of those that sleep too, so that no count ever falls. O(channels)."""
+    counts, depth, leased, delayed = Counters(), 0, 0, 0
+    rows = []
+    for channel in channels:
+        rows.append(msgspec.structs.astuple(channel.counters))
+        depth += len(channel.ready)
+        leased += channel.leased
+        delayed += channel.delayed + channel.held
+    if whole:
+        rows.append(msgspec.structs.astuple(book.asleep))
+    if rows:
+        counts = Counters(*map(sum, zip(*rows, strict=True)))
+    return _named(counts, depth, leased, delayed)
+
+
+def latencies(now: Now, channels: Iterable[Channel], most: int) -> dict[str, float]:
+    """The percentiles of several channels together, of at most so many that delivered something lately."""
+    together: list[int] | None = None
+    for channel in channels:
+        counts = channel.latencies.counts(now.us)
+        if counts is not None:
+            together = counts if together is None else merged(together, counts)
+            most -= 1
+            if not most:
+                break
+    found = [0, 0, 0] if together is None else percentiles_us(together, (0.50, 0.95, 0.99))
+    return dict(zip(("latP50", "latP95", "latP99"), map(_ms, found), strict=True))
 
 
 def place(book: Book, now: Now, record: Record) -> Row:

@@ -109,4 +109,4 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000
-    """Streams with their own label in /metrics; the rest is summed as `other`."""
+    """Streams with their own label in /metrics, where that is asked for; the rest is summed as `other`."""

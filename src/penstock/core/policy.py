@@ -48,3 +48,5 @@ class Policy(msgspec.Struct, frozen=True):
     retry: Retry | None = None
     rate: Rate | None = None
     """How fast envelopes may come in; None means any rate."""
+    schema_mode: Literal["off", "warn", "enforce"] = "off"
+    """Whether payloads are held against the schema their envelope names."""

@@ -210,6 +210,7 @@ def resume(book: Book, now: Now, row: Row) -> None:
         gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
         counters = gauge.counters
         book.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
+        book.asleep.add(counters)
         book.seq_floor = max(book.seq_floor, gauge.floor)
         return
     assert row.id is not None

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import operations, ruling
+from penstock.dialects.courier import operations, ruling, schemas
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
@@ -25,7 +25,7 @@ from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
-from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, MetricsQuery, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -122,6 +122,7 @@ class Api:
         pipeline: Callable[[], Status | None] = lambda: None,
         reload: Callable[[], Report | Refusal] | None = None,
         recorder: Recorder | None = None,
+        per_stream: bool = False,
     ) -> None:
         self.runtime = runtime
         self.tokens = tokens
@@ -136,6 +137,7 @@ class Api:
             pipeline,
             replays=self._replays,
             record_dropped=lambda: 0 if recorder is None else recorder.dropped,
+            per_stream=per_stream,
         )
         self.recorder = recorder
         self._reload = reload
@@ -151,6 +153,7 @@ class Api:
         self._assign_id = config.streams.assign_id
         self._query_token = config.auth.query_token
         self._protects_metrics = config.auth.protect_metrics
+        self._prometheus.per_stream = config.metrics.per_stream
         self.serves_requests = config.listen.requests
         self.serves_sockets = config.listen.sockets
 
@@ -267,7 +270,11 @@ class Api:
             case "openapi":
                 return Reply(200, self._openapi)
             case "prometheus":
-                text = self._prometheus.render(now, principal)
+                query = self.query(request, MetricsQuery)
+                if isinstance(query, Refusal):
+                    return error_reply(query)
+                wanted = None if query.streams is None else query.streams == 1
+                text = self._prometheus.render(now, principal, per_stream=wanted)
                 return Reply(200, text, prometheus.CONTENT_TYPE)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"
@@ -306,6 +313,8 @@ class Api:
                     return operations.settle(machine, now, principal, body)
                 case "redrive":
                     return operations.redrive(machine, now, principal, body)
+                case "schemas_validate":
+                    return schemas.validate(machine, body.envelope)
                 case _:
                     return operations.purge(machine, now, principal, body)
         query = self.query(request, route.query)
@@ -317,6 +326,8 @@ class Api:
                 return operations.stats(machine, now, principal, query.stream)
             case "metrics":
                 return operations.metrics(machine, now, principal)
+            case "schemas":
+                return schemas.listing(machine)
             case "peek":
                 assert isinstance(query, PeekQuery)
                 return operations.peek(machine, now, principal, query.stream, query.state, query.max)

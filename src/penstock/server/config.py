@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from penstock.core.policy import Policy, Retry
 from penstock.dialects.courier.rules import Trigger
 from penstock.server import environment, shape, yamltree
 from penstock.server.contradictions import contradictions
+from penstock.server.schemas import read_schemas
 from penstock.server.sections import (
     Auth,
     Listen,
@@ -109,6 +110,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         notices=tuple(environment.notices(env)),
     )
     problems += contradictions(config, unread)
+    problems += _places(config)
     config, missing = _hide_tokens(config, env)
     problems += missing
     if problems:
@@ -138,6 +140,7 @@ def policy_for(config: Config, stream: str) -> Policy:
         if retry is None
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
         rate=_rate(settings.rate),
+        schema_mode=settings.schema_mode,
     )
 
 
@@ -215,6 +218,16 @@ def _section(name: str, value: Any, problems: list[shape.Misfit]) -> Any:
         problems += found
         return None
     return msgspec.convert(value, fields[name])
+
+
+def _places(config: Config) -> Iterator[shape.Misfit]:
+    """What is wrong with the directories that the config names."""
+    if config.schemas.dir is not None:
+        for problem in read_schemas(config.schemas.dir)[1]:
+            yield ("schemas", "dir"), problem
+    root = config.skills.git.root
+    if root is not None and not Path(root).is_dir():
+        yield ("skills", "git", "root"), f"`{root}` is not a directory"
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:

@@ -16,6 +16,7 @@ from penstock.dialects.courier.rules import Trigger
 from penstock.server.addresses import parse_alias, parse_control, parse_host_port, parse_network
 from penstock.server.sections import (
     Auth,
+    GitSkill,
     Listen,
     RateSettings,
     RetrySettings,
@@ -29,6 +30,8 @@ from penstock.server.yamltree import Path
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
 AGENT = re.compile(r"[^/:*\s]+")
+GIT_OUTPUT_MAX = 512 * 1024
+"""Bytes of a diff that fit into an envelope, as JSON."""
 
 # The first of each pair has to fit into the second.
 _NESTED_LIMITS = (
@@ -46,10 +49,13 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     if "limits" not in unread:
         yield from _lease_problems(config.streams, config.limits)
     yield from _stream_problems(config.streams)
+    if "schemas" not in unread and config.schemas.dir is None:
+        yield from _schema_problems(config.streams)
     yield from _trigger_problems(config.triggers, config.limits)
     yield from _auth_problems(config.auth)
     yield from _listen_problems(config.listen)
     yield from _rule_problems(config.pipeline)
+    yield from _skill_problems(config.skills.git)
     limits = config.limits
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
@@ -85,6 +91,26 @@ def _stream_problems(streams: Streams) -> Iterator[Misfit]:
         if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
             message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
             yield (*path, "retry", "baseMs"), message
+
+
+def _schema_problems(streams: Streams) -> Iterator[Misfit]:
+    for path, settings in _settings(streams):
+        if settings.schema_mode not in (UNSET, "off"):
+            yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
+
+
+def _skill_problems(git: GitSkill) -> Iterator[Misfit]:
+    path = ("skills", "git")
+    if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
+        yield (*path, "stream"), f"no stream is called {shorten(git.stream)}"
+    for index, pattern in enumerate(git.replies):
+        if ":" in pattern or not pattern.isprintable():
+            yield (*path, "replies", index), f"no stream is called {shorten(pattern)}"
+    if git.output_max > GIT_OUTPUT_MAX:
+        yield (
+            (*path, "output_max"),
+            f"got `{git.output_max}`, expected {GIT_OUTPUT_MAX} or less: an answer is one envelope",
+        )
 
 
 def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[Misfit]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import TABLE
-from penstock.server.openapi_answers import ANSWERS, ANSWERS_OF, ENVELOPE, NAMES
+from penstock.server.openapi_answers import ANSWERS, ANSWERS_OF, ENVELOPE, JUDGED, NAMES
 from penstock.server.routes import ROUTES, Route, variables
 
 _ERROR = {
@@ -78,6 +78,7 @@ def _describe_envelopes(schemas: dict[str, Any]) -> None:
     enqueue["envelope"] = reference
     enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
     schemas["TryRequest"]["properties"]["envelope"] = reference
+    schemas["ValidateRequest"]["properties"]["envelope"] = JUDGED
     schemas["EnqueueRequest"]["oneOf"] = [{"required": ["envelope"]}, {"required": ["envelopes"]}]
 
 

@@ -48,6 +48,8 @@ ENVELOPE = _object(
         },
     },
 )
+JUDGED = _object({"payload": {}}, {"schema": {"type": ["string", "null"]}})
+"""What of an envelope matters to its schema."""
 # A dead letter tells its story in a header that is an object.
 _STORED = {
     **ENVELOPE,
@@ -148,6 +150,16 @@ ANSWERS: dict[str, Schema] = {
             "consumers": _list(_object({"holder": _TEXT, "credit": _COUNT, "inflight": _COUNT})),
         }
     ),
+    "Schemas": _object({"schemas": _list(_object({"name": _TEXT, "versions": _list(_TEXT)}))}),
+    "Judged": _object(
+        {
+            "ok": _TRUTH,
+            "finding": {"enum": ["fits", "missing", "malformed", "unknown", "newer", "misfit"]},
+            "message": {"type": ["string", "null"]},
+            "against": {"type": ["string", "null"]},
+            "problems": _list(_object({"path": _TEXT, "rule": _TEXT, "message": _TEXT})),
+        }
+    ),
     "JournalBounds": _object(
         {
             "journal": _TEXT,
@@ -217,6 +229,8 @@ ANSWERS_OF = {
     "peek": "Peeked",
     "where": "Places",
     "explain": "Explained",
+    "schemas": "Schemas",
+    "schemas_validate": "Judged",
     "journal": "JournalBounds",
     "journal_seal": "Sealed",
     "journal_readers": "JournalReader",

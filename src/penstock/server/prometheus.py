@@ -1,7 +1,7 @@
 """GET /metrics: the counters of the queue for Prometheus, read at the moment of the scrape.
 
-The first `limits.metric_streams_max` streams have a label of their own, the rest is summed as `other`, so a
-stream per agent cannot drown the collector.
+Sums over all streams, unless figures of each are asked for. Even then the first `limits.metric_streams_max` streams have a
+label of their own and the rest is summed as `other`, so a stream per agent cannot drown the collector.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from penstock.core.inspection import latencies, overview
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.schemas import Registry
 from penstock.server.idempotency import Replays
 from penstock.server.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
+EVERY = "*"
+"""A name that only a scope over every stream covers: no stream is called this."""
 
 _COUNTERS = {
     "q.in": "Envelopes accepted",
@@ -41,6 +45,7 @@ _GAUGES = {
     "q.if": "Envelopes in flight",
     "q.delayed": "Envelopes waiting for their time",
 }
+_WAIT, _WAIT_HELP = "penstock_q_lat_ms", "Enqueue to first delivery, last minute"
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
@@ -55,23 +60,47 @@ class Exporter:
         *,
         replays: Replays | None = None,
         record_dropped: Callable[[], int] = lambda: 0,
+        per_stream: bool = False,
     ) -> None:
         self._runtime = runtime
+        self.per_stream = per_stream
         self._log_dropped = log_dropped
         self._pipeline = pipeline
         self._replays = replays or Replays()
         self._record_dropped = record_dropped
 
-    def render(self, now: Now, principal: Principal) -> bytes:
+    def render(self, now: Now, principal: Principal, *, per_stream: bool | None = None) -> bytes:
+        """The text of a scrape; `per_stream` as asked for, else as configured."""
+        wanted = self.per_stream if per_stream is None else per_stream
+        families = self._by_stream(now, principal) if wanted else self._together(now, principal)
         registry = CollectorRegistry()
-        registry.register(_Scrape(self._families(now, principal)))
+        families += self._server(now) + _triggers(self._runtime.machine) + _pipeline(self._pipeline())
+        registry.register(_Scrape(families))
         return generate_latest(registry)
 
-    def _families(self, now: Now, principal: Principal) -> list[Metric]:
+    def _together(self, now: Now, principal: Principal) -> list[Metric]:
+        """Sums over every stream the caller may read."""
+        machine = self._runtime.machine
+        is_whole = principal.allows("read", EVERY)
+        channels = [
+            channel
+            for name, channel in machine.channels.items()
+            if is_whole or principal.allows("read", name)
+        ]
+        sums = overview(machine, channels, whole=is_whole)
+        shares = latencies(now, channels, machine.limits.metric_streams_max)
+        families: list[Metric] = [CounterMetricFamily(_metric(k), h, sums[k]) for k, h in _COUNTERS.items()]
+        families += [GaugeMetricFamily(_metric(k), h, sums[k]) for k, h in _GAUGES.items()]
+        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["quantile"])
+        for key, share in _LATENCIES.items():
+            wait.add_metric([share], shares[key])
+        return [*families, wait]
+
+    def _by_stream(self, now: Now, principal: Principal) -> list[Metric]:
         machine = self._runtime.machine
         limit = machine.limits.metric_streams_max
         sums: dict[str, dict[str, float]] = {}
-        latencies: dict[str, dict[str, float]] = {}
+        waits: dict[str, dict[str, float]] = {}
         for name, channel in machine.channels.items():
             if not principal.allows("read", name):
                 continue
@@ -81,7 +110,7 @@ class Exporter:
                 into[key] += value
             if label != OTHER:
                 stats = machine.stats(now, channel)
-                latencies[label] = {share: stats[key] for key, share in _LATENCIES.items()}
+                waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
         families: list[Metric] = []
         for key, help_ in _COUNTERS.items():
             counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
@@ -93,14 +122,11 @@ class Exporter:
             for label, values in sums.items():
                 gauge.add_metric([label], values[key])
             families.append(gauge)
-        wait = GaugeMetricFamily(
-            "penstock_q_lat_ms", "Enqueue to first delivery, last minute", labels=["stream", "quantile"]
-        )
-        for label, shares in latencies.items():
+        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["stream", "quantile"])
+        for label, shares in waits.items():
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
-        families.append(wait)
-        return families + self._server(now) + _triggers(machine) + _pipeline(self._pipeline())
+        return [*families, wait]
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
@@ -137,6 +163,15 @@ class Exporter:
             "penstock_idempotency_replays": ("Requests answered by their key", replays.replayed),
             "penstock_idempotency_forgotten": ("Answers forgotten at a bound", replays.forgotten),
         }
+        if runtime.events is not None:
+            counters["penstock_events_dropped"] = (
+                "Events not written to `logs.events`",
+                runtime.events.dropped,
+            )
+        if isinstance(machine.schemas, Registry):
+            warned, refused = machine.schemas.warned, machine.schemas.refused
+            counters["penstock_schema_warned"] = ("Envelopes taken although they do not fit", warned)
+            counters["penstock_schema_refused"] = ("Envelopes refused by their schema", refused)
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
 

@@ -29,6 +29,8 @@ RESTART = (
     "logs.file",
     "logs.record",
     "logs.redact",
+    "logs.events",
+    "skills",
 )
 """Settings, or sections of them, that count from the next start on."""
 
@@ -73,7 +75,9 @@ def merged(old: Config, new: Config) -> Config:
         new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control
     )
     logs = msgspec.structs.replace(old.logs, level=new.logs.level)
-    return msgspec.structs.replace(new, listen=listen, logs=logs, journal=old.journal, pipeline=old.pipeline)
+    return msgspec.structs.replace(
+        new, listen=listen, logs=logs, journal=old.journal, pipeline=old.pipeline, skills=old.skills
+    )
 
 
 def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open: bool) -> Refusal | None:

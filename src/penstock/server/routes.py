@@ -21,6 +21,7 @@ from penstock.dialects.courier.operations import (
 )
 from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.ruling import TryRequest
+from penstock.dialects.courier.schemas import ValidateRequest
 from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 
@@ -39,6 +40,12 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A query that only names a stream."""
 
     stream: str
+
+
+class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/metrics`: 1 asks for figures of each stream, 0 for sums; else as configured."""
+
+    streams: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
 
 
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,6 +112,9 @@ ROUTES = (
     Route("PUT", "/v1/triggers/{rule}", "trigger_put", "Give or replace a trigger at run time (admin)", Trigger),
     Route("DELETE", "/v1/triggers/{rule}", "trigger_remove", "Take back a trigger given at run time (admin)"),
     Route("GET", "/v1/triggers/{rule}/explain", "trigger_explain", "Why a trigger fires or does not (admin)"),
+    Route("GET", "/v1/schemas", "schemas", "The schemas of payloads that are known"),
+    Route("POST", "/v1/schemas/validate", "schemas_validate",
+          "Hold an envelope against the schema it names, and put it nowhere", ValidateRequest),
     Route("GET", "/v1/journal", "journal", "How far the journal reaches, and its columns (operator)"),
     Route("GET", "/v1/journal/rows", "journal_rows", "Rows of the journal as an Arrow IPC stream (operator)",
           query=JournalQuery, content_type="application/vnd.apache.arrow.stream"),
@@ -122,7 +132,7 @@ ROUTES = (
           query=SubscribeQuery, upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),
     Route("GET", "/health", "health", "Whether the server is well", is_open=True),
-    Route("GET", "/metrics", "prometheus", "Metrics for Prometheus",
+    Route("GET", "/metrics", "prometheus", "Metrics for Prometheus", query=MetricsQuery,
           content_type="text/plain; version=0.0.4; charset=utf-8"),
     Route("GET", "/openapi.json", "openapi", "This surface as OpenAPI 3.1", is_open=True),
     Route("GET", "/", "welcome", "A word for people", is_open=True, content_type="text/plain; charset=utf-8"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from traceback import format_exc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
+
+if TYPE_CHECKING:
+    from penstock.server.events import EventLog
 
 SHARD = 0
 EPOCH = 0
@@ -50,6 +53,7 @@ class Runtime:
         log: Log | None = None,
         log_records: bool = False,
         keeps_history: bool = False,
+        events: EventLog | None = None,
     ) -> None:
         self.machine = machine
         self.journal = journal
@@ -74,6 +78,8 @@ class Runtime:
         self._timer_us = 0
         self._started = scheduler.now()
         self._drained: Callable[[int], None] | None = None
+        self.events = events
+        """The log of every event, where one is kept."""
         self._keeps_history = keeps_history
         """Whether somebody will read the rows: then ticks and gauges are written among them."""
         self._is_beating = False
@@ -111,6 +117,8 @@ class Runtime:
         self._connections[link.no] = connection
         if self._log is not None and not is_brief:
             self._log("conn.open", link=link.no, peer=peer, who=principal.name)
+        if self.events is not None and not is_brief:
+            self.events.opened(self.scheduler.now(), link, peer)
         return connection
 
     def received(self, connection: Connection, data: bytes) -> None:
@@ -144,6 +152,8 @@ class Runtime:
         self.machine.disconnect(now, link)
         self.apply(now)
         self._schedule()
+        if self.events is not None and not connection.is_brief:
+            self.events.closed(now, link, connection.peer, connection.opened_us)
         if self._log is not None and not connection.is_brief:
             self._log(
                 "conn.close",
@@ -180,6 +190,8 @@ class Runtime:
                 if isinstance(effect, Deliver):
                     link = effect.consumer.link
                     link.session.deliver(now, effect.consumer, effect.records)
+                    if self.events is not None:
+                        self.events.delivered(now, effect.consumer, effect.records)
                 elif isinstance(effect, Send):
                     # One shard, one machine: the router's whole table.
                     machine.sent(now, effect, machine.accept(now, effect))
@@ -241,6 +253,8 @@ class Runtime:
         batch = self.machine.take_batch()
         if batch is not None:
             facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
+            if self.events is not None:
+                self.events.proposed(self.scheduler.now())
             self.journal.append(SHARD, EPOCH, facts, self._done)
         if self._dirty:
             self._flush()
@@ -317,7 +331,11 @@ class Runtime:
                 fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
             if self._log is not None and self.log_records:
                 self._log_batch(batch.facts)
+            if self.events is not None:
+                self.events.committed(now, batch, outcome.refused is not None)
         else:
+            if self.events is not None:
+                self.events.refused()
             machine.refused(now)
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         self._note_trouble(None if fresh is None else fresh.message)

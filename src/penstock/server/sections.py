@@ -24,6 +24,7 @@ Overflow: TypeAlias = Literal["reject", "drop-oldest"]
 Redelivery: TypeAlias = Literal["tail", "head"]
 OnDisconnect: TypeAlias = Literal["release", "hold"]
 LateAck: TypeAlias = Literal["reject", "accept"]
+SchemaMode: TypeAlias = Literal["off", "warn", "enforce"]
 
 
 class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -64,6 +65,7 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     dedup_window_ms: Positive | UnsetType = UNSET
     retry: RetrySettings | UnsetType | None = UNSET
     rate: RateSettings | UnsetType | None = UNSET
+    schema_mode: SchemaMode | UnsetType = UNSET
 
 
 class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -100,6 +102,8 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """Back-off after a nack without a delay; left out, the envelope returns at once."""
     rate: RateSettings | None = None
     """How fast envelopes may come into each stream, whoever sends them; left out, as fast as they like."""
+    schema_mode: SchemaMode = "off"
+    """Whether payloads are held against the schema that their envelope names: not at all, with a warning, or strictly."""
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
@@ -195,6 +199,52 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file to append every Control v1 frame to, a JSON line each: `ts`, `dir` (`in` or `out`), `frame`, `link`."""
     redact: bool = True
     """Whether tokens are left out of recorded frames."""
+    events: Text | None = None
+    """A file to which what happens to each envelope and connection is appended, as lines of JSON; left out, nothing is."""
+    events_max_bytes: Positive = 64 * MIB
+    """Size at which that file is put aside and a new one begun."""
+    events_keep: Count = 5
+    """Files put aside that are kept; the oldest goes first."""
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `GET /metrics` tells Prometheus."""
+
+    per_stream: bool = False
+    """Whether each stream has figures of its own, up to `limits.metric_streams_max`; else there are only sums.
+    A scrape may ask for one or the other with `?streams=1` or `?streams=0`."""
+
+
+class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What payloads look like."""
+
+    dir: Text | None = None
+    """A directory of JSON Schemas: `<namespace>/<name>@v<major>.json` or `<namespace>/<name>@v<major>.<minor>.json`."""
+
+
+class GitSkill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Answers `git.diff.request` envelopes with what changed between two commits."""
+
+    root: Text | None = None
+    """A directory of repositories, or one of them; left out, the skill is off. Whoever may enqueue to `stream` may read
+    what is committed there."""
+    stream: Text = "skills/git.diff"
+    """The stream that requests come to."""
+    replies: Annotated[tuple[Text, ...], Meta(min_length=1)] = ("agents/*",)
+    """Patterns of the streams that answers may go to."""
+    timeout_ms: Positive = 5_000
+    """A git that takes longer is ended."""
+    output_max: Positive = 256 * 1024
+    """Bytes of a diff; what is longer is cut, and says so."""
+    parallel_max: Positive = 2
+    """Requests at work at once."""
+
+
+class Skills(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server does for envelopes that ask for it; everything is off until it is configured."""
+
+    git: GitSkill = GitSkill()
+    """`git.diff`."""
 
 
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,3 +259,6 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: Journal = Journal()
     pipeline: Pipeline = Pipeline()
     logs: Logs = Logs()
+    metrics: Metrics = Metrics()
+    schemas: Schemas = Schemas()
+    skills: Skills = Skills()

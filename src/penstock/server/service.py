@@ -36,12 +36,15 @@ from penstock.server.auth import (
 from penstock.server.config import Config, ConfigError, policy_for, rates
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
+from penstock.server.events import make_event_log
 from penstock.server.machine import install_rules, make_machine
 from penstock.server.pipeline import PipelineProcess
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
+from penstock.server.schemas import load_registry, reload_registry
+from penstock.server.skills import SkillWorker, start_skills
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -101,10 +104,12 @@ class Service:
         """How to read the config again."""
         loop = asyncio.get_running_loop()
         self.scheduler = LoopScheduler(loop)
+        policy_for = policies(config)
         machine = make_machine(
-            config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
+            config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
         )
         machine.limit_rates(rates(config))
+        machine.schemas = load_registry(config.schemas.dir, policy_for)
         self._is_temporary = data is None
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,6 +130,7 @@ class Service:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
         for lost in install_rules(machine, config.triggers):
             logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
+        self.events = make_event_log(config.logs)
         self.runtime = Runtime(
             machine,
             journal,
@@ -134,6 +140,7 @@ class Service:
             log=logs.event,
             log_records=config.logs.level == "debug",
             keeps_history=data is not None,
+            events=self.events,
         )
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
@@ -141,6 +148,7 @@ class Service:
         self._api: Api | None = None
         self._recorder: Recorder | None = None
         self._listeners: list[HttpListener] = []
+        self.skills: list[SkillWorker] = []
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
 
@@ -155,6 +163,7 @@ class Service:
             self._recorder = Recorder(
                 config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
             )
+        self.skills = start_skills(config.skills, self.runtime)
         self._api = Api(
             self.runtime,
             self.tokens,
@@ -167,6 +176,7 @@ class Service:
             pipeline=self.pipeline_status,
             reload=self.reload,
             recorder=self._recorder,
+            per_stream=config.metrics.per_stream,
         )
         self._api.adopt(config)
         url = await self._start_http(self._api, address)
@@ -235,6 +245,9 @@ class Service:
             rates=rates(config),
         )
         install_rules(runtime.machine, config.triggers)
+        runtime.machine.schemas = reload_registry(
+            runtime.machine.schemas, config.schemas.dir, runtime.machine.policy_for
+        )
         runtime.apply(now)
         closed = 0
         for connection in runtime.connections:
@@ -309,6 +322,8 @@ class Service:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""
         loop = asyncio.get_running_loop()
         pipeline = None if self.pipeline is None else loop.create_task(self.pipeline.stop())
+        for worker in self.skills:
+            await worker.stop()
         if self._control is not None:
             self._control.close()
         drained: asyncio.Future[int] = loop.create_future()
@@ -326,6 +341,8 @@ class Service:
             self.runtime.flushed(flushed.set)
             await flushed.wait()
             await self.archive.close()
+        if self.events is not None:
+            await asyncio.to_thread(self.events.close)
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)
         if self._is_temporary:
             shutil.rmtree(self.run_dir, ignore_errors=True)

@@ -105,6 +105,8 @@ class Staging:
                 if draft.stream not in permits:
                     permits[draft.stream] = allowed(machine, source.principal, "enqueue", draft.stream)
                 draft = permits[draft.stream] or draft
+            if machine.schemas is not None and isinstance(draft, Draft):
+                draft = machine.schemas.refusal(draft.stream, draft.body) or draft
             if isinstance(draft, Refusal):
                 where = f"lines[{index}]"
                 ref = where if draft.ref is None else f"{where}.{draft.ref}"

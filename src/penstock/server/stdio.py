@@ -22,6 +22,7 @@ from penstock.server.connections import Connection
 from penstock.server.machine import install_rules, make_machine
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
+from penstock.server.schemas import load_registry
 from penstock.server.service import policies, version
 from penstock.transports.lines import open_stdio
 from penstock.transports.outbox import Wire
@@ -47,10 +48,12 @@ def main(config_path: Path | None = None) -> int:
 async def _run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     scheduler = LoopScheduler(loop)
+    policy_for = policies(config)
     machine = make_machine(
-        config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
+        config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
     )
     install_rules(machine, config.triggers)
+    machine.schemas = load_registry(config.schemas.dir, policy_for)
     runtime = Runtime(
         machine, MemoryJournal(scheduler.soon), scheduler, authenticate=lambda _: ANONYMOUS, version=version()
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.channels import Channel
+from penstock.core.counters import Counters
+from penstock.core.inspection import overview
 from penstock.core.queue import QueueMachine
 from penstock.core.records import LEASED, PENDING
 from penstock.testing.history import History
@@ -50,9 +52,14 @@ def channels_balance(machine: QueueMachine) -> None:
     for channel in machine.channels.values():
         if channel.balance != 0:
             raise Broken(BALANCE, f"`{channel.name}` is off by {channel.balance}: {channel.counters}")
+    asleep = Counters()
     for name, dormant in machine.dormant.items():
+        asleep.add(dormant.counters)
         if dormant.counters.in_ != dormant.counters.settled:
             raise Broken(BALANCE, f"`{name}` went to sleep unbalanced: {dormant.counters}")
+    if not machine.totals.dormant_forgotten and asleep != machine.asleep:
+        raise Broken(BALANCE, f"sleeping streams are counted as {machine.asleep} instead of {asleep}")
+    metrics_balance(overview(machine, machine.channels.values(), whole=True), "all streams together")
 
 
 def metrics_balance(q: dict[str, Any], name: str) -> None:

@@ -14,7 +14,7 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.settling import Denied
-from penstock.dialects.courier import frames, operations, ruling
+from penstock.dialects.courier import frames, operations, ruling, schemas
 from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix
 from penstock.dialects.courier.envelopes import json_problem
@@ -199,7 +199,7 @@ class ControlSession:
             case frames.Send():
                 request = operations.SendRequest(
                     frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
-                    frame.refs, frame.tags, frame.headers, frame.delay_ms,
+                    frame.refs, frame.tags, frame.headers, frame.delay_ms, frame.schema,
                 )  # fmt: skip
                 return operations.send(machine, now, principal, request, address=self.link.address)
             case frames.Settle():
@@ -226,6 +226,10 @@ class ControlSession:
                 outcome = operations.redrive(machine, now, principal, redrive)
                 self._desk.apply(now)
                 return outcome
+            case frames.SchemaList():
+                return schemas.listing(machine)
+            case frames.SchemaValidate():
+                return schemas.validate(machine, frame.env)
             case _:
                 return Result({})
 

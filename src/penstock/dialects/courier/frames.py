@@ -42,6 +42,7 @@ class Send(_Frame, tag="send"):
     tags: list[str] | None = None
     headers: dict[str, str | int | float | bool | None] | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    schema: str | None = None
     req_id: ReqId = None
 
 
@@ -169,6 +170,15 @@ class Rule(_Frame, tag="trigger"):
     req_id: ReqId = None
 
 
+class SchemaList(_Frame, tag="schema.list"):
+    req_id: ReqId = None
+
+
+class SchemaValidate(_Frame, tag="schema.validate"):
+    env: msgspec.Raw
+    req_id: ReqId = None
+
+
 class Ping(_Frame, tag="ping"):
     req_id: ReqId = None
 
@@ -195,6 +205,8 @@ Frame = (
     | Redrive
     | Snapshot
     | Rule
+    | SchemaList
+    | SchemaValidate
     | Ping
 )
 

@@ -75,6 +75,7 @@ class SendRequest(
     tags: list[str] | None = None
     headers: dict[str, str | int | float | bool | None] | None = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    schema: str | None = None
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -187,6 +188,8 @@ def enqueue(
     for index, raw in enumerate(raws):
         fresh_id = new_id(machine) if wants_id else None
         record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id)
+        if machine.schemas is not None and isinstance(record, Record):
+            record = machine.schemas.refusal(request.to, record.body) or record
         if isinstance(record, Refusal):
             return record if single else _at(record, f"envelopes[{index}]")
         records.append(record)
@@ -238,7 +241,7 @@ def send(
         "to": stream,
         "type": request.type,
     }
-    for name in ("corr", "refs", "tags", "headers"):
+    for name in ("schema", "corr", "refs", "tags", "headers"):
         if getattr(request, name) is not None:
             envelope[name] = getattr(request, name)
     envelope["payload"] = request.payload
@@ -415,7 +418,12 @@ def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     return Result({"streams": streams})
 
 
-_LATENCIES = {"q.lat.p50": "latP50", "q.lat.p95": "latP95", "q.oldestMs": "oldestMs"}
+_LATENCIES = {
+    "q.lat.p50": "latP50",
+    "q.lat.p95": "latP95",
+    "q.lat.p99": "latP99",
+    "q.oldestMs": "oldestMs",
+}
 """Figures that have a name among the metrics too."""
 
 

@@ -150,6 +150,8 @@ def refusal_of(trigger: Trigger, limits: Limits) -> Refusal | None:
 
 def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
     """What is wrong with a rule that has the right shape."""
+    if trigger.id == "try":
+        yield ("id",), "`try` is what the route to try an envelope is called"
     if not RULE_ID.fullmatch(trigger.id) or not trigger.id.isprintable():
         yield ("id",), f"got `{trigger.id[:80]}`, expected up to 128 characters without spaces and `,:/?#%`"
     if all(value is UNSET for value in msgspec.structs.astuple(trigger.when)):

@@ -71,6 +71,8 @@ class Runs:
             refusal = operations.allowed(self._machine, link.principal, "enqueue", to)
             self._link = link
         record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
+        if self._machine.schemas is not None and isinstance(record, Record):
+            record = self._machine.schemas.refusal(to, record.body) or record
         if isinstance(record, Refusal):
             self.close(now)
             self._answers.add(error_line(req_id, record))

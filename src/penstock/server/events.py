@@ -1,0 +1,323 @@
+"""The event log: what happened to each envelope and each connection, one JSON object a line, in a file of its own.
+
+    {"ts":"2026-01-01T00:00:00.000Z","event":"ack","stream":"jobs","id":"e-1","seq":1,"attempt":1,"peer":"sam","durMs":12.5}
+
+The loop only puts values aside, a list for each turn; a thread of its own makes lines of them and writes, so a slow
+disk never holds the loop. What waits is bounded in number: beyond that events are dropped, counted, and
+reported as `log.dropped`. Facts are logged when they are durable. A payload is left out unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core.book import Batch
+from penstock.core.instant import Now
+from penstock.core.links import Consumer, Link
+from penstock.core.records import Applied, Record, Settle, is_fresh
+from penstock.dialects.courier.envelopes import rfc3339
+from penstock.server.sections import Logs
+
+WAITING_MAX = 200_000
+"""Events waiting to be written: about 60 MiB."""
+LEASES_MAX = 200_000
+"""Leases whose beginning is remembered; the oldest are forgotten first, and their ends have no `durMs`."""
+LINGER_S = 0.05
+"""How often the thread looks for new events: that many more fit into one write."""
+LINES_MAX = 10_000
+"""Lines of one write, more or less."""
+CLOSE_S = 5.0
+"""How long the end of the process waits for the last lines."""
+
+LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
+
+TRIGGERED: dict[str | None, str] = {
+    "fired": "trigger.run",
+    "failed": "trigger.fail",
+    "suppressed": "trigger.suppressed",
+}
+"""What an observation about a rule is called here, by its reason."""
+
+Fields = dict[str, Any]
+Turn = list[tuple[str, int, Fields]]
+"""Events of one turn: name, wall time, fields."""
+
+
+class _Payload(msgspec.Struct):
+    payload: msgspec.Raw
+
+
+_payload = msgspec.json.Decoder(_Payload)
+_encode = msgspec.json.encode
+
+
+def _ms(us: int) -> float:
+    return round(us / 1000, 3)
+
+
+class EventLog:
+    """One file of events, and the thread that writes it."""
+
+    def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._payload = payload
+        self.written = 0
+        self._overflowed = 0
+        """Events dropped because too many waited. Only the loop adds to it."""
+        self._unwritten = 0
+        """Events that the file refused. Only the thread adds to it."""
+        self._reported = 0
+        self._turns: deque[Turn] = deque()
+        self._waiting = 0
+        """Events put aside so far, less those that the thread has taken: each side only ever adds to its own count."""
+        self._taken = 0
+        self._leases: dict[tuple[str, int, int], tuple[int, int]] = {}
+        """When a delivery began, and on which link, by stream, number and attempt."""
+        self._links: dict[int, list[int]] = {}
+        """Deliveries and settles of each open connection."""
+        self._proposals: deque[int] = deque()
+        """When each batch that the journal has not answered for was closed."""
+        self._moment = (-1, "")
+        """The latest millisecond as text: many events share it."""
+        self._file = self._open()
+        self._size = os.fstat(self._file).st_size
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-events", daemon=True)
+        self._thread.start()
+
+    # On the loop
+
+    @property
+    def dropped(self) -> int:
+        """Events that were not written."""
+        return self._overflowed + self._unwritten
+
+    def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
+        """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
+        self._put([(event, time.time_ns() // 1000 if now is None else now.wall_us, fields)])
+
+    def opened(self, now: Now, link: Link, peer: str) -> None:
+        """A connection is there."""
+        self._links[link.no] = [0, 0]
+        self.write("conn.open", now=now, link=link.no, peer=peer, who=link.principal.name)
+
+    def closed(self, now: Now, link: Link, peer: str, opened_us: int) -> None:
+        """A connection is gone."""
+        delivered, settled = self._links.pop(link.no, (0, 0))
+        self.write(
+            "conn.close",
+            now=now,
+            link=link.no,
+            peer=peer,
+            who=link.principal.name,
+            delivered=delivered,
+            settled=settled,
+            durMs=_ms(now.us - opened_us),
+        )
+
+    def delivered(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        """Records were leased to a consumer; `durMs` is the time since they came."""
+        if not records:
+            return
+        link = consumer.link
+        counts = self._links.get(link.no)
+        if counts is not None:
+            counts[0] += len(records)
+        stream, who, wall_us = consumer.channel.name, link.principal.name, now.wall_us
+        turn: Turn = []
+        for record in records:
+            self._leases[stream, record.seq, record.attempt] = (now.us, link.no)
+            fields = {
+                "stream": stream,
+                "id": record.id,
+                "seq": record.seq,
+                "attempt": record.attempt,
+                "peer": who,
+                "link": link.no,
+                "durMs": (now.us - record.arrived_us) / 1000,
+            }
+            turn.append(("deliver", wall_us, fields))
+        while len(self._leases) > LEASES_MAX:
+            del self._leases[next(iter(self._leases))]
+        self._put(turn)
+
+    def proposed(self, now: Now) -> None:
+        """A batch was closed: what it settles was settled by now."""
+        self._proposals.append(now.us)
+
+    def refused(self) -> None:
+        """The oldest batch was refused whole: nothing of it happened."""
+        self._proposals.popleft()
+
+    def committed(self, now: Now, batch: Batch, is_partial: bool) -> None:
+        """The oldest batch is durable; with `is_partial`, all but its fresh facts."""
+        at_us = self._proposals.popleft()
+        wall_us = now.wall_us
+        turn: Turn = []
+        for fact in (*batch.observations, *batch.facts):  # a lease that expired did so before its record died
+            if is_partial and is_fresh(fact):
+                continue
+            if type(fact) is Record:
+                fields: Fields = {
+                    "stream": fact.channel.name,
+                    "id": fact.id,
+                    "seq": fact.seq,
+                    "type": fact.kind,
+                    "bytes": len(fact.body),
+                }
+                if fact.sender is not None:
+                    fields["from"] = fact.sender
+                if self._payload:
+                    fields["payload"] = fact.body
+                turn.append(("enqueue", wall_us, fields))
+            elif isinstance(fact, Settle) and fact.event == "trigger":
+                turn.append((TRIGGERED.get(fact.reason, "trigger.run"), wall_us, _fired(fact)))
+            elif isinstance(fact, Settle):
+                turn.append((fact.event, wall_us, self._settled(fact, at_us)))
+            elif type(fact) is Applied:
+                fields = {"app": fact.app, "batch": fact.batch, "envelopes": fact.envelopes}
+                turn.append(("staged", wall_us, fields))
+        self._put(turn)
+
+    def _settled(self, fact: Settle, at_us: int) -> Fields:
+        record = fact.record
+        fields: Fields = {
+            "stream": record.channel.name,
+            "id": record.id,
+            "seq": record.seq,
+            "attempt": fact.attempt,
+        }
+        if fact.peer is not None:
+            fields["peer"] = fact.peer
+        if fact.reason is not None:
+            fields["reason"] = fact.reason
+        if fact.event in LEASE_ENDS:
+            lease = self._leases.pop((record.channel.name, record.seq, fact.attempt), None)
+            if lease is not None:
+                since_us, link_no = lease
+                fields["durMs"] = (at_us - since_us) / 1000
+                counts = self._links.get(link_no)
+                if counts is not None and fact.event != "timeout":
+                    counts[1] += 1
+        return fields
+
+    def _put(self, turn: Turn) -> None:
+        if not turn:
+            return
+        if self._waiting - self._taken + len(turn) > WAITING_MAX:
+            self._overflowed += len(turn)
+            return
+        self._waiting += len(turn)
+        self._turns.append(turn)
+
+    def close(self) -> None:
+        """Write what waits, for a moment at most."""
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+
+    # On the thread
+
+    def _run(self) -> None:
+        while not self._closing.wait(LINGER_S):
+            self._drain()
+        self._drain()
+        os.close(self._file)
+
+    def _drain(self) -> None:
+        while self._turns:
+            lines: list[bytes] = []
+            while self._turns and len(lines) < LINES_MAX:
+                turn = self._turns.popleft()
+                lines += [self._line(*event) for event in turn]
+                self._taken += len(turn)
+            self._append(lines)
+
+    def _line(self, event: str, wall_us: int, fields: Fields) -> bytes:
+        body = fields.get("payload")
+        if event == "enqueue" and isinstance(body, bytes):
+            fields["payload"] = _payload.decode(body).payload
+        if wall_us // 1000 != self._moment[0]:
+            self._moment = (wall_us // 1000, rfc3339(wall_us))
+        head = {"ts": self._moment[1], "event": event}
+        try:
+            return _encode(head | fields)
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+        ) as error:  # a field that has no JSON must not end the thread
+            return _encode({**head, "unprintable": str(error)})
+
+    def _append(self, lines: list[bytes]) -> None:
+        missing = self.dropped - self._reported
+        if missing:
+            report = {"event": "log.dropped", "count": missing, "total": self.dropped}
+            lines.append(_encode(report))
+        data = b"\n".join(lines) + b"\n"
+        try:
+            if self._size and self._size + len(data) > self._max_bytes:
+                self._rotate()
+            self._size += _write_all(self._file, data)
+        except OSError:
+            # A full disk: the next write may do better, and the report comes with it.
+            self._unwritten += len(lines) - bool(missing)
+            return
+        self._reported += missing
+        self.written += len(lines) - bool(missing)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _rotate(self) -> None:
+        """Put the file aside as `.1`, those before it as `.2` and so on."""
+        if self._keep == 0:
+            os.ftruncate(self._file, 0)
+            self._size = 0
+            return
+        for number in range(self._keep - 1, 0, -1):
+            aside = Path(f"{self._path}.{number}")
+            if aside.exists():
+                aside.replace(f"{self._path}.{number + 1}")
+        self._path.replace(f"{self._path}.1")
+        fresh = self._open()
+        os.close(self._file)
+        self._file, self._size = fresh, 0
+
+
+def _fired(fact: Settle) -> Fields:
+    """What a rule did, or was kept from, and because of which envelope."""
+    record = fact.record
+    fields: Fields = {
+        "rule": fact.peer,
+        "stream": record.channel.name,
+        "id": record.id,
+        "seq": record.seq,
+    }
+    if fact.meta is not None:
+        fields["detail"] = msgspec.Raw(fact.meta.encode())
+    return fields
+
+
+def make_event_log(logs: Logs) -> EventLog | None:
+    """The event log that a config asks for."""
+    if logs.events is None:
+        return None
+    return EventLog(
+        Path(logs.events), max_bytes=logs.events_max_bytes, keep=logs.events_keep, payload=logs.payload
+    )
+
+
+def _write_all(file: int, data: bytes) -> int:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+    return len(data)
