@@ -25,6 +25,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.timers import Timers
+from penstock.core.views import Views
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -120,6 +121,7 @@ class Book:
         """Settled ids remembered in all channels."""
         self.applied: dict[str, Applied] = {}
         """The newest batch of each application that stages batches, be it durable or about to be."""
+        self.views = Views(limits)
         self.waiting_pulls = 0
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0

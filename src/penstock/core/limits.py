@@ -80,6 +80,18 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Applications whose newest batch is remembered, for good: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
     """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
+    view_rows_max: int = 10_000
+    """Rows of one view: beyond that the one that changed longest ago goes, and its removal is told."""
+    view_bytes_max: int = 8 * MIB
+    """Bytes of those rows: a snapshot is one message, and must fit a connection's outbox."""
+    view_log_max: int = 10_000
+    """Removed rows that a view remembers: a follower who was away longer gets a fresh snapshot."""
+    view_flush_ms: int = 100
+    """Changes of a view are gathered this long before its followers are told."""
+    view_beat_ms: int = 500
+    """How often a view that is made on demand is made again while somebody follows it."""
+    live_heartbeat_ms: int = 15_000
+    """How often a silent follower hears that the connection lives: proxies cut silent ones."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000

@@ -98,6 +98,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     @property
     def meta(self) -> str | None:
         """What its row says beside the columns."""
+        if self.reserved:
+            return '{"moved":true}'
         return f'{{"due":{self.scheduled_wall_us}}}' if self.scheduled_wall_us else None
 
 

@@ -23,6 +23,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
+from penstock.server.live import Live
 
 SHARD = 0
 EPOCH = 0
@@ -69,6 +70,8 @@ class Runtime:
         self._timer: Timer | None = None
         self._timer_us = 0
         self._started = scheduler.now()
+        machine.views.begin(self._started)
+        self.live = Live(self)
         self._drained: Callable[[int], None] | None = None
         self._keeps_history = keeps_history
         """Whether somebody will read the rows: then ticks and gauges are written among them."""
@@ -120,6 +123,7 @@ class Runtime:
         self._waiting.pop(connection.session, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
+        self.live.left(connection.session)
         now = self.scheduler.now()
         self.machine.disconnect(now, link)
         self.apply(now)
@@ -138,6 +142,11 @@ class Runtime:
         connection.stuck = on
         if not on and not connection.closed:
             self.touch(connection)
+            self.live.wake(self.scheduler.now())
+
+    def connection(self, session: Session) -> Connection | None:
+        """The connection of a session, while it lasts."""
+        return self._connections.get(session.link.no)
 
     def touch(self, connection: Connection) -> None:
         """Something may have to be written to this peer."""
@@ -181,7 +190,7 @@ class Runtime:
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
-            "features": ["courier", "control"],
+            "features": ["courier", "control", "views", "live"],
             "spaces": [],
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
@@ -302,6 +311,8 @@ class Runtime:
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         self._note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
+        if self.live.followed:
+            self.live.changed(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
         self.finished = batch.no
         for session in list(self._waiting):

@@ -394,7 +394,7 @@ def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) ->
 def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every stream the caller may read."""
     streams = [
-        _metrics(machine, now, channel)
+        stream_metrics(machine, now, channel)
         for name, channel in machine.channels.items()
         if principal.allows("read", name)
     ]
@@ -405,7 +405,8 @@ _LATENCIES = {"q.lat.p50": "latP50", "q.lat.p95": "latP95", "q.oldestMs": "oldes
 """Figures that have a name among the metrics too."""
 
 
-def _metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+    """Figures and counters of one stream."""
     stats = _stats(machine, now, channel)
     figures = {name: stats[key] for name, key in _LATENCIES.items()}
     return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
