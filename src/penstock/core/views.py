@@ -14,7 +14,7 @@ somebody looks.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -130,33 +130,42 @@ class View:
         if len(self.gone) > self._limits.view_log_max:
             self.floor = self.gone.popleft().version
 
-    def changes(self, since: int) -> list[Change] | None:
-        """What a reader who is at `since` has to be told, in order; None when it needs the whole table."""
+    def changes(self, since: int, base: int | None = None, told: Container[str] = ()) -> list[Change] | None:
+        """What a reader who is at `since` has to be told, in order; None when it needs the whole table.
+
+        One that was told only some of the changes since `base` names the rows that it was `told` of: it knows
+        these, and those that were there at `base`.
+        """
         if not self.floor <= since <= self.version:
             return None
-        removed: list[Change] = []
-        known: dict[str, None] = {}
-        rows = self.rows
+        base = since if base is None else base
+        births: dict[str, int] = {}
+        """Of a row that went away since: when it first was there, of all its times."""
+        newest: dict[str, Gone] = {}
         for gone in reversed(self.gone):
             if gone.version <= since:
                 break
-            if gone.born > since or gone.addr in known:
-                continue  # it came and went unseen, or is told by its newest removal
-            known[gone.addr] = None
-            if gone.addr not in rows:
-                removed.append(Change("remove", gone.addr, gone.stream, b"", gone.version))
+            births[gone.addr] = gone.born
+            newest.setdefault(gone.addr, gone)
+        rows = self.rows
         changed: list[Change] = []
         for entry in reversed(rows.values()):
             if entry.version <= since:
                 break
-            op: Literal["add", "update"] = "add"
-            if entry.born <= since or entry.addr in known:
-                op = "update"
-            changed.append(Change(op, entry.addr, entry.stream, entry.data, entry.version))
-        if not removed:
+            addr = entry.addr
+            is_known = births.get(addr, entry.born) <= base or addr in told
+            op: Literal["add", "update"] = "update" if is_known else "add"
+            changed.append(Change(op, addr, entry.stream, entry.data, entry.version))
+        if not newest:
             changed.reverse()
             return changed
-        return sorted(removed + changed, key=lambda change: change.version)
+        changed += [
+            Change("remove", addr, gone.stream, b"", gone.version)
+            for addr, gone in newest.items()
+            if addr not in rows and (births[addr] <= base or addr in told)  # else it came and went unseen
+        ]
+        changed.sort(key=lambda change: change.version)
+        return changed
 
 
 class Views:

@@ -56,7 +56,7 @@ class LiveSession:
         watcher = Watcher(self, view, sight, self._style)
         watcher.credit = query.credit
         if query.since is not None:
-            watcher.seen = watcher.told = query.since
+            watcher.follow_on(query.since)
         self._watcher = watcher
         self._desk.live.watch(now, watcher)
 
@@ -145,7 +145,7 @@ class Followers:
         watcher = Watcher(self._session, *checked, live.lines(label), label)
         watcher.credit = frame.credit
         if frame.since is not None:
-            watcher.seen = watcher.told = frame.since
+            watcher.follow_on(frame.since)
         self._watchers[label] = watcher
         return label
 

@@ -81,7 +81,7 @@ def lines(label: str) -> Style:
 class Watcher:
     """One follower of one view."""
 
-    __slots__ = ("credit", "label", "seen", "session", "sight", "style", "told", "view")
+    __slots__ = ("base", "credit", "label", "rows", "seen", "session", "sight", "style", "told", "view")
 
     def __init__(self, session: Session, view: View, sight: Sight, style: Style, label: str = "") -> None:
         self.session = session
@@ -95,6 +95,14 @@ class Watcher:
         """How far it is in the view; None before its snapshot."""
         self.told = 0
         """The version in its last message."""
+        self.base: int | None = None
+        """The last version at which it was told everything; behind `seen` only while credit is short."""
+        self.rows: dict[str, None] = {}
+        """Rows that it was told of since: bounded by the view's rows and the removals that it remembers."""
+
+    def follow_on(self, since: int) -> None:
+        """It was here before, and has everything up to that version."""
+        self.seen = self.told = self.base = since
 
     @property
     def wants(self) -> bool:
@@ -177,43 +185,61 @@ class Feed:
             self.forget()
             self._cache_version = view.version
         seen = watcher.seen
+        if seen != watcher.base:
+            return self._some(watcher)
         key = (watcher.style.key, watcher.sight, seen, watcher.told)
         written = self._cache.get(key)
-        changes = None
         if written is None:
             changes = None if seen is None else view.changes(seen)
-            if changes is None:
-                written = self._snapshot(watcher)
-            else:
-                changes = [change for change in changes if watcher.sight.sees(change)]
-                written = self._deltas(watcher, changes)
+            written = self._snapshot(watcher) if changes is None else self._deltas(watcher, changes)
             size = sum(map(len, written[0]))
             if self._cache_bytes + size <= CACHE_BYTES_MAX:
                 self._cache[key] = written
                 self._cache_bytes += size
         out, count, told = written
-        if watcher.credit is not None and count > watcher.credit:
-            return self._some(watcher, watcher.credit)
-        if count:
-            self.deltas += count
-            if watcher.credit is not None:
-                watcher.credit -= count
-        watcher.seen = view.version
-        watcher.told = told
+        if watcher.credit is not None:
+            if count > watcher.credit:
+                return self._some(watcher)
+            watcher.credit -= count
+        self.deltas += count
+        self._complete(watcher, told)
         watcher.session.out += out
         return bool(out)
 
-    def _some(self, watcher: Watcher, count: int) -> bool:
-        """As many changes as the credit allows, oldest first."""
+    def _some(self, watcher: Watcher) -> bool:
+        """As many changes as the credit allows, oldest first, to a follower that may have part of them already."""
         assert watcher.seen is not None
-        changes = self.view.changes(watcher.seen) or []
-        changes = [change for change in changes if watcher.sight.sees(change)][:count]
-        out, told_count, told = self._deltas(watcher, changes)
-        self.deltas += told_count
-        watcher.credit = 0
-        watcher.seen = watcher.told = told
+        changes = self.view.changes(watcher.seen, watcher.base, watcher.rows)
+        if changes is None:
+            out, _, told = self._snapshot(watcher)
+            self._complete(watcher, told)
+            watcher.session.out += out
+            return True
+        changes = [change for change in changes if watcher.sight.sees(change)]
+        rest = [] if watcher.credit is None else changes[watcher.credit :]
+        del changes[len(changes) - len(rest) :]
+        out, count, told = self._deltas(watcher, changes)
+        self.deltas += count
+        if watcher.credit is not None:
+            watcher.credit -= count
         watcher.session.out += out
-        return True
+        if not rest:
+            self._complete(watcher, told)
+            return bool(out)
+        watcher.seen = watcher.told = told
+        for change in changes:
+            if change.op == "remove":
+                watcher.rows.pop(change.addr, None)
+            else:
+                watcher.rows[change.addr] = None
+        return bool(out)
+
+    def _complete(self, watcher: Watcher, told: int) -> None:
+        """A follower has everything."""
+        watcher.seen = watcher.base = self.view.version
+        watcher.told = told
+        if watcher.rows:
+            watcher.rows.clear()
 
     def _snapshot(self, watcher: Watcher) -> tuple[list[bytes], int, int]:
         view, style = self.view, watcher.style
@@ -232,6 +258,7 @@ class Feed:
     def _deltas(self, watcher: Watcher, changes: list[Change]) -> tuple[list[bytes], int, int]:
         style = watcher.style
         told = watcher.told
+        changes = [change for change in changes if watcher.sight.sees(change)]
         if not changes:
             return [], 0, told
         member = self.view.member.encode()
