@@ -25,6 +25,7 @@ from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
+from penstock.testing.copies import Copy
 from penstock.testing.disk import SimJournal
 from penstock.testing.history import History
 from penstock.testing.network import Pipe
@@ -73,6 +74,8 @@ class World:
         self.witness.probe = self._probe
         self.pipes: list[Pipe] = []
         """Connections that are not broken."""
+        self.copies: list[Copy] = []
+        """What followers of `latestPerAgent` made of what they heard."""
         self.trace: Trace = []
         """What happened, in compact tuples: equal for equal seeds."""
         self.tell: Callable[[tuple[Any, ...]], None] | None = None

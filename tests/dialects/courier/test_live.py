@@ -256,6 +256,20 @@ class TestCredit:
         put(broker, SAM, "s5")
         assert len(follower.heard()) == 1
 
+    def test_what_was_told_in_part_is_forgotten_once_all_is_told(self) -> None:
+        broker = Broker(limits=Limits(view_rows_max=2))
+        follower = Follower(broker, credit=0)
+        put(broker, SAM, "1")
+        put(broker, JEN, "2")
+        follower.heard()
+        assert told(follower.say({"credit": 1})) == [("add", SAM, "1")]
+        assert told(follower.say({"credit": 1})) == [("add", JEN, "2")]
+        put(broker, "agents/ann/inbox", "3")
+        assert [op for op, _, _ in told(follower.say({"credit": 2}))] == ["add", "remove"]
+        put(broker, SAM, "4")
+        put(broker, "agents/bob/inbox", "5")
+        assert told(follower.say({"credit": 1})) == [("add", SAM, "4")]
+
     def test_is_used_up(self) -> None:
         broker = Broker()
         follower = Follower(broker, credit=2)
