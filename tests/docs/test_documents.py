@@ -15,6 +15,7 @@ DOCUMENTS = [
     "docs/tutorial/first-queue.md",
     "docs/how-to/history.md",
     "docs/how-to/simulate.md",
+    "docs/how-to/views.md",
 ]
 BLOCK_SECONDS = 60
 
