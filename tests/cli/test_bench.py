@@ -281,3 +281,13 @@ def test_percentiles_are_nearest_ranks():
     values = [number * 1_000_000 for number in range(1, 101)]
     assert percentiles_ms(values) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
     assert percentiles_ms([]) == {}
+
+
+def test_followers_of_a_view_all_come_to_the_same_version(tmp_path):
+    found = bench(
+        "live", "--seconds", "0.5", "--watchers", "0,5", "--rows", "10", "--changes", "200", folder=tmp_path
+    )
+    alone, followed = (cell["rounds"][0] for cell in found["cells"])
+    assert alone["count"] == 100
+    assert 50 <= followed["count"] <= 500  # each row at least once, each change at most once a follower
+    assert followed["latencyMs"]["p50"] > 0 and followed["serverCpuShare"] > 0

@@ -9,9 +9,11 @@ import pytest
 from penstock.client import (
     Client,
     Delivery,
+    LiveView,
     Subscription,
     SyncClient,
     SyncDelivery,
+    SyncLiveView,
     SyncSubscription,
     connect,
     connect_sync,
@@ -23,6 +25,7 @@ INSIDE = {
     # What connections, timers and other deliveries call; no business of an application.
     Subscription: {
         "arrived",
+        "changed",
         "emit",
         "expired",
         "extend",
@@ -36,10 +39,21 @@ INSIDE = {
         "settle",
         "sub_id",
     },
+    LiveView: {"arrived", "changed", "emit", "expired", "failed", "link_lost", "resume"},
     Delivery: {"check", "head", "lose", "renew_at", "state"},
 }
-INSTANCE = {Client: {"agent"}, Subscription: {"stream", "credit", "lease_ms", "batch"}, Delivery: set()}
-PAIRS = [(Client, SyncClient), (Subscription, SyncSubscription), (Delivery, SyncDelivery)]
+INSTANCE = {
+    Client: {"agent"},
+    Subscription: {"stream", "credit", "lease_ms", "batch"},
+    LiveView: {"view", "addr", "credit", "version", "rows"},
+    Delivery: set(),
+}
+PAIRS = [
+    (Client, SyncClient),
+    (Subscription, SyncSubscription),
+    (LiveView, SyncLiveView),
+    (Delivery, SyncDelivery),
+]
 
 
 def public(kind):

@@ -18,6 +18,7 @@ DOCUMENTS = [
     "docs/how-to/reload.md",
     "docs/how-to/simulate.md",
     "docs/how-to/triggers.md",
+    "docs/how-to/views.md",
 ]
 CONFIGURED = [
     "docs/how-to/schemas.md",

@@ -32,7 +32,9 @@ def test_hello_is_answered_under_its_own_name(peer):
     assert line.startswith(b'{"type":"ok","reqId":"hello","result":{"version":"v1","features":[')
     result = msgspec.json.decode(line)["result"]
     assert set(result) == {"version", "features", "server", "bootId"}
-    assert {"credit", "extend", "release", "term", "pull", "peek", "delay", "dlq"} <= set(result["features"])
+    assert {"credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "views", "live"} <= set(
+        result["features"]
+    )
 
 
 def test_the_bytes_of_a_gateways_conversation(peer, http, stream):
@@ -64,8 +66,10 @@ def test_the_bytes_of_a_gateways_conversation(peer, http, stream):
     peer.write(b'{"type":"metrics","reqId":"r3"}\n')
     assert stream in [row["id"] for row in peer.result("r3")["streams"]]
     peer.write(b'{"type":"snapshot","reqId":"r4","view":"latestPerAgent"}\n')
+    assert set(peer.result("r4")) == {"rows", "watermark", "asOf"}
+    peer.write(b'{"type":"snapshot","reqId":"r5","view":"nothing"}\n')
     error = peer.error()
-    assert (error["reqId"], error["code"]) == ("r4", "UnknownView")
+    assert (error["reqId"], error["code"]) == ("r5", "UnknownView")
     assert http.counters()[stream]["q.ack"] == 2
 
 

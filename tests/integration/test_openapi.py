@@ -119,6 +119,7 @@ REQUESTS = {
 }
 LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}
+QUERIES["snapshot"] = {"view": "inflight"}
 
 
 @pytest.mark.parametrize(

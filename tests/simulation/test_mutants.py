@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.core import intake, settling, triggers
@@ -13,9 +14,11 @@ from penstock.core.errors import Refusal
 from penstock.core.queue import QueueMachine
 from penstock.core.records import READY
 from penstock.core.rows import Row
+from penstock.core.views import View
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.answers import Answers
 from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.live import Feed
 from penstock.dialects.courier.triggers import Envelope
 from penstock.server.runtime import Runtime
 from penstock.testing import Broken, checks, storm
@@ -203,6 +206,40 @@ def recovery_skips_acks(patch: pytest.MonkeyPatch) -> None:
             restore(book, now, row)
 
     patch.setattr(QueueMachine, "restore", forgetful)
+
+
+@breaks(checks.VIEWS)
+def redriven_letters_count_as_arrivals_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    restore = QueueMachine.restore
+
+    def naive(book: Any, now: Any, row: Row) -> None:
+        restore(book, now, msgspec.structs.replace(row, meta=None) if row.event == "enqueue" else row)
+
+    patch.setattr(QueueMachine, "restore", naive)
+
+
+@breaks(checks.VIEWS)
+def removals_are_forgotten_silently(patch: pytest.MonkeyPatch) -> None:
+    remove = View.remove
+
+    def forget(view: View, addr: str) -> None:
+        floor = view.floor
+        remove(view, addr)
+        view.floor = floor
+
+    patch.setattr(View, "remove", forget)
+
+
+@breaks(checks.VIEWS)
+def a_follower_short_of_credit_misses_the_rest(patch: pytest.MonkeyPatch) -> None:
+    some = Feed._some
+
+    def skip(feed: Feed, watcher: Any) -> bool:
+        done = some(feed, watcher)
+        feed._complete(watcher, watcher.told)
+        return done
+
+    patch.setattr(Feed, "_some", skip)
 
 
 @breaks(checks.BOUNDS)

@@ -26,6 +26,7 @@ _COMMANDS = {
     "enqueue": "Put envelopes into a stream.",
     "subscribe": "Print deliveries of a stream as they come.",
     "stats": "Numbers of one stream, or of all.",
+    "snapshot": "Rows of a view, and how they change.",
     "peek": "Look at envelopes without taking them.",
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",

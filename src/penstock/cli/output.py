@@ -12,6 +12,7 @@ from penstock.core.errors import Refusal
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 WIDE_COLUMNS = 200
 """Width of tables in a file or a pipe, where nothing may be cut at 80."""
@@ -39,17 +40,21 @@ def print_note(text: str) -> None:
     sys.stderr.write(_plain(text) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        made.add_column(name, overflow="fold")
     for row in rows:
         # Text, not markup: a stream may be called `[red]`.
-        table.add_row(*[Text(_plain(_cell(value))) for value in row])
-    console().print(table)
+        made.add_row(*[Text(_plain(_cell(value))) for value in row])
+    return made
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    console().print(table(columns, rows))
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from penstock.client.client import Client, connect
 from penstock.client.delivery import Delivery
 from penstock.client.frames import Hello
+from penstock.client.live import Change, LiveView
 from penstock.client.subscription import Subscription
 
 P = ParamSpec("P")
@@ -176,6 +177,41 @@ class SyncSubscription(Twin[Subscription]):
         self.close()
 
 
+class SyncLiveView(Twin[LiveView]):
+    """`for change in view`, best inside `with`; `rows` is the whole table as far as it was read."""
+
+    close = blocking(LiveView.close)
+    next_change = blocking(LiveView.next_change)
+
+    view = mirrored[LiveView, str](lambda live: live.view)
+    addr = mirrored[LiveView, str | None](lambda live: live.addr)
+    credit = mirrored[LiveView, int](lambda live: live.credit)
+    version = mirrored[LiveView, int](lambda live: live.version)
+    rows = mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
+
+    def open(self) -> Self:
+        """Follow; returns when the first snapshot is here. Iterating does this by itself."""
+        self._thread.wait(self._source.open())
+        return self
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        change = self.next_change()
+        if change is None:
+            raise StopIteration
+        return change
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class SyncClient(Twin[Client]):
     """A connection to Penstock for code without `async`; made by `connect_sync`. Safe to share by threads."""
 
@@ -188,6 +224,7 @@ class SyncClient(Twin[Client]):
     where = blocking(Client.where)
     explain = blocking(Client.explain)
     trigger = blocking(Client.trigger)
+    snapshot = blocking(Client.snapshot)
     redrive = blocking(Client.redrive)
     ping = blocking(Client.ping)
 
@@ -237,6 +274,11 @@ class SyncClient(Twin[Client]):
         """Subscribe to `agents/<agent>/inbox`, by default this client's own."""
         source = self._thread.call(self._source.inbox, agent, credit=credit, lease_ms=lease_ms, batch=batch)
         return SyncSubscription(source, self._thread)
+
+    def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> SyncLiveView:
+        """A view as it changes; `for`, or `with` first. At most `credit` changes wait here."""
+        source = self._thread.call(self._source.live, view, addr=addr, credit=credit)
+        return SyncLiveView(source, self._thread)
 
     def close(self) -> None:
         """End the connection and its thread."""

@@ -11,7 +11,6 @@ import os
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -22,7 +21,8 @@ from penstock.client import address
 from penstock.client.asks import Asks, no_agent
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, lease_error
-from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head
+from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text
+from penstock.client.live import LiveView
 from penstock.client.pulled import PulledLeases
 from penstock.client.renewals import Renewals
 from penstock.client.subscription import Subscription
@@ -293,6 +293,14 @@ class Client:
         """Why a stream flows, or does not."""
         return await self._read("explain", stream=stream)
 
+    async def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
+        """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
+        return await self._read("snapshot", view=view, addr=addr)
+
+    def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
+        """A view as it changes; `async for`, or `async with` first. At most `credit` changes wait here."""
+        return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
+
     async def redrive(self, stream: str, *, max: int | None = None) -> Redriven:  # noqa: A002
         """Send the dead letters of a stream back to it."""
         result = await self._connection.request(head("redrive", stream=stream, max=max), is_repeatable=False)
@@ -491,10 +499,6 @@ def connect(
 def inbox_of(agent: str) -> str:
     """The stream that is an agent's inbox."""
     return f"agents/{agent}/inbox"
-
-
-def now_text() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _rows(result: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.address import Address
-from penstock.client.frames import Deliver, Error, Expired, Hello, Ok, decode_frame, head
+from penstock.client.frames import Deliver, Error, Expired, Hello, Live, Ok, decode_frame, head
 from penstock.client.lines import Link, open_link
 from penstock.client.requests import Pending, Requests
 from penstock.core.errors import PenstockError, Refusal
@@ -31,13 +31,15 @@ CLOSE_S = 2.0
 
 
 class Listener(Protocol):
-    """A subscription, as the connection sees it."""
+    """A subscription or a followed view, as the connection sees it."""
 
     sub_id: str
 
     def arrived(self, frame: Deliver) -> None: ...
 
     def expired(self, frame: Expired) -> None: ...
+
+    def changed(self, frame: Live) -> None: ...
 
     def emit(self) -> None:
         """Submit what gathered during this loop turn."""
@@ -169,6 +171,10 @@ class Connection:
                     self._greeted(frame.result)
             elif isinstance(frame, Error):
                 self._refused(frame)
+            elif isinstance(frame, Live):
+                listener = self._listeners.get(frame.sub_id)
+                if listener is not None:
+                    listener.changed(frame)
             else:
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:

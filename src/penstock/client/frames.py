@@ -7,7 +7,8 @@ looks at them, so a payload that is only passed on is never decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -61,7 +62,33 @@ class Expired(Struct, tag="expired", tag_field="type", rename="camel"):
     stream: str = ""
 
 
-Frame = Ok | Error | Deliver | Expired
+class Delta(Struct):
+    """One change of a view, or one row of its snapshot."""
+
+    addr: str
+    op: Literal["add", "update", "remove"] = "add"
+    env: dict[str, Any] | None = None
+    row: dict[str, Any] | None = None
+    version: int = 0
+    prev: int = 0
+
+
+class Table(Struct):
+    """A view as a whole."""
+
+    rows: list[Delta]
+    watermark: int
+
+
+class Live(Struct, tag="live", tag_field="type", rename="camel"):
+    """A message to the follower of a view."""
+
+    sub_id: str
+    snapshot: Table | None = None
+    delta: Delta | None = None
+
+
+Frame = Ok | Error | Deliver | Expired | Live
 
 decode_frame = msgspec.json.Decoder(Frame).decode
 decode_bodies = msgspec.json.Decoder(list[Raw]).decode
@@ -174,6 +201,11 @@ def refusal(
     if code not in TABLE:
         code, message = "Internal", f"{code}: {message}"
     return Refusal(code, message, ref=ref, hint=hint, retry_after_ms=retry_after_ms)
+
+
+def now_text() -> str:
+    """The present for an envelope."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def head(kind: str, /, **fields: object) -> bytes:

@@ -20,7 +20,7 @@ from msgspec import Raw
 from penstock.client.acks import ACKS_MAX, Acks, Errors
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, LeaseLost, State, lease_error, raise_first
-from penstock.client.frames import Deliver, Expired, Sent, Settled, decode_bodies, head
+from penstock.client.frames import Deliver, Expired, Live, Sent, Settled, decode_bodies, head
 from penstock.client.renewals import Renewals, half_lease_s
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
@@ -321,6 +321,9 @@ class Subscription:
             if delivery.lease_id == frame.lease_id:
                 message = f"the lease on `{frame.id}` expired before it was settled"
                 self.lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
+
+    def changed(self, frame: Live) -> None:
+        return None
 
     def emit(self) -> None:
         self._acks.send()

@@ -29,6 +29,7 @@ from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.rules import Source
 from penstock.core.timers import Timers
 from penstock.core.triggers import Cooling, Triggers
+from penstock.core.views import Views
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -144,6 +145,7 @@ class Book:
         """Settled ids remembered in all channels."""
         self.applied: dict[str, Applied] = {}
         """The newest batch of each application that stages batches, be it durable or about to be."""
+        self.views = Views(limits)
         self.waiting_pulls = 0
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0

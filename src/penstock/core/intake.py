@@ -18,6 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
 from penstock.core.triggers import Cascade
+from penstock.core.views import note_arrivals
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
@@ -248,6 +249,7 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         else:
             record.state = READY
             channel.ready.append(record)
+    note_arrivals(book.views.latest, touched, kept)
     for channel, count in touched.items():
         channel.counters.in_ += count
         channel.rate_in.add(now.us, count)

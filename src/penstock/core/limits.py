@@ -106,6 +106,18 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long such an answer is remembered, at most."""
     record_max: int = 16 * MIB
     """Bytes of recorded frames that wait for the disk: further ones are dropped and counted."""
+    view_rows_max: int = 10_000
+    """Rows of one view: beyond that the one that changed longest ago goes, and its removal is told."""
+    view_bytes_max: int = 8 * MIB
+    """Bytes of those rows: a snapshot is one message, and must fit a connection's outbox."""
+    view_log_max: int = 10_000
+    """Removed rows that a view remembers: a follower who was away longer gets a fresh snapshot."""
+    view_flush_ms: int = 100
+    """Changes of a view are gathered this long before its followers are told."""
+    view_beat_ms: int = 500
+    """How often a view that is made on demand is made again while somebody follows it."""
+    live_heartbeat_ms: int = 15_000
+    """How often a silent follower hears that the connection lives: proxies cut silent ones."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000

@@ -100,6 +100,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     @property
     def meta(self) -> str | None:
         """What its row says beside the columns."""
+        if self.reserved:
+            return '{"moved":true}'
         if self.check is not None:
             due = f'"due":{self.scheduled_wall_us},' if self.scheduled_wall_us else ""
             return f'{{{due}"check":{self.check}}}'

@@ -21,6 +21,7 @@ from penstock.core.counters import Counters
 from penstock.core.instant import Now
 from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
 from penstock.core.rows import Row
+from penstock.core.views import LATEST, is_inbox
 
 _OUTCOMES = {
     "ack": ("ack", "acked"),
@@ -35,6 +36,7 @@ class _Meta(msgspec.Struct, omit_defaults=True):
     """What the rows of a record keep beside the columns."""
 
     due: int = 0
+    moved: bool = False
     fate: str = ""
     scheduled: int = 0
     released: int = 0
@@ -145,7 +147,7 @@ def note(book: Book, event: str, meta: str) -> None:
 
 
 def snapshot(book: Book, now: Now) -> Iterator[Row]:
-    """The whole state as rows: of each application its newest batch, of each channel its gauge, ids and live records."""
+    """The whole state as rows: each application's newest batch, each channel's gauge, ids and live records, the kept view."""
     for app, applied in book.applied.items():
         batch = staging.last_batch(book, app)
         if batch is not None:
@@ -163,6 +165,8 @@ def snapshot(book: Book, now: Now) -> Iterator[Row]:
         for record in channel.live.values():
             if record.offset >= 0:
                 yield _live_row(name, record)
+    for entry in book.views.latest.rows.values():
+        yield Row(event="view", channel=entry.addr, kind=LATEST, body=entry.data)
 
 
 def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
@@ -177,11 +181,11 @@ def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
 def _live_row(name: str, record: Record) -> Row:
     meta = _Meta(
         record.due_wall_us,
-        record.fate,
-        record.scheduled_wall_us,
-        record.released,
-        record.error,
-        record.check,
+        fate=record.fate,
+        scheduled=record.scheduled_wall_us,
+        released=record.released,
+        error=record.error,
+        check=record.check,
     )
     return Row(
         offset=record.offset,
@@ -212,6 +216,9 @@ def resume(book: Book, now: Now, row: Row) -> None:
         book.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
         book.asleep.add(counters)
         book.seq_floor = max(book.seq_floor, gauge.floor)
+        return
+    if row.event == "view":
+        book.views.latest.put(row.channel, row.channel, row.body or b"{}")
         return
     assert row.id is not None
     if row.event == "seen":
@@ -300,6 +307,8 @@ def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
     meta = _meta(row)
     record.due_wall_us = record.scheduled_wall_us = meta.due
     record.check = meta.check
+    if not meta.moved and is_inbox(row.channel):
+        book.views.latest.put(row.channel, row.channel, record.body)
     channel.counters.in_ += 1
     channel.last_wall_us = row.recorded_at
 

@@ -66,8 +66,8 @@ def _named(kind: ScopeKind, text: str, rest: str, verbs: tuple[str, ...]) -> Sco
     pattern, colon, verb = rest.rpartition(":")
     if not colon or not pattern:
         return f"`{text}` should be `{kind}:<pattern>:<verb>`"
-    if ":" in pattern:
-        return f"`{text}` has too many `:`; a name holds none"
+    if ":" in pattern and kind == "streams":
+        return f"`{text}` has too many `:`; a stream's name holds none"
     if not pattern.isprintable():
         return f"`{text!r}` has control characters in its pattern"
     if verb not in verbs:

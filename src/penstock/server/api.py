@@ -14,11 +14,12 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import operations, ruling, schemas
+from penstock.dialects.courier import operations, ruling, schemas, views
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.dialects.courier.staged import StageCommit, source_of
+from penstock.dialects.courier.views import SnapshotQuery
 from penstock.server import idempotency, openapi, prometheus
 from penstock.server.addresses import payer_address
 from penstock.server.auth import Guard, TokenStore, bearer
@@ -331,6 +332,9 @@ class Api:
             case "peek":
                 assert isinstance(query, PeekQuery)
                 return operations.peek(machine, now, principal, query.stream, query.state, query.max)
+            case "snapshot":
+                assert isinstance(query, SnapshotQuery)
+                return views.snapshot(machine, now, principal, query.view, query.addr)
             case "where":
                 return operations.where(machine, now, principal, match.value)
             case _:

@@ -6,12 +6,14 @@ import asyncio
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import subscribe
+from penstock.dialects.courier import live, subscribe
+from penstock.dialects.courier.live import LiveQuery
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession, error_message
 from penstock.server import cors, logs
 from penstock.server.api import Api, Reply, Request, error_reply
 from penstock.server.auth import subprotocol
 from penstock.server.connections import Connection
+from penstock.server.live_door import EventStream, LivePlan, open_events
 from penstock.server.recorder import open_control
 from penstock.server.routes import Match, methods
 from penstock.server.runtime import Runtime
@@ -100,7 +102,7 @@ class CourierDoor:
         if isinstance(checked, Reply):
             return checked
         request, match, _ = checked
-        if match.route.upgrade:
+        if match.route.upgrade and not match.route.events:
             hint = f"open `{request.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         size = exchange.size
@@ -173,10 +175,23 @@ class CourierDoor:
                 cancel()
             raise
 
-    def upgrade(self, exchange: Exchange) -> SubscribePlan | ControlPlan | Reply:
+    def stream(self, exchange: Exchange) -> EventStream | Reply | None:
+        request, match, principal = exchange.admitted
+        if not match.route.events:
+            return None
+        query = self._api.query(request, LiveQuery)
+        if isinstance(query, Refusal):
+            return error_reply(query)
+        last = exchange.headers.get("Last-Event-ID")
+        stream = open_events(self._runtime, principal, query, last, exchange.peer)
+        if isinstance(stream, Refusal):
+            return error_reply(stream)
+        return stream if exchange.method == "GET" else Reply(200, b"", "text/event-stream")
+
+    def upgrade(self, exchange: Exchange) -> SubscribePlan | ControlPlan | LivePlan | Reply:
         checked = self._check(exchange)
         offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
-        plan: SubscribePlan | ControlPlan
+        plan: SubscribePlan | ControlPlan | LivePlan
         soft = dict(exchange.query_pairs).get("softAuth") == "1"
         if isinstance(checked, Reply):
             if not soft or checked.status not in (401, 403):
@@ -198,6 +213,14 @@ class CourierDoor:
             if refused is not None and not (soft and refused.status in (401, 403)):
                 return error_reply(refused)
             plan = SubscribePlan(self._runtime, principal, query, refused, exchange.peer)
+        elif match.route.name == "live":
+            follow = self._api.query(request, LiveQuery)
+            if isinstance(follow, Refusal):
+                return error_reply(follow)
+            seen = live.check(self._runtime.machine, principal, follow)
+            if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
+                return error_reply(seen)
+            plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)
         else:
             return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
         plan.subprotocol = offered

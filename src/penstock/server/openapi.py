@@ -103,6 +103,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if route.upgrade:
         responses["101"] = {"description": "Switching to WebSocket"}
+        if route.events:
+            text = {"text/event-stream": {"schema": {"type": "string"}}}
+            responses["200"] = {"description": "Events, without an end", "content": text}
     else:
         responses["200"] = _answer(route)
     if route.name == "health":

@@ -141,6 +141,15 @@ ANSWERS: dict[str, Schema] = {
     "Peeked": _object(
         {"rows": _list({"allOf": [_named("Place"), _object({"env": _named("StoredEnvelope")})]})}
     ),
+    "ViewRows": _object(
+        {
+            "rows": _list(
+                _object({"addr": _TEXT}, {"env": _named("StoredEnvelope"), "row": {"type": "object"}})
+            ),
+            "watermark": _COUNT,
+            "asOf": {"type": "string", "format": "date-time"},
+        }
+    ),
     "Places": _object({"id": _TEXT, "places": _list(_named("Place"))}),
     "Explained": _object(
         {
@@ -227,6 +236,7 @@ ANSWERS_OF = {
     "stats": "Stats",
     "metrics": "Metrics",
     "peek": "Peeked",
+    "snapshot": "ViewRows",
     "where": "Places",
     "explain": "Explained",
     "schemas": "Schemas",

@@ -173,6 +173,7 @@ class Exporter:
             counters["penstock_schema_warned"] = ("Envelopes taken although they do not fit", warned)
             counters["penstock_schema_refused"] = ("Envelopes refused by their schema", refused)
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
+        families += _views(runtime)
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
 
 
@@ -196,6 +197,28 @@ def _triggers(machine: QueueMachine) -> list[Metric]:
             counter.add_metric([rule.id], getattr(rule.activity, name))
         families.append(counter)
     return families
+
+
+def _views(runtime: Runtime) -> list[Metric]:
+    """The views and their followers."""
+    rows = GaugeMetricFamily("penstock_view_rows", "Rows of a view", labels=["view"])
+    evicted = CounterMetricFamily(
+        "penstock_view_evicted", "Rows that went because a view was full", labels=["view"]
+    )
+    watchers = GaugeMetricFamily("penstock_live_followers", "Followers of a view", labels=["view"])
+    deltas = CounterMetricFamily(
+        "penstock_live_deltas", "Changes told to followers, all together", labels=["view"]
+    )
+    snapshots = CounterMetricFamily(
+        "penstock_live_snapshots", "Tables written for followers", labels=["view"]
+    )
+    for name, feed in runtime.live.feeds.items():
+        rows.add_metric([name], len(feed.view.rows))
+        evicted.add_metric([name], feed.view.evicted)
+        watchers.add_metric([name], len(feed.watchers))
+        deltas.add_metric([name], feed.deltas)
+        snapshots.add_metric([name], feed.snapshots)
+    return [rows, evicted, watchers, deltas, snapshots]
 
 
 def _pipeline(status: Status | None) -> list[Metric]:

@@ -24,7 +24,7 @@ from penstock.core.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
 from penstock.core.settling import Denied
-from penstock.dialects.courier import operations, rules
+from penstock.dialects.courier import operations, rules, views
 from penstock.dialects.courier.answers import Answers
 from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.rules import Trigger
@@ -34,7 +34,7 @@ from penstock.server.runtime import Runtime
 from penstock.server.schedulers import HandScheduler
 
 _VERBS = ("enqueue", "subscribe", "unsubscribe", "grant_credit", "ack", "nack", "release", "term", "extend")
-_READS = ("stats", "peek", "where", "explain", "redrive")
+_READS = ("stats", "peek", "where", "explain", "redrive", "snapshot")
 
 
 def _real_now() -> Now:
@@ -231,6 +231,12 @@ class QueueCore:
     def explain(self, stream: str) -> dict[str, Any]:
         self.tick()
         return self._do(operations.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
+
+    def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
+        """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
+        self.tick()
+        found = self._do(views.snapshot(self._machine, self._scheduler.now(), OPERATOR, view, addr))
+        return dict(msgspec.json.decode(msgspec.json.encode(found)))
 
     def redrive(self, stream: str, *, limit: int = 1_000) -> dict[str, Any]:
         now = self._scheduler.now()

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.dialects.courier.live import LiveQuery
 from penstock.dialects.courier.operations import (
     EnqueueRequest,
     PullRequest,
@@ -24,6 +25,7 @@ from penstock.dialects.courier.ruling import TryRequest
 from penstock.dialects.courier.schemas import ValidateRequest
 from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
+from penstock.dialects.courier.views import SnapshotQuery
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -91,6 +93,8 @@ class Route(msgspec.Struct, frozen=True):
     """The body is lines of JSON."""
     upgrade: bool = False
     """A WebSocket."""
+    events: bool = False
+    """A request that is no upgrade is answered with server-sent events."""
     content_type: str = "application/json"
 
 
@@ -104,6 +108,9 @@ ROUTES = (
     Route("GET", "/v1/stats", "stats", "Figures of one stream", query=StreamQuery),
     Route("GET", "/v1/metrics", "metrics", "Figures and counters of every stream"),
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them", query=PeekQuery),
+    Route("GET", "/v1/snapshot", "snapshot", "Rows of a view", query=SnapshotQuery),
+    Route("GET", "/v1/live", "live", "Changes of a view: a WebSocket, else server-sent events",
+          query=LiveQuery, upgrade=True, events=True),
     Route("GET", "/v1/envelopes/{id}", "where", "Where an envelope is"),
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why nothing flows in a stream"),
     Route("GET", "/v1/triggers", "triggers", "Every trigger, with its counts (admin)"),

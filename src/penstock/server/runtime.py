@@ -24,6 +24,7 @@ from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
+from penstock.server.live import Live
 
 if TYPE_CHECKING:
     from penstock.server.events import EventLog
@@ -77,6 +78,8 @@ class Runtime:
         self._timer: Timer | None = None
         self._timer_us = 0
         self._started = scheduler.now()
+        machine.views.begin(self._started)
+        self.live = Live(self)
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
@@ -148,6 +151,7 @@ class Runtime:
         self._waiting.pop(connection.session, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
+        self.live.left(connection.session)
         now = self.scheduler.now()
         self.machine.disconnect(now, link)
         self.apply(now)
@@ -168,6 +172,11 @@ class Runtime:
         connection.stuck = on
         if not on and not connection.closed:
             self.touch(connection)
+            self.live.wake(self.scheduler.now())
+
+    def connection(self, session: Session) -> Connection | None:
+        """The connection of a session, while it lasts."""
+        return self._connections.get(session.link.no)
 
     def touch(self, connection: Connection) -> None:
         """Something may have to be written to this peer."""
@@ -213,7 +222,7 @@ class Runtime:
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
-            "features": ["courier", "control"],
+            "features": ["courier", "control", "views", "live"],
             "spaces": [],
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
@@ -340,6 +349,8 @@ class Runtime:
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         self._note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
+        if self.live.followed:
+            self.live.changed(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
         self.finished = batch.no
         for session in list(self._waiting):

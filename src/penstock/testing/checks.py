@@ -27,6 +27,7 @@ BOUNDS = "8: everything that grows has a bound"
 BAD_INPUT = "10: bad input gets a typed error and changes nothing"
 TRIGGERS = "an envelope and what it triggers are one commit, once and never in a circle"
 ANSWERS = "answers keep the order of their requests"
+VIEWS = "a view shows what is committed, and so do its followers' copies"
 VISIBLE = "nothing is visible before its commit"
 
 
@@ -101,6 +102,23 @@ def nothing_is_there_early(machine: QueueMachine, history: History) -> None:
         for record in channel.live.values():
             if record.state != PENDING and (channel.name, record.seq) not in history.live:
                 raise Broken(VISIBLE, f"`{record.id}` in `{channel.name}` is visible and not durable")
+
+
+def the_view_is_right(machine: QueueMachine, history: History) -> None:
+    """The last arrival of every inbox, as far back as there are rows. O(rows)."""
+    expected = list(history.latest.items())[-machine.limits.view_rows_max :]
+    there = [(addr, entry.data) for addr, entry in machine.views.latest.rows.items()]
+    if there != expected:
+        raise Broken(VIEWS, f"the view shows {there}, and {expected} arrived last")
+
+
+def copies_are_right(world: World) -> None:
+    """A follower that has heard of the newest version has the newest rows."""
+    view = world.machine.views.latest
+    there = {addr: entry.data for addr, entry in view.rows.items()}
+    for copy in world.copies:
+        if copy.version == view.version and copy.rows != there:
+            raise Broken(VIEWS, f"`{copy.name}` has {copy.rows} and the view {there}")
 
 
 def bounds_hold(world: World) -> None:
@@ -199,6 +217,8 @@ def every_step(world: World) -> None:
     channels_balance(machine)
     leases_have_one_holder(machine)
     nothing_is_counted_early(machine, world.history)
+    the_view_is_right(machine, world.history)
+    copies_are_right(world)
     bounds_hold(world)
 
 

@@ -34,6 +34,8 @@ class History:
         self.settled_ids: set[str] = set()
         self.fated: set[Place] = set()
         """Records that wait for room among the dead letters: given up, and never to be delivered again."""
+        self.latest: dict[str, bytes] = {}
+        """What arrived last in each agent's inbox, the one that was silent longest first."""
         self.add(rows)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -44,8 +46,13 @@ class History:
                 self.ids[place] = self.live[place] = row.id
                 self.counts[row.channel] = self.counts.get(row.channel, 0) + 1
                 self.known[row.channel, row.id] = row.seq
-                if row.meta is not None and '"due"' in row.meta:
+                meta = row.meta or ""
+                if "due" in meta:
                     self.delayed.add(place)
+                parts = row.channel.split("/")
+                if len(parts) == 3 and parts[0] == "agents" and parts[2] == "inbox" and "moved" not in meta:
+                    self.latest.pop(row.channel, None)
+                    self.latest[row.channel] = row.body or b""
             elif row.event == "nack" and row.meta is not None and "fate" in row.meta:
                 self.fated.add(place)
             elif row.event in TERMINAL:

@@ -16,10 +16,13 @@ from penstock.testing.actors import Actor, Operator, Producer, Puller
 from penstock.testing.consequences import AUDIT, AUDIT_STREAM
 from penstock.testing.consumers import Consumer, SocketConsumer
 from penstock.testing.disk import Mood
+from penstock.testing.followers import Follower
 from penstock.testing.vandals import Vandal
 from penstock.testing.world import World
 
-STREAMS = ["a/jobs", "b/inbox"]
+STREAMS = ["a/jobs", "agents/b/inbox"]
+OTHER_INBOX = "agents/c/inbox"
+"""Only there to push the other one out of the view, where it has one row."""
 DEAD = [f"dlq/{name}" for name in STREAMS]
 STEPS = 2_500
 RULED_EVERY = 2
@@ -45,6 +48,8 @@ LIMITS = Limits(
     cooldowns_max=2,
     breaker_failures=2,
     breaker_ms=200,
+    view_log_max=2,
+    view_flush_ms=20,
 )
 
 
@@ -129,22 +134,25 @@ def storm(seed: int) -> World:
     policies = {name: policy(dice) for name in (*STREAMS, *DEAD)}
     policies[AUDIT_STREAM] = Policy(max_depth=10, overflow="drop-oldest")
     policies["small/late"] = policies["small/moved"] = Policy(max_depth=3)
+    policies[OTHER_INBOX] = Policy(max_depth=5, overflow="drop-oldest")
     fallback = Policy(max_depth=20)
     world = World(
         seed,
-        limits=LIMITS,
+        limits=msgspec.structs.replace(LIMITS, view_rows_max=dice.choice((1, 10))),
         policy_for=lambda name: policies.get(name, fallback),
         latency_us=dice.choice((500, 5_000, 50_000)),
         triggers=rules(dice) if seed % RULED_EVERY == 0 else (),
     )
     world.chunk_requests_max = 20  # actors send at most eight at once
     Producer(world, "p1", STREAMS)
-    Producer(world, "p2", STREAMS)
+    Producer(world, "p2", [*STREAMS, *STREAMS, OTHER_INBOX])
     for index in range(dice.randint(1, 3)):
         Consumer(world, f"c{index}", STREAMS + DEAD)
     SocketConsumer(world, "s1", STREAMS)
     Puller(world, "q1", STREAMS + DEAD)
     Operator(world, "o1", STREAMS)
+    Follower(world, "f1", [])
+    Follower(world, "f2", [])
     Vandal(world, "v1", STREAMS)
     Weather(world, "w1", [])
     return world

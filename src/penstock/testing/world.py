@@ -27,6 +27,7 @@ from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
 from penstock.testing.consequences import Consequences
+from penstock.testing.copies import Copy
 from penstock.testing.disk import SimJournal
 from penstock.testing.history import History
 from penstock.testing.network import Pipe
@@ -77,6 +78,8 @@ class World:
         self.consequences = Consequences(self.history, self.limits)
         self.pipes: list[Pipe] = []
         """Connections that are not broken."""
+        self.copies: list[Copy] = []
+        """What followers of `latestPerAgent` made of what they heard."""
         self.trace: Trace = []
         """What happened, in compact tuples: equal for equal seeds."""
         self.tell: Callable[[tuple[Any, ...]], None] | None = None

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.outbox import Endpoint, SocketWire, tune
+from penstock.transports.outbox import Endpoint, EventWire, SocketWire, tune
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
@@ -34,6 +34,17 @@ class Plan(ABC):
     @abstractmethod
     def open(self, wire: SocketWire) -> Endpoint | None:
         """The socket is open: make its endpoint, or close it through the wire."""
+
+
+class Stream(ABC):
+    """How an answer goes on that has no end."""
+
+    head: bytes
+    """Status line and headers."""
+
+    @abstractmethod
+    def open(self, wire: EventWire) -> Endpoint | None:
+        """The head is written: make the endpoint, or close it through the wire."""
 
 
 class Answer(Protocol):
@@ -79,6 +90,9 @@ class Door(Protocol):
 
     async def answer(self, exchange: Exchange) -> Answer:
         """The answer to a plain request."""
+
+    def stream(self, exchange: Exchange) -> Stream | Answer | None:
+        """How to go on with an answer that has no end; None for all others."""
 
     def upgrade(self, exchange: Exchange) -> Plan | Answer:
         """How to go on with a WebSocket, or why not."""
@@ -224,7 +238,10 @@ class HttpListener:
                     exchange.body = await request.read()
                 else:
                     exchange.body = await self._read_slowly(request, exchange)
-            return _response(await self._door.answer(exchange))
+            stream = self._door.stream(exchange)
+            if isinstance(stream, Stream):
+                return await self._stream(request, stream)
+            return _response(stream or await self._door.answer(exchange))
         except web.HTTPRequestEntityTooLarge:
             return self._refuse_body(request, self._door.too_large(exchange))
         except (RequestPayloadError, HttpProcessingError) as error:
@@ -250,6 +267,28 @@ class HttpListener:
         if request.can_read_body and not request.content.is_eof():
             response.force_close()  # the rest of the body is not worth reading
         return response
+
+    async def _stream(self, request: web.BaseRequest, stream: Stream) -> web.StreamResponse:
+        """Write until the connection ends; this task is cancelled then."""
+        transport = request.transport
+        protocol = request.protocol
+        if transport is None:
+            raise ConnectionResetError
+        assert isinstance(protocol, _Handler)
+        tune(transport.get_extra_info("socket"))
+        wire = EventWire(transport)
+        wire.send([stream.head])
+        endpoint = stream.open(wire)
+        protocol.endpoint = endpoint
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            protocol.endpoint = None
+            if endpoint is not None:
+                endpoint.lost()
+            wire.end()
+            transport.abort()
+        raise AssertionError("the future above has no result")
 
     async def _upgrade(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         plan = self._door.upgrade(exchange)

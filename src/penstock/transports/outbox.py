@@ -12,6 +12,7 @@ from typing import Protocol
 
 TEXT = 0x81
 CLOSE = 0x88
+PING = 0x89
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to answer a close."""
 
@@ -80,12 +81,31 @@ def frame(opcode: int, payload: bytes) -> bytes:
     return bytes((opcode, 127)) + size.to_bytes(8, "big") + payload
 
 
+class EventWire(Wire):
+    """The body of an HTTP answer that goes on until one of both ends the connection."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def close(self, code: int, reason: str) -> None:
+        """Close when everything written has left, or when the peer took too long to read it."""
+        super().close(code, reason)
+        if self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def end(self) -> None:
+        """The peer is gone."""
+        if self._patience is not None:
+            self._patience.cancel()
+
+
 class SocketWire(Wire):
     """A WebSocket. With `merge`, the messages of a turn travel in one frame (Control v1 lines)."""
 
     def __init__(self, transport: asyncio.Transport, *, merge: bool) -> None:
         super().__init__(transport)
         self._merge = merge
+        self.is_framed = False
+        """The messages given are frames already, shared by many connections."""
         self.readable = asyncio.Event()
         """Set while the peer's messages are wanted."""
         self.readable.set()
@@ -94,7 +114,9 @@ class SocketWire(Wire):
         self._patience: asyncio.TimerHandle | None = None
 
     def send(self, messages: list[bytes]) -> None:
-        if self._merge:
+        if self.is_framed:
+            super().send(messages)
+        elif self._merge:
             super().send([frame(TEXT, b"".join(messages))])
         else:
             super().send([frame(TEXT, message) for message in messages])

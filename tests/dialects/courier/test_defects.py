@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock.core.policy import Policy
+from penstock.core.scopes import Principal, require
 from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
@@ -135,6 +136,24 @@ def test_defect_11_rates_are_rates_and_latency_is_ours() -> None:
     broker.advance(20_000)
     (answer,) = peer.say(type_="stats", stream="a", reqId=1)
     assert (answer["result"]["rateIn"], answer["result"]["rateOut"]) == (0.0, 0.0)
+
+
+def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None:
+    broker = Broker()
+    producer, follower = broker.control(), broker.control()
+    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("1"))
+    (first,) = follower.say(type_="live", view="latestPerAgent")
+    assert [row["env"]["id"] for row in first["snapshot"]["rows"]] == ["1"]
+    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("2"))
+    broker.advance(5_000)
+    (change,) = follower.heard()
+    assert change["delta"]["env"]["id"] == "2"
+
+
+def test_defect_18_views_are_not_for_everybody() -> None:
+    peer = Broker().control(Principal("x", scopes=require(["streams:*:*"])))
+    assert [frame["code"] for frame in peer.say(type_="live", view="latestPerAgent")] == ["Forbidden"]
+    assert [frame["code"] for frame in peer.say(type_="snapshot", view="latestPerAgent")] == ["Forbidden"]
 
 
 @pytest.mark.parametrize("credit", [-1, 0])

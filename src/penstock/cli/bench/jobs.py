@@ -11,7 +11,7 @@ class Job(msgspec.Struct, rename="camel"):
     """One load process's task."""
 
     role: str
-    """`produce`, `pace`, `consume`, `post`, `idle`, `core`, or one of those of Redis."""
+    """`produce`, `pace`, `consume`, `post`, `idle`, `follow`, `change`, `core`, or one of those of Redis."""
     host: str = "127.0.0.1"
     port: int = 0
     stream: str = ""

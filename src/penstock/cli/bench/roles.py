@@ -41,7 +41,7 @@ async def _consume(job: Job) -> Report:
 
 def perform(job: Job) -> Report:
     """Do the job in this process."""
-    from penstock.cli.bench import cycles, holding, posting, producing
+    from penstock.cli.bench import cycles, following, holding, posting, producing
 
     match job.role:
         case "produce":
@@ -54,6 +54,10 @@ def perform(job: Job) -> Report:
             return _run(posting.post(job))
         case "idle":
             return _run(holding.hold(job))
+        case "follow":
+            return _run(following.follow(job))
+        case "change":
+            return _run(following.change(job))
         case "core":
             return cycles.cycle(job)
         case "redis-produce":

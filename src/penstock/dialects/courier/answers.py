@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
@@ -17,6 +17,9 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
+
+if TYPE_CHECKING:
+    from penstock.dialects.courier.live import Watching
 
 Render = Callable[[Refusal | None], bytes]
 """Makes an answer's bytes: the refusal's when one is given."""
@@ -55,6 +58,10 @@ class Desk(Protocol):
     machine: QueueMachine
     finished: int
     """Number of the last batch whose outcome is known."""
+
+    @property
+    def live(self) -> Watching:
+        """Who keeps the followers of views up to date."""
 
     def apply(self, now: Now) -> None:
         """Carry out the machine's effects before it is called again."""

@@ -14,27 +14,17 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.settling import Denied
-from penstock.dialects.courier import frames, operations, ruling, schemas
+from penstock.dialects.courier import frames, operations, ruling, schemas, views
 from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix
 from penstock.dialects.courier.envelopes import json_problem
+from penstock.dialects.courier.following import Followers
 from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 
-FEATURES = [
-    "credit",
-    "extend",
-    "release",
-    "term",
-    "pull",
-    "peek",
-    "delay",
-    "dlq",
-    "batch",
-    "auto",
-    "triggers",
-]
+FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
+FEATURES += ["views", "live", "triggers"]
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -62,6 +52,7 @@ class ControlSession:
         self._strikes = 0
         self._pace = Pace(desk.machine.limits.control_rate)
         self._runs = Runs(desk, self.answers)
+        self._followers = Followers(desk, self)
 
     # Bytes in
 
@@ -187,8 +178,8 @@ class ControlSession:
                 self._settle(now, frame)
             case frames.Pull():
                 self._pull(now, frame)
-            case frames.Snapshot():
-                self._fail(frame.req_id, Refusal("UnknownView", f"there is no view `{frame.view}`"))
+            case frames.Live():
+                self._follow(now, frame)
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
 
@@ -216,6 +207,8 @@ class ControlSession:
                 return operations.peek(machine, now, principal, frame.stream, frame.state, frame.max)
             case frames.Where():
                 return operations.where(machine, now, principal, frame.id)
+            case frames.Snapshot():
+                return views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.Explain():
                 return operations.explain(machine, now, principal, frame.stream)
             case frames.Rule():
@@ -296,7 +289,9 @@ class ControlSession:
             refusal = Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
         elif not 0 <= frame.auto <= limits.credit_max or not 0 <= (frame.credit or 0) <= limits.credit_max:
             refusal = Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
-        elif label is not None and (label in self._subs or len(label) > limits.id_max):
+        elif label is not None and (
+            label in self._subs or label in self._followers or len(label) > limits.id_max
+        ):
             refusal = Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")
         if refusal is not None:
             self._fail(frame.req_id, refusal)
@@ -333,6 +328,9 @@ class ControlSession:
         return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
 
     def _with_subscription(self, now: Now, frame: frames.Unsubscribe | frames.Grant) -> None:
+        if frame.sub_id is not None and frame.sub_id in self._followers:
+            self._with_follower(frame, frame.sub_id)
+            return
         consumer = self._subscription(frame.sub_id)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
@@ -348,6 +346,28 @@ class ControlSession:
         self._machine.unsubscribe(now, consumer)
         if frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
+
+    def _follow(self, now: Now, frame: frames.Live) -> None:
+        label = self._followers.open(frame, frame.sub_id in self._subs)
+        if isinstance(label, Refusal):
+            self._fail(frame.req_id, label)
+            return
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"subId": label}))
+        self._followers.start(now, label)
+
+    def _with_follower(self, frame: frames.Unsubscribe | frames.Grant, label: str) -> None:
+        answer: operations.Body = {"subId": label}
+        if isinstance(frame, frames.Grant):
+            credit = self._followers.grant(label, frame.n)
+            if isinstance(credit, Refusal):
+                self._fail(frame.req_id, credit)
+                return
+            answer = {"credit": credit}
+        else:
+            self._followers.close(label)
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, answer))
 
     def _forget(self, consumer: Consumer) -> None:
         self._subs.pop(consumer.label, None)

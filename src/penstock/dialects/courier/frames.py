@@ -156,6 +156,16 @@ class Redrive(_Frame, tag="redrive"):
 
 class Snapshot(_Frame, tag="snapshot"):
     view: str
+    addr: str | None = None
+    req_id: ReqId = None
+
+
+class Live(_Frame, tag="live"):
+    view: str
+    sub_id: str | None = None
+    credit: int | None = None
+    since: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    addr: str | None = None
     req_id: ReqId = None
 
 
@@ -207,6 +217,7 @@ Frame = (
     | Rule
     | SchemaList
     | SchemaValidate
+    | Live
     | Ping
 )
 

@@ -411,7 +411,7 @@ def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) ->
 def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every stream the caller may read."""
     streams = [
-        _metrics(machine, now, channel)
+        stream_metrics(machine, now, channel)
         for name, channel in machine.channels.items()
         if principal.allows("read", name)
     ]
@@ -427,7 +427,8 @@ _LATENCIES = {
 """Figures that have a name among the metrics too."""
 
 
-def _metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+    """Figures and counters of one stream."""
     stats = _stats(machine, now, channel)
     figures = {name: stats[key] for name, key in _LATENCIES.items()}
     return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}

@@ -1,0 +1,98 @@
+"""`penstock snapshot`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from penstock.cli.options import DEFAULTS, Common, run
+from penstock.cli.output import console, print_json, print_note, print_table, table
+
+if TYPE_CHECKING:
+    from penstock.client import Client, LiveView
+
+_ENVELOPE = ("id", "type", "from", "ts", "payload")
+_LEASE = ("id", "attempt", "holder", "leaseExpiresAt")
+_FIGURES = ("depth", "inflight", "delayed", "rateIn", "rateOut", "latP50", "latP95", "consumers")
+
+
+def snapshot(
+    *,
+    view: Annotated[str, Parameter(help="latestPerAgent, inflight or metrics:streams.")] = "latestPerAgent",
+    addr: Annotated[str | None, Parameter(help="Only rows that fit, e.g. 'agents/j*'.")] = None,
+    live: Annotated[bool, Parameter(negative="", show_default=False, help="Go on as rows change.")] = False,
+    max_: Annotated[
+        int | None, Parameter(name="--max", help="With --live, stop after that many changes.")
+    ] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Print the rows of a view.
+
+    With --live a terminal shows a table that follows the view, until Ctrl-C; elsewhere, or with --json,
+    each change is a line of JSON.
+
+    For example:
+
+      penstock snapshot --view latestPerAgent
+      penstock snapshot --view inflight --addr jobs --json
+      penstock snapshot --view metrics:streams --live
+    """
+    if live:
+        return run(common, lambda client: _follow(client, view, addr, max_, common.as_json), reconnect=True)
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.snapshot(view, addr=addr)
+
+    found = run(common, work)
+    if common.as_json:
+        print_json(found)
+        return 0
+    rows = {row["addr"]: row.get("env", row.get("row")) for row in found["rows"]}
+    if not rows:
+        print_note(f"{view} has no rows that you may see")
+    else:
+        print_table(*_shown(view, rows))
+    return 0
+
+
+async def _follow(client: Client, view: str, addr: str | None, most: int | None, as_json: bool) -> int:
+    async with client.live(view, addr=addr) as followed:
+        if as_json or not sys.stdout.isatty():
+            await _take(followed, most, print_json)
+            return 0
+        from rich.live import Live
+
+        # Drawn at the screen's pace, whatever the pace of the changes.
+        with Live(console=console(), get_renderable=lambda: table(*_shown(view, followed.rows))):
+            await _take(followed, most, lambda _: None)
+    return 0
+
+
+async def _take(followed: LiveView, most: int | None, show: Callable[[Any], None]) -> None:
+    count = 0
+    while most is None or count < most:
+        change = await followed.next_change()
+        if change is None:
+            return
+        show(change)
+        count += 1
+
+
+def _shown(view: str, rows: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
+    """Columns and rows for people."""
+    kind = view.removeprefix("views/")
+    if kind == "inflight":
+        return _table("lease", _LEASE, rows, lambda row: row)
+    if kind == "metrics:streams":
+        return _table("stream", _FIGURES, rows, lambda row: row["stats"])
+    return _table("address", _ENVELOPE, rows, lambda row: row)
+
+
+def _table(
+    first: str, columns: tuple[str, ...], rows: dict[str, Any], pick: Callable[[Any], dict[str, Any]]
+) -> tuple[list[str], list[list[object]]]:
+    shown = [[addr, *[pick(row).get(name) for name in columns]] for addr, row in sorted(rows.items())]
+    return [first, *columns], shown

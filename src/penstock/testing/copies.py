@@ -1,0 +1,45 @@
+"""What a follower makes of a view's messages: the simplest code that can be right.
+
+It checks what a follower can see for itself: that its messages follow on one another, and that they make sense of the rows it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.testing.checks import VIEWS, Broken
+
+
+class Copy:
+    """One follower's copy of `latestPerAgent`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: dict[str, bytes] = {}
+        self.version: int | None = None
+        """The version of its last message."""
+        self.deltas = 0
+        self.snapshots = 0
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Take one message that is a snapshot or a delta."""
+        if "snapshot" in message:
+            table = message["snapshot"]
+            self.rows = {row["addr"]: msgspec.json.encode(row["env"]) for row in table["rows"]}
+            self.version = table["watermark"]
+            self.snapshots += 1
+            return
+        delta = message["delta"]
+        addr = delta["addr"]
+        self.deltas += 1
+        if delta["prev"] != self.version or delta["version"] <= delta["prev"]:
+            raise Broken(VIEWS, f"`{self.name}` is at {self.version} and hears {delta}")
+        if (delta["op"] == "add") == (addr in self.rows):
+            raise Broken(VIEWS, f"`{self.name}` has {list(self.rows)} and hears {delta}")
+        self.version = delta["version"]
+        if delta["op"] == "remove":
+            del self.rows[addr]
+        else:
+            self.rows[addr] = msgspec.json.encode(delta["env"])

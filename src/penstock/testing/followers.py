@@ -1,0 +1,53 @@
+"""An actor that follows a view: with little credit, with none, unread, cut off, and back again where it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.views import LATEST
+from penstock.testing.actors import Caller
+from penstock.testing.clients import Frame, LineClient
+from penstock.testing.copies import Copy
+
+if TYPE_CHECKING:
+    from penstock.testing.world import World
+
+
+class Follower(Caller):
+    """Keeps a copy of `latestPerAgent` by Control v1."""
+
+    pace_ms = 80
+
+    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+        super().__init__(world, name, streams)
+        self.copy = Copy(name)
+        world.copies.append(self.copy)
+
+    def connected(self, client: LineClient) -> None:
+        self.counts = self.dice.random() < 0.7
+        since = self.copy.version if self.dice.random() < 0.8 else None
+        client.request(
+            "live",
+            view=self.dice.choice((LATEST, f"views/{LATEST}")),
+            subId="v",
+            credit=self.dice.randint(0, 3) if self.counts else None,
+            since=since,
+        )
+
+    def heard(self, line: Frame) -> None:
+        if line["type"] == "live":
+            self.copy.hear(line)
+
+    def act(self) -> None:
+        if self.maybe_cut(0.05):
+            return
+        line = self.line()
+        match self.dice.randint(0, 7):
+            case 0:
+                line.pipe.pause()
+            case 1 | 2:
+                line.pipe.resume()
+            case 3:
+                line.request("snapshot", view=LATEST)
+            case _ if self.counts:
+                line.request("grant", n=self.dice.randint(1, 4), subId="v")
