@@ -21,11 +21,13 @@ from penstock.core.queue import QueueMachine
 from penstock.core.records import LEASED, PENDING, Record, is_fresh
 from penstock.core.scopes import OPERATOR, Principal
 from penstock.core.settling import Denied, Done
-from penstock.dialects.courier import envelopes
+from penstock.dialects.courier import envelopes, lanes
 
 START_US = 5_000_000_000
 START_WALL_US = 1_760_000_000_000_000
-WRAPPING = Wrapping(bury=envelopes.bury, revive=envelopes.revive)
+WRAPPING = Wrapping(
+    bury=envelopes.bury, revive=envelopes.revive, key=lanes.partition_key, level=lanes.priority
+)
 
 
 def body_of(id_: str, note: str = "") -> bytes:

@@ -230,7 +230,7 @@ def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
         admit(book, now, channel, fresh, size)
         for record in fresh:
             channel.counters.in_ += 1
-            channel.make_ready(record)
+            channel.make_ready(record, 0)
 
     patch.setattr(intake, "admit", eager)
 

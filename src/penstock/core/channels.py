@@ -2,19 +2,18 @@
 
 Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
 timers and no journal: the machine in `queue.py` tells it what happens. Each operation is O(1), in `head` order
-O(log n).
+O(log n). What a line other than a plain queue costs is in `lines.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from heapq import heappop, heappush
 from zlib import crc32
 
 import msgspec
 
 from penstock.core.counters import Counters, Latencies, Rate
+from penstock.core.lines import HeadFirst, Levels, Line, Turn, line_of
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
 from penstock.core.records import DELAYED, GONE, HELD, READY, Record
@@ -31,37 +30,6 @@ class Seen(msgspec.Struct, gc=False, eq=False):
     """The commit of its settle: who asks earlier waits for it."""
 
 
-class HeadFirst:
-    """Ready records by `seq`, with the methods of a deque that a channel uses."""
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, Record]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[Record]:
-        return (record for _, record in sorted(self._heap, key=lambda entry: entry[0]))
-
-    def append(self, record: Record) -> None:
-        heappush(self._heap, (record.seq, record))
-
-    appendleft = append
-
-    def clear(self) -> None:
-        self._heap.clear()
-
-    def popleft(self) -> Record:
-        return heappop(self._heap)[1]
-
-    def remove(self, record: Record) -> None:
-        rest = [entry for entry in self._heap if entry[1] is not record]
-        rest.sort()
-        self._heap[:] = rest
-
-
 class Channel:
     """One queue."""
 
@@ -75,6 +43,7 @@ class Channel:
         "last_wall_us",
         "latencies",
         "leased",
+        "line",
         "live",
         "name",
         "order",
@@ -87,6 +56,7 @@ class Channel:
         "settled",
         "ticket",
         "touched_us",
+        "turn",
         "wants_gauge",
     )
 
@@ -97,7 +67,16 @@ class Channel:
         self.live: dict[str, Record] = {}
         """Every record not settled, by id: pending, ready, leased, delayed, held."""
         self.bytes = 0
-        self.ready: deque[Record] | HeadFirst = deque() if policy.redelivery == "tail" else HeadFirst()
+        self.line = line_of(policy)
+        """The order of its ready records, where that is more than a plain queue's."""
+        self.ready: deque[Record] | HeadFirst | Line
+        self.turn: deque[Record] | HeadFirst | Turn | Levels
+        """Those ready records that may be leased now, next one first."""
+        if self.line is None:
+            plain: deque[Record] | HeadFirst = deque() if policy.redelivery == "tail" else HeadFirst()
+            self.ready = self.turn = plain
+        else:
+            self.ready, self.turn = self.line, self.line.turn
         self.leased = 0
         self.delayed = 0
         self.held = 0
@@ -136,31 +115,45 @@ class Channel:
                 self.ready.remove(record)
             case 2:  # LEASED
                 self.leased -= 1
+                if self.line is not None:
+                    self.line.free(record)
             case 3:  # DELAYED
-                self.delayed -= 1
+                self.undelay(record)
             case 4:  # HELD
                 self.held -= 1
             case _:
                 return
 
-    def make_ready(self, record: Record, *, first: bool = False) -> None:
+    def make_ready(self, record: Record, now_us: int, *, first: bool = False) -> None:
         record.state = READY
-        if first:
-            self.ready.appendleft(record)
+        ready = self.ready
+        if not isinstance(ready, deque | HeadFirst):
+            ready.put(record, now_us, first=first)
+        elif first:
+            ready.appendleft(record)
         else:
-            self.ready.append(record)
+            ready.append(record)
 
-    def put_back(self, record: Record, place: int) -> None:
+    def put_back(self, record: Record, place: int, now_us: int) -> None:
         """Make ready again what had been taken from this place in the line."""
-        record.state = READY
-        if isinstance(self.ready, HeadFirst):
-            self.ready.append(record)
-        else:
+        if isinstance(self.ready, deque):
+            record.state = READY
             self.ready.insert(place, record)
+        else:
+            self.make_ready(record, now_us)
 
     def make_delayed(self, record: Record) -> None:
+        """A record waits for its time. One that was delivered before keeps others of its key waiting too."""
         record.state = DELAYED
         self.delayed += 1
+        if self.line is not None and record.attempt:
+            self.line.block(record)
+
+    def undelay(self, record: Record) -> None:
+        """Its wait is over; the caller gives it another state."""
+        self.delayed -= 1
+        if self.line is not None and record.attempt:
+            self.line.free(record)
 
     def make_held(self, record: Record) -> None:
         record.state = HELD

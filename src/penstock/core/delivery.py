@@ -133,12 +133,14 @@ def writable(book: Book, now: Now, link: Link) -> None:
 
 def dispatch(book: Book, now: Now, channel: Channel) -> None:
     """Lease ready records to consumers with credit and room, one each in turn."""
-    ready = channel.ready
+    ready = channel.turn
     ring = channel.ring
     if not ready or not ring or book.draining:
         return
     room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
     now_us, wall_us = now
+    if channel.line is not None:
+        channel.line.at(now_us)
     handed: dict[Consumer, list[Record]] = {}
     timers = book.timers
     heap = timers.heap

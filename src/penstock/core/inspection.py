@@ -10,6 +10,7 @@ from typing import Any
 from penstock.core.book import Book
 from penstock.core.channels import Channel
 from penstock.core.instant import Now
+from penstock.core.lines import Keyed
 from penstock.core.moving import dead_name
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
 
@@ -142,6 +143,10 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
                 because(
                     "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
                 )
+        if isinstance(channel.line, Keyed) and any(channel.line.blocked):
+            count, keys = channel.line.blocked
+            why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"
+            because("key_blocked", why, count=count, keys=keys)
         if policy.max_inflight and channel.leased >= policy.max_inflight:
             because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
     elif channel.leased:
@@ -166,7 +171,7 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {
         "stream": channel.name,
-        "flowing": bool(channel.ready and able) and not book.draining,
+        "flowing": bool(channel.turn and able) and not book.draining,
         "reasons": reasons,
         "consumers": [
             {

@@ -44,3 +44,9 @@ class Policy(msgspec.Struct, frozen=True):
     dedup_count: int = 10_000
     dedup_us: int = 600_000_000
     retry: Retry | None = None
+    partitioned: bool = False
+    """At most one record of a partition key is out at a time; excludes `priority`."""
+    priority: bool = False
+    """Urgent records go first."""
+    priority_wait_us: int = 30_000_000
+    """A record that waited this long gets a turn whatever its urgency."""

@@ -67,6 +67,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """The time its producer asked for, which never changes; 0 means at once."""
     reserved: bool = False
     """May use the space a journal keeps for settles: it moves what is already accepted."""
+    lane: str | int | None = None
+    """Where it waits in a channel that sorts: its partition key, or its level of urgency."""
 
     channel: Channel = None  # type: ignore[assignment]  # set when admitted
     seq: int = 0

@@ -282,6 +282,8 @@ def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
     record.offset = row.offset
     record.arrived_wall_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
+    if channel.line is not None:
+        book.sort(channel, [record])
     channel.live[record.id] = record
     channel.seq = max(channel.seq, row.seq)
     channel.bytes += len(record.body)
@@ -304,7 +306,7 @@ def recovered(book: Book, now: Now) -> None:
                 book.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
                 assert record.state == DELAYED
             else:
-                channel.make_ready(record)
+                channel.make_ready(record, now.us)
                 assert record.state == READY
         # What was counted before this run is not counted again; where the records stand now is worth a gauge.
         channel.gauged = replace(channel.counters)

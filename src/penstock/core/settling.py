@@ -46,6 +46,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
     peer = consumer.link.principal.name
     done = late_acks = size = 0
     mark_settled, now_us, gate = channel.mark_settled, now.us, book.gate
+    line = channel.line
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -58,6 +59,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         else:
             del leases[record.lease]
             channel.leased -= 1
+            if line is not None:
+                line.free(record)
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
         size += len(record.body)
@@ -120,7 +123,10 @@ def _unlease(record: Record) -> Consumer:
     del consumer.leases[record.lease]
     record.holder = record.lapsed = None
     record.lease = record.ticket = 0
-    record.channel.leased -= 1
+    channel = record.channel
+    channel.leased -= 1
+    if channel.line is not None:
+        channel.line.free(record)
     return consumer
 
 
@@ -132,7 +138,7 @@ def _requeue(book: Book, now: Now, record: Record, delay_us: int) -> None:
         book.timers.arm(now.us + delay_us, record)
     else:
         record.due_wall_us = 0
-        channel.make_ready(record)
+        channel.make_ready(record, now.us)
 
 
 def _backoff_us(book: Book, record: Record) -> int:
@@ -181,7 +187,7 @@ def release(book: Book, now: Now, consumer: Consumer, record: Record) -> Done:
     record.released += 1
     record.channel.counters.release += 1
     record.due_wall_us = 0
-    record.channel.make_ready(record, first=True)
+    record.channel.make_ready(record, now.us, first=True)
     book.observe("release", record, consumer.link.principal.name)
     _after(book, now, consumer, 1)
     return Done(book.gate)
@@ -245,7 +251,7 @@ def abandon(book: Book, now: Now, consumer: Consumer) -> None:
         if _exhausted(record):
             bury(book, now, record, "maxDeliveries", consumer.link.principal.name)
         else:
-            channel.make_ready(record, first=True)
+            channel.make_ready(record, now.us, first=True)
     book.consumers.pop(consumer.no, None)
     dispatch(book, now, channel)
     book.rest(channel, now)

@@ -134,6 +134,9 @@ def policy_for(config: Config, stream: str) -> Policy:
         retry=None
         if retry is None
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        partitioned=settings.partitioned,
+        priority=settings.priority,
+        priority_wait_us=settings.priority_max_wait_ms * 1_000,
     )
 
 

@@ -8,9 +8,11 @@ from penstock.core.book import Wrapping
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
-from penstock.dialects.courier import envelopes
+from penstock.dialects.courier import envelopes, lanes
 
-WRAPPING = Wrapping(bury=envelopes.bury, revive=envelopes.revive)
+WRAPPING = Wrapping(
+    bury=envelopes.bury, revive=envelopes.revive, key=lanes.partition_key, level=lanes.priority
+)
 
 
 def make_machine(

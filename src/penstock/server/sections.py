@@ -55,6 +55,9 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     dedup_window: Positive | UnsetType = UNSET
     dedup_window_ms: Positive | UnsetType = UNSET
     retry: RetrySettings | UnsetType | None = UNSET
+    partitioned: bool | UnsetType = UNSET
+    priority: bool | UnsetType = UNSET
+    priority_max_wait_ms: Positive | UnsetType = UNSET
 
 
 class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -89,6 +92,12 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """How long it remembers them."""
     retry: RetrySettings | None = None
     """Back-off after a nack without a delay; left out, the envelope returns at once."""
+    partitioned: bool = False
+    """Whether envelopes with the same `partitionKey` are handed out one after the other: at most one of a key is out."""
+    priority: bool = False
+    """Whether `headers.priority` counts (`high`, `normal`, `low`, or 0 to 9): the most urgent first. Not with `partitioned`."""
+    priority_max_wait_ms: Positive = 30_000
+    """With `priority`: an envelope that waited this long gets a turn, however urgent the others are."""
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
