@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from penstock.testing.world import World
 
 TS = "2026-01-01T00:00:00Z"
+LANES: list[Frame] = [
+    {},
+    {"partitionKey": "k1"},
+    {"partitionKey": "k2", "headers": {"partitionKey": "k1", "priority": "low"}},
+    {"headers": {"partitionKey": "k1", "priority": "high"}},
+    {"headers": {"partitionKey": "k3", "priority": 9}},
+    {"headers": {"priority": "0"}},
+]
+"""What envelopes say about where they wait, for streams that ask."""
 RECENT = 30
 """How many envelopes a producer can repeat."""
 
@@ -96,6 +105,7 @@ class Producer(Caller):
         self._no += 1
         text = "x" * self.dice.choice((1, 10, 60, 300))
         env = {"id": f"{self.name}-{self._no}", "ts": TS, "to": stream, "type": "t", "payload": text}
+        env |= self.dice.choice(LANES)
         self.recent = [*self.recent[-RECENT:], (stream, env)]
         return env
 

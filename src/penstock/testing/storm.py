@@ -39,6 +39,7 @@ LIMITS = Limits(
 
 def policy(dice: Random) -> Policy:
     """How one stream behaves in this storm."""
+    line = dice.choice(("plain", "plain", "partitioned", "priority"))
     return Policy(
         lease_us=dice.choice((150_000, 800_000)),
         max_depth=dice.choice((6, 20, 60)),
@@ -52,6 +53,9 @@ def policy(dice: Random) -> Policy:
         dedup_count=dice.choice((2, 20, 60)),
         dedup_us=dice.choice((100_000, 1_000_000, 600_000_000)),
         retry=dice.choice((None, Retry(20_000, max_us=300_000, jitter=0.5))),
+        partitioned=line == "partitioned",
+        priority=line == "priority",
+        priority_wait_us=dice.choice((50_000, 2_000_000)),
     )
 
 
