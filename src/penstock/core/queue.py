@@ -58,6 +58,7 @@ class QueueMachine(Book):
     resume = recovery.resume
     restore = recovery.restore
     beat = recovery.beat
+    close_minute = recovery.close_minute
     is_gauged = recovery.is_gauged
     note = recovery.note
     recovered = recovery.recovered

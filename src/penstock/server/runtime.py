@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.channels import Channel
 from penstock.core.delivery import end_pull
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
@@ -29,6 +30,8 @@ EPOCH = 0
 BEAT_US = 30_000_000
 """Time between ticks while rows come: at the full and at the half minute on the wall."""
 MINUTE_US = 2 * BEAT_US
+GAUGES_A_TURN = 200
+"""Channels that are gauged in one turn at the full minute: a few milliseconds' work."""
 
 
 Log = Callable[..., None]
@@ -386,10 +389,27 @@ class Runtime:
         now = self.scheduler.now()
         # The nearest one: the wall's clock and the timers' drift apart a little between two beats.
         due_us = (now.wall_us + BEAT_US // 2) // BEAT_US * BEAT_US
-        self.machine.beat(now, due_us - MINUTE_US if due_us % MINUTE_US == 0 else None)
+        self.machine.beat(now)
+        self._schedule()
+        if due_us % MINUTE_US == 0:
+            self._close_minute(due_us, list(self.machine.channels.values()))
+        else:
+            self._next_beat(now, due_us)
+
+    def _close_minute(self, due_us: int, channels: list[Channel], first: int = 0) -> None:
+        """Gauge every changed channel, so many a turn that nobody notices."""
+        now = self.scheduler.now()
+        end = first + GAUGES_A_TURN
+        self.machine.close_minute(now, due_us - MINUTE_US, channels[first:end])
+        self._schedule()
+        if end < len(channels):
+            self.scheduler.soon(lambda: self._close_minute(due_us, channels, end))
+        else:
+            self._next_beat(now, due_us)
+
+    def _next_beat(self, now: Now, due_us: int) -> None:
         if due_us < self._open_until_us or not self.machine.is_gauged():
             self._expect_beat(now, max(due_us, now.wall_us))
-        self._schedule()
 
     # The end
 
