@@ -5,6 +5,7 @@ Reads only. A look at one channel is O(1) or O(rows asked for), except `where`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.core.book import Book
@@ -103,17 +104,18 @@ def peek(book: Book, now: Now, channel: Channel, state: str, limit: int) -> list
     return rows
 
 
-def where(book: Book, now: Now, id_: str) -> list[Row]:
-    """Every stream that holds this id or remembers it. O(streams)."""
+def where(book: Book, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:
+    """Which of these streams, or of all, hold an id or remember it. O(streams)."""
     rows: list[Row] = []
-    for channel in book.channels.values():
-        record = channel.live.get(id_)
-        if record is not None and record.state != PENDING:
-            rows.append(place(book, now, record))
-    remembered = [(name, channel.settled) for name, channel in book.channels.items()]
-    remembered += [(name, dormant.settled) for name, dormant in book.dormant.items()]
-    for name, settled in remembered:
-        seen = settled.get(id_)
+    for name in [*book.channels, *book.dormant] if names is None else names:
+        channel = book.channels.get(name)
+        record = None if channel is None else channel.live.get(id_)
+        if record is not None:
+            if record.state != PENDING:
+                rows.append(place(book, now, record))
+            continue
+        known = channel or book.dormant.get(name)
+        seen = None if known is None else known.settled.get(id_)
         if seen is not None:
             rows.append({"stream": name, "state": "settled", "seq": seen.seq, "outcome": seen.outcome})
     return rows

@@ -19,6 +19,7 @@ from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.dialects.courier.staged import StageCommit, source_of
+from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 from penstock.server import openapi, prometheus
 from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
@@ -172,6 +173,9 @@ class Api:
             runtime.apply(now)
             self._answer(outcome, done)
             return None
+        if name in ("prometheus", "metrics", "where"):
+            self._look_round(match, principal, request, done)
+            return None
         reply = self._plain(now, name, principal, request)
         if reply is not None:
             done(reply)
@@ -195,14 +199,29 @@ class Api:
                 return reply
             case "openapi":
                 return Reply(200, self._openapi)
-            case "prometheus":
-                text = self._prometheus.render(now, principal)
-                return Reply(200, text, prometheus.CONTENT_TYPE)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"
                 return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
             case _:
                 return None
+
+    def _look_round(self, match: Match, principal: Principal, request: Request, done: Done) -> None:
+        """Routes that ask every stream, over as many turns as that takes."""
+        machine = self.runtime.machine
+        query = self.query(request, match.route.query)
+        if isinstance(query, Refusal):
+            done(error_reply(query))
+        elif match.route.name == "prometheus":
+            scrape = self._prometheus.scrape(principal)
+            text = prometheus.CONTENT_TYPE
+            self.runtime.survey(scrape, lambda: done(Reply(200, scrape.text(), text)))
+        else:
+            survey: MetricsSurvey | WhereSurvey
+            if match.route.name == "metrics":
+                survey = MetricsSurvey(machine, principal)
+            else:
+                survey = WhereSurvey(machine, principal, match.value)
+            self.runtime.survey(survey, lambda: self._answer(survey.outcome(), done))
 
     def _operate(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
         machine = self.runtime.machine
@@ -229,13 +248,9 @@ class Api:
             case "stats":
                 assert isinstance(query, StreamQuery)
                 return operations.stats(machine, now, principal, query.stream)
-            case "metrics":
-                return operations.metrics(machine, now, principal)
             case "peek":
                 assert isinstance(query, PeekQuery)
                 return operations.peek(machine, now, principal, query.stream, query.state, query.max)
-            case "where":
-                return operations.where(machine, now, principal, match.value)
             case _:
                 return operations.explain(machine, now, principal, match.value)
 

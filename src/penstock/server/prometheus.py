@@ -13,7 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
+from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.surveys import Slices
 from penstock.server.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,45 +57,12 @@ class Exporter:
         self._log_dropped = log_dropped
         self._pipeline = pipeline
 
-    def render(self, now: Now, principal: Principal) -> bytes:
-        registry = CollectorRegistry()
-        registry.register(_Scrape(self._families(now, principal)))
-        return generate_latest(registry)
+    def scrape(self, principal: Principal) -> Scrape:
+        """A scrape to be made: the figures of the streams first, a few a turn, then the text."""
+        return Scrape(self._runtime.machine, principal, self._rest)
 
-    def _families(self, now: Now, principal: Principal) -> list[Metric]:
-        machine = self._runtime.machine
-        limit = machine.limits.metric_streams_max
-        sums: dict[str, dict[str, float]] = {}
-        latencies: dict[str, dict[str, float]] = {}
-        for name, channel in machine.channels.items():
-            if not principal.allows("read", name):
-                continue
-            label = name if len(sums) < limit else OTHER
-            into = sums.setdefault(label, dict.fromkeys([*_COUNTERS, *_GAUGES], 0))
-            for key, value in machine.metrics(now, channel).items():
-                into[key] += value
-            if label != OTHER:
-                stats = machine.stats(now, channel)
-                latencies[label] = {share: stats[key] for key, share in _LATENCIES.items()}
-        families: list[Metric] = []
-        for key, help_ in _COUNTERS.items():
-            counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
-            for label, values in sums.items():
-                counter.add_metric([label], values[key])
-            families.append(counter)
-        for key, help_ in _GAUGES.items():
-            gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
-            for label, values in sums.items():
-                gauge.add_metric([label], values[key])
-            families.append(gauge)
-        wait = GaugeMetricFamily(
-            "penstock_q_lat_ms", "Enqueue to first delivery, last minute", labels=["stream", "quantile"]
-        )
-        for label, shares in latencies.items():
-            for share, value in shares.items():
-                wait.add_metric([label, share], value)
-        families.append(wait)
-        return families + self._server(now) + _pipeline(self._pipeline())
+    def _rest(self, now: Now) -> list[Metric]:
+        return self._server(now) + _pipeline(self._pipeline())
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
@@ -157,11 +126,62 @@ def _metric(key: str) -> str:
     return "penstock_" + key.replace(".", "_")
 
 
-class _Scrape:
-    """One scrape's families, in the shape the library collects from."""
+class Scrape:
+    """One scrape: sums over streams, then families in the shape the library collects from."""
 
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
+    def __init__(
+        self, machine: QueueMachine, principal: Principal, rest: Callable[[Now], list[Metric]]
+    ) -> None:
+        self._machine = machine
+        self._principal = principal
+        self._rest = rest
+        self._names = Slices(lambda: list(machine.channels))
+        self._sums: dict[str, dict[str, float]] = {}
+        self._latencies: dict[str, dict[str, float]] = {}
+        self._families: list[Metric] = []
+
+    def step(self, now: Now) -> bool:
+        machine, sums = self._machine, self._sums
+        for name in self._names.take():
+            channel = machine.channels.get(name)
+            if channel is None or not self._principal.allows("read", name):
+                continue
+            label = name if len(sums) < machine.limits.metric_streams_max else OTHER
+            into = sums.setdefault(label, dict.fromkeys([*_COUNTERS, *_GAUGES], 0))
+            for key, value in machine.metrics(now, channel).items():
+                into[key] += value
+            if label != OTHER:
+                stats = machine.stats(now, channel)
+                self._latencies[label] = {share: stats[key] for key, share in _LATENCIES.items()}
+        if self._names.is_over:
+            self._families = [*self._streams(), *self._rest(now)]
+        return self._names.is_over
+
+    def _streams(self) -> list[Metric]:
+        families: list[Metric] = []
+        for key, help_ in _COUNTERS.items():
+            counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
+            for label, values in self._sums.items():
+                counter.add_metric([label], values[key])
+            families.append(counter)
+        for key, help_ in _GAUGES.items():
+            gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
+            for label, values in self._sums.items():
+                gauge.add_metric([label], values[key])
+            families.append(gauge)
+        wait = GaugeMetricFamily(
+            "penstock_q_lat_ms", "Enqueue to first delivery, last minute", labels=["stream", "quantile"]
+        )
+        for label, shares in self._latencies.items():
+            for share, value in shares.items():
+                wait.add_metric([label, share], value)
+        families.append(wait)
+        return families
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+    def text(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)

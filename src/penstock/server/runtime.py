@@ -7,6 +7,7 @@ by name: the scheduler, the wires and the journal are given to it, so the simula
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from traceback import format_exc
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.core.queue import QueueMachine
 from penstock.core.records import Applied, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
+from penstock.dialects.courier.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
 
@@ -68,6 +70,8 @@ class Runtime:
         """Peers we do not read from for now."""
         self._waiting: dict[Session, None] = {}
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
+        self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
+        """What looks at every stream, one after the other; each belongs to a connection, so their number is bounded."""
         self._turning = False
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -190,6 +194,27 @@ class Runtime:
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do a piece of work a step a turn, one piece after the other, then call `done`."""
+
+        def told() -> None:
+            done()
+            connection = None if session is None else self._connections.get(session.link.no)
+            if connection is not None:
+                self.touch(connection)
+
+        self._surveys.append((survey, told))
+        if len(self._surveys) == 1:
+            self._survey()
+
+    def _survey(self) -> None:
+        survey, told = self._surveys[0]
+        if survey.step(self.scheduler.now()):
+            self._surveys.popleft()
+            told()
+        if self._surveys:
+            self.scheduler.soon(self._survey)
 
     # Requests that are not connections
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
@@ -17,6 +17,9 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
+
+if TYPE_CHECKING:
+    from penstock.dialects.courier.surveys import Survey
 
 Render = Callable[[Refusal | None], bytes]
 """Makes an answer's bytes: the refusal's when one is given."""
@@ -67,6 +70,9 @@ class Desk(Protocol):
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do it a step a turn, then call `done`, which may leave something for the session to say."""
 
 
 class Slot:
@@ -134,7 +140,8 @@ class Answers:
             if isinstance(what, Slot):
                 if what.data is None:
                     break
-                out.append(what.data)
+                if what.data:
+                    out.append(what.data)
             elif isinstance(what, bytes):
                 out.append(what)
             else:

@@ -21,6 +21,7 @@ from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 HELLO_MAX = 64 * 1024
@@ -175,6 +176,10 @@ class ControlSession:
                 self._settle(now, frame)
             case frames.Pull():
                 self._pull(now, frame)
+            case frames.Metrics():
+                self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
+            case frames.Where():
+                self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
             case frames.Snapshot():
                 self._fail(frame.req_id, Refusal("UnknownView", f"there is no view `{frame.view}`"))
             case _:
@@ -198,12 +203,8 @@ class ControlSession:
                 return operations.settle(machine, now, principal, settle)
             case frames.Stats():
                 return operations.stats(machine, now, principal, frame.stream)
-            case frames.Metrics():
-                return operations.metrics(machine, now, principal)
             case frames.Peek():
                 return operations.peek(machine, now, principal, frame.stream, frame.state, frame.max)
-            case frames.Where():
-                return operations.where(machine, now, principal, frame.id)
             case frames.Explain():
                 return operations.explain(machine, now, principal, frame.stream)
             case frames.Redrive():
@@ -213,6 +214,21 @@ class ControlSession:
                 return outcome
             case _:
                 return Result({})
+
+    def _survey(self, req_id: str | int | None, survey: MetricsSurvey | WhereSurvey) -> None:
+        """Answer, in its place among the others, when every stream was looked at."""
+        slot = self.answers.slot()
+
+        def done() -> None:
+            outcome = survey.outcome()
+            if isinstance(outcome, Result):
+                line = b"" if req_id is None else ok_line(req_id, outcome.value())
+            else:
+                assert isinstance(outcome, Refusal)
+                line = error_line(req_id, outcome)
+            self.answers.fill(slot, line)
+
+        self._desk.survey(survey, done, self)
 
     def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
         if isinstance(outcome, Refusal):
