@@ -35,73 +35,52 @@ class Seen(msgspec.Struct, gc=False, eq=False):
     """The commit of its settle: who asks earlier waits for it."""
 
 
-class Channel:
-    """One queue."""
+class Channel(msgspec.Struct, gc=False, eq=False):
+    """One queue.
 
-    __slots__ = (
-        "bytes",
-        "consumers",
-        "counters",
-        "delayed",
-        "gauged",
-        "held",
-        "last_wall_us",
-        "latencies",
-        "leased",
-        "line",
-        "live",
-        "name",
-        "order",
-        "policy",
-        "rate_in",
-        "rate_out",
-        "ready",
-        "ring",
-        "seq",
-        "settled",
-        "ticket",
-        "touched_us",
-        "turn",
-        "wants_gauge",
-    )
+    Not tracked by the garbage collector, as little as its records: a hundred thousand channels must not cost a pause. Consumers
+    leave it, and so break the only cycle that it is part of.
+    """
 
-    def __init__(self, name: str, policy: Policy) -> None:
-        self.name = name
-        self.policy = policy
-        self.seq = 0
-        self.live: dict[str, Record] = {}
-        """Every record not settled, by id: pending, ready, leased, delayed, held."""
-        self.bytes = 0
-        self.line = line_of(policy)
-        """The order of its ready records, where that is more than a plain queue's."""
-        self.ready: deque[Record] | HeadFirst | Line
-        self.turn: deque[Record] | HeadFirst | Turn | Levels
-        """Those ready records that may be leased now, next one first."""
+    name: str
+    policy: Policy
+    seq: int = 0
+    live: dict[str, Record] = {}
+    """Every record not settled, by id: pending, ready, leased, delayed, held."""
+    bytes: int = 0
+    line: Line | None = None
+    """The order of its ready records, where that is more than a plain queue's."""
+    ready: deque[Record] | HeadFirst | Line = None  # type: ignore[assignment]  # set below
+    turn: deque[Record] | HeadFirst | Turn | Levels = None  # type: ignore[assignment]  # set below
+    """Those ready records that may be leased now, next one first."""
+    leased: int = 0
+    delayed: int = 0
+    held: int = 0
+    settled: dict[str, Seen] = {}
+    order: deque[str] = msgspec.field(default_factory=lambda: NO_IDS)
+    """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
+    consumers: dict[int, Consumer] = {}
+    ring: deque[Consumer] = msgspec.field(default_factory=lambda: NO_CONSUMERS)
+    """Consumers that can take a record now, next one first."""
+    counters: Counters = msgspec.field(default_factory=Counters)
+    rate_in: Rate = msgspec.field(default_factory=Rate)
+    rate_out: Rate = msgspec.field(default_factory=Rate)
+    latencies: Latencies = msgspec.field(default_factory=Latencies)
+    last_wall_us: int = 0
+    touched_us: int = 0
+    ticket: int = 0
+    gauged: Counters = msgspec.field(default_factory=lambda: UNCOUNTED)
+    """Its counters when its last gauge was written: the next one says what changed since."""
+    wants_gauge: bool = False
+    """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
+
+    def __post_init__(self) -> None:
+        self.line = line_of(self.policy)
         if self.line is None:
-            plain: deque[Record] | HeadFirst = deque() if policy.redelivery == "tail" else HeadFirst()
+            plain: deque[Record] | HeadFirst = deque() if self.policy.redelivery == "tail" else HeadFirst()
             self.ready = self.turn = plain
         else:
             self.ready, self.turn = self.line, self.line.turn
-        self.leased = 0
-        self.delayed = 0
-        self.held = 0
-        self.settled: dict[str, Seen] = {}
-        self.order = NO_IDS
-        """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
-        self.consumers: dict[int, Consumer] = {}
-        self.ring = NO_CONSUMERS
-        """Consumers that can take a record now, next one first."""
-        self.counters = Counters()
-        self.rate_in = Rate()
-        self.rate_out = Rate()
-        self.latencies = Latencies()
-        self.last_wall_us = 0
-        self.touched_us = 0
-        self.ticket = 0
-        self.gauged = UNCOUNTED
-        """Its counters when its last gauge was written: the next one says what changed since."""
-        self.wants_gauge = False
-        """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 
     @property
     def balance(self) -> int:

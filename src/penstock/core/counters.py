@@ -51,7 +51,7 @@ class Rate(msgspec.Struct, gc=False, eq=False):
     """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
 
     _counts: list[int] = msgspec.field(default_factory=lambda: _NEVER)
-    # Made when first needed, and not known to the garbage collector: most channels of a large server are quiet.
+    # Made when first needed: most channels of a large server are quiet.
     _second: int = -1
 
     def add(self, now_us: int, n: int) -> None:

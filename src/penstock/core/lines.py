@@ -129,10 +129,9 @@ class Turn:
 class Keyed:
     """Ready records by partition key. A record without a key is a key of its own."""
 
-    __slots__ = ("_blocked", "_count", "_keys", "ring", "turn")
+    __slots__ = ("_blocked", "_count", "_keys", "ring")
 
     def __init__(self) -> None:
-        self.turn = Turn(self)
         self.ring: OrderedDict[Key, None] = OrderedDict()
         """Keys that have something waiting and nothing out, next one first."""
         self._blocked: OrderedDict[Key, None] = OrderedDict()
@@ -152,6 +151,11 @@ class Keyed:
             yield from key.rest or ()
         for key in self._blocked:
             yield from key
+
+    @property
+    def turn(self) -> Turn:
+        """What may be leased now."""
+        return Turn(self)
 
     def expendable(self) -> Iterator[Record]:
         """In the order in which an overflowing channel gives them up."""

@@ -221,7 +221,12 @@ class Api:
                 survey = MetricsSurvey(machine, principal)
             else:
                 survey = WhereSurvey(machine, principal, match.value)
-            self.runtime.survey(survey, lambda: self._answer(survey.outcome(), done))
+
+            def finish() -> None:
+                body = survey.body()
+                done(error_reply(body) if isinstance(body, Refusal) else Reply(200, body))
+
+            self.runtime.survey(survey, finish)
 
     def _operate(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
         machine = self.runtime.machine

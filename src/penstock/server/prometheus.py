@@ -6,7 +6,8 @@ stream per agent cannot drown the collector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,6 +21,8 @@ from penstock.server.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
+SAMPLES_A_TURN = 1_000
+"""Lines that are written in one turn: a few milliseconds' work."""
 
 _COUNTERS = {
     "q.in": "Envelopes accepted",
@@ -127,7 +130,7 @@ def _metric(key: str) -> str:
 
 
 class Scrape:
-    """One scrape: sums over streams, then families in the shape the library collects from."""
+    """One scrape: first sums over streams, then the text, both a little a turn."""
 
     def __init__(
         self, machine: QueueMachine, principal: Principal, rest: Callable[[Now], list[Metric]]
@@ -138,7 +141,8 @@ class Scrape:
         self._names = Slices(lambda: list(machine.channels))
         self._sums: dict[str, dict[str, float]] = {}
         self._latencies: dict[str, dict[str, float]] = {}
-        self._families: list[Metric] = []
+        self._left: Iterator[Metric] | None = None
+        self._parts: list[bytes] = []
 
     def step(self, now: Now) -> bool:
         machine, sums = self._machine, self._sums
@@ -153,35 +157,55 @@ class Scrape:
             if label != OTHER:
                 stats = machine.stats(now, channel)
                 self._latencies[label] = {share: stats[key] for key, share in _LATENCIES.items()}
-        if self._names.is_over:
-            self._families = [*self._streams(), *self._rest(now)]
-        return self._names.is_over
+        return self._names.is_over and self._render(now)
 
-    def _streams(self) -> list[Metric]:
-        families: list[Metric] = []
+    def _render(self, now: Now) -> bool:
+        """Write families until that is enough for one turn."""
+        if self._left is None:
+            self._left = chain(self._streams(), self._rest(now))
+        samples = 0
+        while samples < SAMPLES_A_TURN:
+            family = next(self._left, None)
+            if family is None:
+                return True
+            samples += len(family.samples)
+            self._parts.append(generate_latest(_registry(family)))
+        return False
+
+    def _streams(self) -> Iterator[Metric]:
         for key, help_ in _COUNTERS.items():
             counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
             for label, values in self._sums.items():
                 counter.add_metric([label], values[key])
-            families.append(counter)
+            yield counter
         for key, help_ in _GAUGES.items():
             gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
             for label, values in self._sums.items():
                 gauge.add_metric([label], values[key])
-            families.append(gauge)
+            yield gauge
         wait = GaugeMetricFamily(
             "penstock_q_lat_ms", "Enqueue to first delivery, last minute", labels=["stream", "quantile"]
         )
         for label, shares in self._latencies.items():
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
-        families.append(wait)
-        return families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+        yield wait
 
     def text(self) -> bytes:
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
+        return b"".join(self._parts)
+
+
+def _registry(family: Metric) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Family(family))
+    return registry
+
+
+class _Family:
+    """One family, in the shape the library collects from."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]

@@ -220,13 +220,11 @@ class ControlSession:
         slot = self.answers.slot()
 
         def done() -> None:
-            outcome = survey.outcome()
-            if isinstance(outcome, Result):
-                line = b"" if req_id is None else ok_line(req_id, outcome.value())
+            found = survey.body()
+            if isinstance(found, Refusal):
+                self.answers.fill(slot, error_line(req_id, found))
             else:
-                assert isinstance(outcome, Refusal)
-                line = error_line(req_id, outcome)
-            self.answers.fill(slot, line)
+                self.answers.fill(slot, b"" if req_id is None else ok_line(req_id, msgspec.Raw(found)))
 
         self._desk.survey(survey, done, self)
 

@@ -440,7 +440,7 @@ def where(machine: QueueMachine, now: Now, principal: Principal, id_: str) -> Ou
     return places(principal, id_, machine.where(now, id_))
 
 
-def places(principal: Principal, id_: str, rows: list[Body]) -> Outcome:
+def places(principal: Principal, id_: str, rows: list[Body]) -> Result | Refusal:
     """What was found of an id, as far as the caller may know: where it is before where it was."""
     found = [row for row in rows if principal.allows("read", row["stream"])]
     if not found:

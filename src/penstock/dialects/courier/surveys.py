@@ -1,6 +1,6 @@
 """Surveys: what has to look at every stream there is, done a few streams a turn so that nobody waits for it.
 
-A runtime calls `step` once a turn until it is true; then `outcome` has the answer. What each stream says is of one instant, the streams
+A runtime calls `step` once a turn until it is true; then `body` has the answer. What each stream says is of one instant, the streams
 are of several: one that comes meanwhile may be missing. With few streams it is all one step.
 """
 
@@ -11,11 +11,12 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier import operations
-from penstock.dialects.courier.operations import Body, Outcome, Result
+from penstock.dialects.courier.operations import Body, Result
 
 STREAMS_A_TURN = 200
 """Streams that are looked at in one turn: a few milliseconds' work."""
@@ -37,15 +38,18 @@ class MetricsSurvey:
         self._machine = machine
         self._principal = principal
         self._names = Slices(lambda: list(machine.channels))
-        self._rows: list[bytes] = []
+        self._parts = [b'{"streams":[']
 
     def step(self, now: Now) -> bool:
         found = operations.stream_metrics(self._machine, now, self._principal, self._names.take())
-        self._rows += [_encode(row) for row in found]  # at once: as bytes they weigh a fifth
+        if found:
+            rows = _encode(found)[1:-1]  # at once: as bytes they weigh a fifth
+            self._parts += [rows] if len(self._parts) == 1 else [b",", rows]
         return self._names.is_over
 
-    def outcome(self) -> Outcome:
-        return Result({"streams": msgspec.Raw(b"[" + b",".join(self._rows) + b"]")})
+    def body(self) -> bytes:
+        """The answer as JSON, copied once: with very many streams it is large."""
+        return b"".join([*self._parts, b"]}"])
 
 
 class WhereSurvey:
@@ -62,8 +66,9 @@ class WhereSurvey:
         self._rows += self._machine.where(now, self._id, self._names.take())
         return self._names.is_over
 
-    def outcome(self) -> Outcome:
-        return operations.places(self._principal, self._id, self._rows)
+    def body(self) -> bytes | Refusal:
+        found = operations.places(self._principal, self._id, self._rows)
+        return _encode(found.value()) if isinstance(found, Result) else found
 
 
 class Slices:
