@@ -152,15 +152,15 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     def remember(self, record: Record, outcome: str, now_us: int, batch: int, decided: int) -> int:
         """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
         self.mark_settled(record, outcome, now_us, batch)
+        self.bytes -= len(record.body)
         return 1 - self.trim(now_us, decided)
 
     def mark_settled(self, record: Record, outcome: str, now_us: int, batch: int) -> None:
-        """`remember` for one of many: the caller trims the window once for all of them."""
+        """`remember` for one of many: the caller counts their bytes and trims the window once for all of them."""
         record.state = GONE
         record.ticket = 0
         record.holder = record.lapsed = None
         del self.live[record.id]
-        self.bytes -= len(record.body)
         self.settled[record.id] = Seen(record.seq, crc32(record.body), now_us, outcome, batch)
         if self.order is NO_IDS:
             self.order = deque()

@@ -58,7 +58,6 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
             late_acks += 1
         else:
             del leases[record.lease]
-            channel.leased -= 1
             if line is not None:
                 line.free(record)
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
@@ -67,6 +66,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         done += 1
     if done:
         # What `book.settle` does for one record, here once for all of them.
+        channel.leased -= done - late_acks
+        channel.bytes -= size
         book.bytes -= size
         book.remembered(channel, done - channel.trim(now_us, book.decided), now)
         channel.counters.ack += done
