@@ -281,3 +281,10 @@ def test_percentiles_are_nearest_ranks():
     values = [number * 1_000_000 for number in range(1, 101)]
     assert percentiles_ms(values) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
     assert percentiles_ms([]) == {}
+
+
+def test_very_many_streams_are_filled_asked_and_accounted_for(tmp_path):
+    found = bench("streams", "--count", "300", "--no-minute", folder=tmp_path)
+    fill, *looks = found["cells"]
+    assert fill["workload"] == "fill, 300 streams" and fill["rounds"][0]["bytesEach"] > 0
+    assert [cell["workload"] for cell in looks] == ["GET /metrics", "GET /v1/metrics", "GET /v1/envelopes/1"]
