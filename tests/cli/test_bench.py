@@ -291,3 +291,10 @@ def test_followers_of_a_view_all_come_to_the_same_version(tmp_path):
     assert alone["count"] == 100
     assert 50 <= followed["count"] <= 500  # each row at least once, each change at most once a follower
     assert followed["latencyMs"]["p50"] > 0 and followed["serverCpuShare"] > 0
+
+
+def test_very_many_streams_are_filled_asked_and_accounted_for(tmp_path):
+    found = bench("streams", "--count", "300", "--no-minute", folder=tmp_path)
+    fill, *looks = found["cells"]
+    assert fill["workload"] == "fill, 300 streams" and fill["rounds"][0]["bytesEach"] > 0
+    assert [cell["workload"] for cell in looks] == ["GET /metrics", "GET /v1/metrics", "GET /v1/envelopes/1"]

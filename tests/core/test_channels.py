@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.channels import Channel, HeadFirst
+from penstock.core.channels import Channel
+from penstock.core.lines import HeadFirst
 from penstock.core.policy import Policy
 from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
 from tests.core.driving import record_of
@@ -55,7 +56,7 @@ class TestHeadFirst:
 def test_a_record_is_counted_in_one_state_at_a_time(redelivery: str) -> None:
     channel = Channel("a", Policy(redelivery=redelivery))  # type: ignore[arg-type]
     record = live(channel, record_of("1", seq=1))
-    channel.make_ready(record)
+    channel.make_ready(record, 0)
     assert (record.state, len(channel.ready), channel.balance) == (READY, 1, 0)
     channel.leave(record)
     channel.make_delayed(record)
@@ -72,7 +73,7 @@ def test_a_record_is_counted_in_one_state_at_a_time(redelivery: str) -> None:
 
 def test_the_balance_shows_a_miscount() -> None:
     channel = Channel("a", Policy())
-    channel.make_ready(live(channel, record_of("1", seq=1)))
+    channel.make_ready(live(channel, record_of("1", seq=1)), 0)
     channel.counters.ack += 1
     assert channel.balance == -1
 

@@ -207,7 +207,7 @@ class Reader:
     rows: dict[str, bytes] = field(default_factory=dict)
     at: int | None = None
     base: int = 0
-    told: dict[str, None] = field(default_factory=dict)
+    told: dict[str, bool] = field(default_factory=dict)
 
     def read(self, view: View, most: int) -> None:
         changes = None if self.at is None else view.changes(self.at, self.base, self.told)
@@ -231,10 +231,9 @@ class Reader:
                 assert change.addr in self.rows
         if change.op == "remove":
             del self.rows[change.addr]
-            self.told.pop(change.addr, None)
         else:
             self.rows[change.addr] = change.data
-            self.told[change.addr] = None
+        self.told[change.addr] = change.op != "remove"
         self.at = change.version
 
 

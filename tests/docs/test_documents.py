@@ -16,6 +16,7 @@ DOCUMENTS = [
     "docs/how-to/history.md",
     "docs/how-to/limits.md",
     "docs/how-to/reload.md",
+    "docs/how-to/order-and-priority.md",
     "docs/how-to/simulate.md",
     "docs/how-to/triggers.md",
     "docs/how-to/views.md",

@@ -5,7 +5,6 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from penstock.core.channels import HeadFirst
 from penstock.core.counters import (
     LATENCY_HALF_US,
     RATE_WINDOW_S,
@@ -15,6 +14,7 @@ from penstock.core.counters import (
     bucket_of,
     bucket_us,
 )
+from penstock.core.lines import HeadFirst
 from penstock.core.policy import Retry
 from penstock.core.records import Record
 from penstock.core.timers import SWEEP_MIN, Timers

@@ -7,6 +7,7 @@ from zlib import crc32
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from msgspec.structs import replace
 
 from penstock.core.book import Batch
 from penstock.core.effects import Deliver, Expire, Send
@@ -47,16 +48,30 @@ policies = st.builds(
     dedup_count=st.sampled_from([0, 1, 5]),
     dedup_us=st.sampled_from([500_000, 60_000_000]),
     retry=st.sampled_from([None, Retry(200_000, jitter=0.5)]),
+    priority_wait_us=st.sampled_from([1_000, 3_000_000]),
+)
+policies = st.builds(
+    lambda policy, line: replace(policy, **line),
+    policies,
+    st.sampled_from([{}, {"partitioned": True}, {"priority": True}]),
+)
+LANES = (
+    b"",
+    b',"partitionKey":"k"',
+    b',"headers":{"partitionKey":"l","priority":"high"}',
+    b',"headers":{"priority":"low"}',
 )
 ids = st.sampled_from([f"e{n}" for n in range(8)])
 names = st.sampled_from(NAMES)
 
 
 def body(id_: str, name: str, payload: int) -> bytes:
-    return b'{"id":"%b","ts":"2026-01-01T00:00:00Z","to":"%b","type":"t","payload":%d}' % (
+    """An id has its key and its priority for good, as a producer's would."""
+    return b'{"id":"%b","ts":"2026-01-01T00:00:00Z","to":"%b","type":"t","payload":%d%b}' % (
         id_.encode(),
         name.encode(),
         payload,
+        LANES[int(id_[1:]) % len(LANES)],
     )
 
 
@@ -91,7 +106,7 @@ class QueueStateful(RuleBasedStateMachine):
         return multiple(*waiting)
 
     def boot(self) -> None:
-        self.firsts: dict[str, list[tuple[int, int]]] = {}
+        self.firsts: dict[object, list[tuple[int, int]]] = {}
         self.told = (0, 0)
         """How many facts of which batch the model knows of."""
         self.life = object()
@@ -161,11 +176,25 @@ class QueueStateful(RuleBasedStateMachine):
             assert not self.model.is_settled(place)
             self.model.live[place].holder = consumer.no
             assert record.holder is consumer
+            self.in_turn(record)
             if record.attempt == 1 and not record.scheduled_wall_us and place not in self.unordered:
                 # By the number of the lease: what is dealt round goes to each consumer in one piece.
-                firsts = self.firsts.setdefault(place[0], [])
+                alone = record.channel.policy.partitioned and record.lane is None
+                firsts = self.firsts.setdefault((place[0], place[1] if alone else record.lane), [])
                 insort(firsts, (record.lease, record.seq))
                 assert firsts == sorted(firsts, key=lambda first: first[1]), f"{place} is out of turn"
+
+    def in_turn(self, record: Record) -> None:
+        """Nothing of its key with a smaller number was passed over: such a one is being settled, or was never out."""
+        if not record.channel.policy.partitioned or record.lane is None:
+            return
+        for other in record.channel.live.values():
+            if other.lane == record.lane and other.seq < record.seq:
+                place = (other.channel.name, other.seq)
+                is_scheduled = other.state == DELAYED and not other.attempt
+                assert other.state == HELD or is_scheduled or place in self.unordered, (
+                    f"{place} was passed over"
+                )
 
     # Rules
 
@@ -446,6 +475,8 @@ class QueueStateful(RuleBasedStateMachine):
         checks.credit_is_never_overdrawn(machine)
         checks.channels_balance(machine)
         checks.leases_have_one_holder(machine)
+        checks.keys_are_out_once(machine)
+        checks.keyed_lines_agree(machine)
         checks.counts_agree(machine)
         for name, channel in machine.channels.items():
             checks.metrics_balance(machine.metrics(self.now, channel), name)

@@ -17,7 +17,7 @@ from penstock.core.rows import row_of
 from penstock.core.scopes import OPERATOR
 from penstock.journal.port import Committed, Outcome
 from penstock.server.machine import make_machine
-from penstock.server.runtime import BEAT_US, Runtime
+from penstock.server.runtime import BEAT_US, GAUGES_A_TURN, Runtime
 from penstock.server.schedulers import HandScheduler
 
 MINUTE_US = 2 * BEAT_US
@@ -239,3 +239,24 @@ def test_trouble_and_its_end_are_told_once_each_and_shown_in_health() -> None:
         scheduler.run()
         assert runtime.health(Now(1, 1))["journal"] == {"ok": reason is None, "trouble": reason}
     assert told == ["journal.refused", "journal.mended"]
+
+
+def test_very_many_queues_are_gauged_over_several_turns_and_all_for_the_same_minute(bench: Bench) -> None:
+    count = 2 * GAUGES_A_TURN + 10
+    for number in range(count):
+        bench.enqueue(f"q{number}", "1")
+    turns: list[int] = []
+    bench.journal.appended = lambda events: turns.append(events.count("gauge"))
+    for _ in range(6):
+        bench.pass_time(BEAT_US)
+    assert [turn for turn in turns if turn] == [GAUGES_A_TURN, GAUGES_A_TURN, 10]
+    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [(0, {"in": 1})] * count
+
+
+def test_a_queue_that_is_unloaded_while_others_are_gauged_is_left_to_its_next_life(bench: Bench) -> None:
+    machine = bench.runtime.machine
+    bench.enqueue("a", "1")
+    channel = machine.channels["a"]
+    del machine.channels["a"]
+    machine.close_minute(bench.scheduler.now(), 0, [channel])
+    assert machine.observations == []

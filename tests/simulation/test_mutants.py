@@ -11,6 +11,7 @@ from penstock.core import intake, settling, triggers
 from penstock.core.book import Book
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
+from penstock.core.lines import Keyed, Levels
 from penstock.core.queue import QueueMachine
 from penstock.core.records import READY
 from penstock.core.rows import Row
@@ -138,6 +139,43 @@ def ready_records_are_shuffled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueMachine, "committed", shuffle)
 
 
+@breaks(checks.ORDER)
+def new_records_overtake_those_of_their_level(patch: pytest.MonkeyPatch) -> None:
+    put = Levels.put
+    patch.setattr(Levels, "put", lambda line, record, now_us, first: put(line, record, now_us, first=True))
+
+
+@breaks(checks.KEYS)
+def a_lease_does_not_block_its_key(patch: pytest.MonkeyPatch) -> None:
+    take = Keyed.take
+
+    def unblocked(line: Keyed) -> Any:
+        record = take(line)
+        key = line._key(record)
+        if line._blocked.pop(key, key) is None:
+            line.ring[key] = None
+        return record
+
+    patch.setattr(Keyed, "take", unblocked)
+
+
+@breaks(checks.KEYS)
+def a_delay_does_not_block_its_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Keyed, "block", lambda line, record: setattr(line._key(record), "busy", 1))
+
+
+@breaks(checks.KEYS)
+def a_freed_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    free = Keyed.free
+
+    def forget(line: Keyed, record: Any) -> None:
+        free(line, record)
+        if len(line.ring) > 1:
+            line.ring.popitem()
+
+    patch.setattr(Keyed, "free", forget)
+
+
 @breaks(checks.HOLDER)
 def anybody_may_ack(patch: pytest.MonkeyPatch) -> None:
     ack = QueueMachine.ack
@@ -192,7 +230,7 @@ def the_disk_loses_what_it_had_committed(patch: pytest.MonkeyPatch) -> None:
 
     def forget(journal: SimJournal) -> None:
         crash(journal)
-        del journal.rows[-10:]
+        del journal.rows[-30:]
 
     patch.setattr(SimJournal, "crash", forget)
 
@@ -302,7 +340,7 @@ def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
         admit(book, now, channel, fresh, size)
         for record in fresh:
             channel.counters.in_ += 1
-            channel.make_ready(record)
+            channel.make_ready(record, 0)
 
     patch.setattr(intake, "admit", eager)
 

@@ -11,7 +11,7 @@ from penstock.core.buckets import Rate, Rates
 from penstock.core.policy import Policy
 from penstock.testing import Broken, World, storm
 from penstock.testing.actors import Actor
-from penstock.testing.storm import LIMITS, policy
+from penstock.testing.storm import policy
 
 STEPS = 1_500
 SEEDS = 12
@@ -43,7 +43,7 @@ class Reconfigurer(Actor):
             )
 
         now = world.clock.now()
-        world.machine.reconfigure(now, limits=LIMITS, policy_for=find, auto_create=True, rates=rates)
+        world.machine.reconfigure(now, limits=world.limits, policy_for=find, auto_create=True, rates=rates)
         world.runtime.apply(now)
         world.note("reconfigured", draw)
 

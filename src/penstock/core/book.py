@@ -23,6 +23,7 @@ from penstock.core.effects import Effect
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
+from penstock.core.lines import NORMAL, Keyed
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
@@ -68,12 +69,16 @@ class Totals(msgspec.Struct):
 
 
 class Wrapping(msgspec.Struct, frozen=True):
-    """What a dialect knows of a record's bytes: how they change when it moves, and what rules read in them."""
+    """What only a dialect knows of a record's bytes: how they change on a move, how they sort, what rules read in them."""
 
     bury: Callable[[bytes, Cause], bytes]
     revive: Callable[[bytes], bytes]
     read: Callable[[str, bytes], Source]
     """A record of this channel with these bytes, as rules see it."""
+    key: Callable[[bytes], str | Refusal | None] = lambda body: None
+    """The partition key that a record's bytes name."""
+    level: Callable[[bytes], int] = lambda body: NORMAL
+    """How urgent its bytes say that a record is."""
 
 
 class Schemas(Protocol):
@@ -210,6 +215,22 @@ class Book:
             channel.last_wall_us = dormant.last_wall_us
         self.channels[name] = channel
         return channel
+
+    def sort(self, channel: Channel, records: list[Record]) -> Refusal | None:
+        """Give records the place that their channel's line sorts by, or say what is wrong with it; they have none then."""
+        problem: Refusal | None = None
+        line = channel.line
+        for record in records if line is not None else ():
+            lane = (
+                self.wrapping.key(record.body)
+                if isinstance(line, Keyed)
+                else self.wrapping.level(record.body)
+            )
+            if isinstance(lane, Refusal):
+                problem = problem or lane
+            else:
+                record.lane = lane
+        return problem
 
     def rest(self, channel: Channel, now: Now) -> None:
         """A channel may have gone idle: look again when it has been so for a while."""

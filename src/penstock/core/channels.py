@@ -2,22 +2,26 @@
 
 Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
 timers and no journal: the machine in `queue.py` tells it what happens. Each operation is O(1), in `head` order
-O(log n).
+O(log n). What a line other than a plain queue costs is in `lines.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from heapq import heappop, heappush
 from zlib import crc32
 
 import msgspec
 
 from penstock.core.counters import Counters, Latencies, Rate
+from penstock.core.lines import HeadFirst, Levels, Line, Turn, line_of
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
 from penstock.core.records import DELAYED, GONE, HELD, READY, Record
+
+NO_IDS: deque[str] = deque(maxlen=0)
+NO_CONSUMERS: deque[Consumer] = deque(maxlen=0)
+UNCOUNTED = Counters()
+"""What a quiet channel has in place of its own: a deque alone would be a quarter of what it weighs. Never changed."""
 
 
 class Seen(msgspec.Struct, gc=False, eq=False):
@@ -31,97 +35,52 @@ class Seen(msgspec.Struct, gc=False, eq=False):
     """The commit of its settle: who asks earlier waits for it."""
 
 
-class HeadFirst:
-    """Ready records by `seq`, with the methods of a deque that a channel uses."""
+class Channel(msgspec.Struct, gc=False, eq=False):
+    """One queue.
 
-    __slots__ = ("_heap",)
+    Not tracked by the garbage collector, as little as its records: a hundred thousand channels must not cost a pause. Consumers
+    leave it, and so break the only cycle that it is part of.
+    """
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, Record]] = []
+    name: str
+    policy: Policy
+    seq: int = 0
+    live: dict[str, Record] = {}
+    """Every record not settled, by id: pending, ready, leased, delayed, held."""
+    bytes: int = 0
+    line: Line | None = None
+    """The order of its ready records, where that is more than a plain queue's."""
+    ready: deque[Record] | HeadFirst | Line = None  # type: ignore[assignment]  # set below
+    turn: deque[Record] | HeadFirst | Turn | Levels = None  # type: ignore[assignment]  # set below
+    """Those ready records that may be leased now, next one first."""
+    leased: int = 0
+    delayed: int = 0
+    held: int = 0
+    settled: dict[str, Seen] = {}
+    order: deque[str] = msgspec.field(default_factory=lambda: NO_IDS)
+    """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
+    consumers: dict[int, Consumer] = {}
+    ring: deque[Consumer] = msgspec.field(default_factory=lambda: NO_CONSUMERS)
+    """Consumers that can take a record now, next one first."""
+    counters: Counters = msgspec.field(default_factory=Counters)
+    rate_in: Rate = msgspec.field(default_factory=Rate)
+    rate_out: Rate = msgspec.field(default_factory=Rate)
+    latencies: Latencies = msgspec.field(default_factory=Latencies)
+    last_wall_us: int = 0
+    touched_us: int = 0
+    ticket: int = 0
+    gauged: Counters = msgspec.field(default_factory=lambda: UNCOUNTED)
+    """Its counters when its last gauge was written: the next one says what changed since."""
+    wants_gauge: bool = False
+    """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[Record]:
-        return (record for _, record in sorted(self._heap, key=lambda entry: entry[0]))
-
-    def append(self, record: Record) -> None:
-        heappush(self._heap, (record.seq, record))
-
-    appendleft = append
-
-    def clear(self) -> None:
-        self._heap.clear()
-
-    def popleft(self) -> Record:
-        return heappop(self._heap)[1]
-
-    def remove(self, record: Record) -> None:
-        rest = [entry for entry in self._heap if entry[1] is not record]
-        rest.sort()
-        self._heap[:] = rest
-
-
-def _line(policy: Policy) -> deque[Record] | HeadFirst:
-    return deque() if policy.redelivery == "tail" else HeadFirst()
-
-
-class Channel:
-    """One queue."""
-
-    __slots__ = (
-        "bytes",
-        "consumers",
-        "counters",
-        "delayed",
-        "gauged",
-        "held",
-        "last_wall_us",
-        "latencies",
-        "leased",
-        "live",
-        "name",
-        "order",
-        "policy",
-        "rate_in",
-        "rate_out",
-        "ready",
-        "ring",
-        "seq",
-        "settled",
-        "ticket",
-        "touched_us",
-        "wants_gauge",
-    )
-
-    def __init__(self, name: str, policy: Policy) -> None:
-        self.name = name
-        self.policy = policy
-        self.seq = 0
-        self.live: dict[str, Record] = {}
-        """Every record not settled, by id: pending, ready, leased, delayed, held."""
-        self.bytes = 0
-        self.ready: deque[Record] | HeadFirst = _line(policy)
-        self.leased = 0
-        self.delayed = 0
-        self.held = 0
-        self.settled: dict[str, Seen] = {}
-        self.order: deque[str] = deque()
-        """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
-        self.consumers: dict[int, Consumer] = {}
-        self.ring: deque[Consumer] = deque()
-        """Consumers that can take a record now, next one first."""
-        self.counters = Counters()
-        self.rate_in = Rate()
-        self.rate_out = Rate()
-        self.latencies = Latencies()
-        self.last_wall_us = 0
-        self.touched_us = 0
-        self.ticket = 0
-        self.gauged = Counters()
-        """Its counters when its last gauge was written: the next one says what changed since."""
-        self.wants_gauge = False
-        """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
+    def __post_init__(self) -> None:
+        self.line = line_of(self.policy)
+        if self.line is None:
+            plain: deque[Record] | HeadFirst = deque() if self.policy.redelivery == "tail" else HeadFirst()
+            self.ready = self.turn = plain
+        else:
+            self.ready, self.turn = self.line, self.line.turn
 
     @property
     def balance(self) -> int:
@@ -134,13 +93,28 @@ class Channel:
         return not self.live and not self.consumers
 
     def adopt(self, policy: Policy) -> None:
-        """Go on with another policy; what is ready keeps its place, or goes by its number where that is the new order."""
-        if policy.redelivery != self.policy.redelivery:
-            waiting = list(self.ready)
-            self.ready = _line(policy)
-            for record in waiting:
-                self.ready.append(record)
+        """Go on with another policy; what is ready keeps its place, or goes by its number where that is the new order.
+
+        Keys and levels count anew only in a channel that is empty: what waits in one has been sorted as it came.
+        """
+        if self.live and (self.line is not None or policy.partitioned or policy.priority):
+            before = self.policy
+            policy = msgspec.structs.replace(
+                policy,
+                partitioned=before.partitioned,
+                priority=before.priority,
+                priority_wait_us=before.priority_wait_us,
+                redelivery=before.redelivery if self.line is not None else policy.redelivery,
+            )
+        is_other = policy.redelivery != self.policy.redelivery
+        is_other |= (policy.partitioned, policy.priority) != (self.policy.partitioned, self.policy.priority)
         self.policy = policy
+        if is_other:
+            waiting = list(self.ready)
+            self.__post_init__()
+            for record in waiting:
+                assert isinstance(self.ready, deque | HeadFirst)
+                self.ready.append(record)
 
     def leave(self, record: Record) -> None:
         """Take a record out of the count of its state; the caller gives it another."""
@@ -149,31 +123,45 @@ class Channel:
                 self.ready.remove(record)
             case 2:  # LEASED
                 self.leased -= 1
+                if self.line is not None:
+                    self.line.free(record)
             case 3:  # DELAYED
-                self.delayed -= 1
+                self.undelay(record)
             case 4:  # HELD
                 self.held -= 1
             case _:
                 return
 
-    def make_ready(self, record: Record, *, first: bool = False) -> None:
+    def make_ready(self, record: Record, now_us: int, *, first: bool = False) -> None:
         record.state = READY
-        if first:
-            self.ready.appendleft(record)
+        ready = self.ready
+        if not isinstance(ready, deque | HeadFirst):
+            ready.put(record, now_us, first=first)
+        elif first:
+            ready.appendleft(record)
         else:
-            self.ready.append(record)
+            ready.append(record)
 
-    def put_back(self, record: Record, place: int) -> None:
+    def put_back(self, record: Record, place: int, now_us: int) -> None:
         """Make ready again what had been taken from this place in the line."""
-        record.state = READY
-        if isinstance(self.ready, HeadFirst):
-            self.ready.append(record)
-        else:
+        if isinstance(self.ready, deque):
+            record.state = READY
             self.ready.insert(place, record)
+        else:
+            self.make_ready(record, now_us)
 
     def make_delayed(self, record: Record) -> None:
+        """A record waits for its time. One that was delivered before keeps others of its key waiting too."""
         record.state = DELAYED
         self.delayed += 1
+        if self.line is not None and record.attempt:
+            self.line.block(record)
+
+    def undelay(self, record: Record) -> None:
+        """Its wait is over; the caller gives it another state."""
+        self.delayed -= 1
+        if self.line is not None and record.attempt:
+            self.line.free(record)
 
     def make_held(self, record: Record) -> None:
         record.state = HELD
@@ -188,17 +176,19 @@ class Channel:
     def remember(self, record: Record, outcome: str, now_us: int, batch: int, decided: int) -> int:
         """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
         self.mark_settled(record, outcome, now_us, batch)
+        self.bytes -= len(record.body)
         return 1 - self.trim(now_us, decided)
 
     def mark_settled(self, record: Record, outcome: str, now_us: int, batch: int) -> None:
-        """`remember` for one of many: the caller trims the window once for all of them."""
+        """`remember` for one of many: the caller counts their bytes and trims the window once for all of them."""
         record.state = GONE
         record.ticket = 0
         record.holder = record.lapsed = None
         del self.live[record.id]
-        self.bytes -= len(record.body)
         check = crc32(record.body) if record.check is None else record.check
         self.settled[record.id] = Seen(record.seq, check, now_us, outcome, batch)
+        if self.order is NO_IDS:
+            self.order = deque()
         self.order.append(record.id)
 
     def is_decided(self, decided: int) -> bool:

@@ -50,14 +50,16 @@ class Counters(msgspec.Struct):
         return self.ack + self.dead + self.drop + self.purged + self.moved
 
 
-class Rate:
+_NEVER: list[int] = []
+"""The counts of a rate that nothing was ever added to."""
+
+
+class Rate(msgspec.Struct, gc=False, eq=False):
     """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
 
-    __slots__ = ("_counts", "_second")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (RATE_WINDOW_S + 1)
-        self._second = 0
+    _counts: list[int] = msgspec.field(default_factory=lambda: _NEVER)
+    # Made when first needed: most channels of a large server are quiet.
+    _second: int = -1
 
     def add(self, now_us: int, n: int) -> None:
         second = now_us // SECOND_US
@@ -67,6 +69,8 @@ class Rate:
 
     def per_second(self, now_us: int) -> float:
         """The mean over the whole window; the running second is left out because it is not over."""
+        if not self._counts:
+            return 0.0
         second = now_us // SECOND_US
         self._roll(second)
         whole = sum(self._counts) - self._counts[second % (RATE_WINDOW_S + 1)]
@@ -74,6 +78,8 @@ class Rate:
 
     def _roll(self, second: int) -> None:
         slots = RATE_WINDOW_S + 1
+        if not self._counts:
+            self._counts = [0] * slots
         for passed in range(max(self._second + 1, second - slots + 1), second + 1):
             self._counts[passed % slots] = 0
         self._second = max(self._second, second)
@@ -95,16 +101,13 @@ def bucket_us(bucket: int) -> int:
     return (((1 << _SUB_BITS) + (bucket & ((1 << _SUB_BITS) - 1)) + 1) << shift) - 1
 
 
-class Latencies:
+class Latencies(msgspec.Struct, gc=False, eq=False):
     """A sliding histogram: two halves of `LATENCY_HALF_US`, turned over as time passes."""
 
-    __slots__ = ("_before", "_current", "_half")
-
-    def __init__(self) -> None:
-        self._half = -1
-        # Made when first needed: most channels of a large server are quiet.
-        self._current: list[int] | None = None
-        self._before: list[int] | None = None
+    _half: int = -1
+    # Made when first needed, like those of a rate.
+    _current: list[int] | None = None
+    _before: list[int] | None = None
 
     def buckets(self, now_us: int) -> list[int]:
         """The list to count in now; the hot path adds to it directly."""

@@ -7,10 +7,11 @@ delivery and O(1) when nothing can move.
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heappush
 
 from penstock.core.book import Book
-from penstock.core.channels import Channel
+from penstock.core.channels import NO_CONSUMERS, Channel
 from penstock.core.counters import bucket_of
 from penstock.core.effects import Deliver
 from penstock.core.errors import Refusal
@@ -116,7 +117,10 @@ def grant(book: Book, now: Now, consumer: Consumer, n: int) -> Refusal | None:
 def _enter_ring(consumer: Consumer) -> None:
     if not consumer.ringed and consumer.credit > 0:
         consumer.ringed = True
-        consumer.channel.ring.append(consumer)
+        channel = consumer.channel
+        if channel.ring is NO_CONSUMERS:
+            channel.ring = deque()
+        channel.ring.append(consumer)
 
 
 def writable(book: Book, now: Now, link: Link) -> None:
@@ -133,12 +137,14 @@ def writable(book: Book, now: Now, link: Link) -> None:
 
 def dispatch(book: Book, now: Now, channel: Channel) -> None:
     """Lease ready records to consumers with credit and room, one each in turn."""
-    ready = channel.ready
+    ready = channel.turn
     ring = channel.ring
     if not ready or not ring or book.draining:
         return
     room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
     now_us, wall_us = now
+    if channel.line is not None:
+        channel.line.at(now_us)
     handed: dict[Consumer, list[Record]] = {}
     timers = book.timers
     heap = timers.heap

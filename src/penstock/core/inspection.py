@@ -12,8 +12,9 @@ import msgspec
 
 from penstock.core.book import Book
 from penstock.core.channels import Channel
-from penstock.core.counters import Counters, merged, percentiles_us
+from penstock.core.counters import Counters
 from penstock.core.instant import Now
+from penstock.core.lines import Keyed
 from penstock.core.moving import dead_name
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
 
@@ -72,8 +73,8 @@ def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
     }
 
 
-def overview(book: Book, channels: Iterable[Channel], *, whole: bool) -> Row:
-    """The same of several channels together; with `whole` of those that sleep too, so that no count ever falls. O(channels)."""
+def overview(book: Book, channels: Iterable[Channel], *, asleep: Iterable[Counters] = ()) -> Row:
+    """The same of several channels together, and of what those counted that sleep. O(channels)."""
     counts, depth, leased, delayed = Counters(), 0, 0, 0
     rows = []
     for channel in channels:
@@ -81,25 +82,10 @@ def overview(book: Book, channels: Iterable[Channel], *, whole: bool) -> Row:
         depth += len(channel.ready)
         leased += channel.leased
         delayed += channel.delayed + channel.held
-    if whole:
-        rows.append(msgspec.structs.astuple(book.asleep))
+    rows += map(msgspec.structs.astuple, asleep)
     if rows:
         counts = Counters(*map(sum, zip(*rows, strict=True)))
     return _named(counts, depth, leased, delayed)
-
-
-def latencies(now: Now, channels: Iterable[Channel], most: int) -> dict[str, float]:
-    """The percentiles of several channels together, of at most so many that delivered something lately."""
-    together: list[int] | None = None
-    for channel in channels:
-        counts = channel.latencies.counts(now.us)
-        if counts is not None:
-            together = counts if together is None else merged(together, counts)
-            most -= 1
-            if not most:
-                break
-    found = [0, 0, 0] if together is None else percentiles_us(together, (0.50, 0.95, 0.99))
-    return dict(zip(("latP50", "latP95", "latP99"), map(_ms, found), strict=True))
 
 
 def place(book: Book, now: Now, record: Record) -> Row:
@@ -139,17 +125,18 @@ def peek(book: Book, now: Now, channel: Channel, state: str, limit: int) -> list
     return rows
 
 
-def where(book: Book, now: Now, id_: str) -> list[Row]:
-    """Every stream that holds this id or remembers it. O(streams)."""
+def where(book: Book, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:
+    """Which of these streams, or of all, hold an id or remember it. O(streams)."""
     rows: list[Row] = []
-    for channel in book.channels.values():
-        record = channel.live.get(id_)
-        if record is not None and record.state != PENDING:
-            rows.append(place(book, now, record))
-    remembered = [(name, channel.settled) for name, channel in book.channels.items()]
-    remembered += [(name, dormant.settled) for name, dormant in book.dormant.items()]
-    for name, settled in remembered:
-        seen = settled.get(id_)
+    for name in [*book.channels, *book.dormant] if names is None else names:
+        channel = book.channels.get(name)
+        record = None if channel is None else channel.live.get(id_)
+        if record is not None:
+            if record.state != PENDING:
+                rows.append(place(book, now, record))
+            continue
+        known = channel or book.dormant.get(name)
+        seen = None if known is None else known.settled.get(id_)
         if seen is not None:
             rows.append({"stream": name, "state": "settled", "seq": seen.seq, "outcome": seen.outcome})
     return rows
@@ -179,6 +166,10 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
                 because(
                     "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
                 )
+        if isinstance(channel.line, Keyed) and any(channel.line.blocked):
+            count, keys = channel.line.blocked
+            why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"
+            because("key_blocked", why, count=count, keys=keys)
         if policy.max_inflight and channel.leased >= policy.max_inflight:
             because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
     elif channel.leased:
@@ -203,7 +194,7 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {
         "stream": channel.name,
-        "flowing": bool(channel.ready and able) and not book.draining,
+        "flowing": bool(channel.turn and able) and not book.draining,
         "reasons": reasons,
         "consumers": [
             {

@@ -6,6 +6,7 @@ request changes nothing; an array is taken whole or not at all. O(1) a record.
 
 from __future__ import annotations
 
+from collections import deque
 from zlib import crc32
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
+from penstock.core.lines import take_out
 from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
 from penstock.core.triggers import Cascade
 from penstock.core.views import note_arrivals
@@ -102,10 +104,11 @@ def enqueue(
         busy = "an earlier request with some of these ids is being written"
         return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
+        refusal = book.sort(channel, fresh) if channel.line is not None else None
         rules = book.triggers.on_insert
-        if rules:
+        if rules and refusal is None:
             size += triggers.enrich(book, now, channel, fresh)
-        refusal = _make_room(book, now, channel, len(fresh), size)
+        refusal = refusal or _make_room(book, now, channel, len(fresh), size)
         if refusal is not None:
             channel.counters.reject += len(fresh) * counted
             leave(book, now, channel, is_new)
@@ -185,7 +188,7 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
     bytes_over = channel.bytes + size - policy.max_bytes
     victims: list[Record] = []
     if policy.overflow == "drop-oldest" and count <= policy.max_depth and size <= policy.max_bytes:
-        for record in channel.ready:
+        for record in channel.ready if channel.line is None else channel.line.expendable():
             if depth_over <= 0 and bytes_over <= 0:
                 break
             victims.append(record)
@@ -204,9 +207,12 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
 
 
 def drop(book: Book, now: Now, channel: Channel, victims: list[Record]) -> None:
-    """Drop the first ready records of a channel, which these are."""
+    """Drop ready records of a channel that `overflowing` found: of a plain line the first ones."""
+    if channel.line is None:
+        take_out(channel.ready, len(victims))
     for record in victims:
-        channel.ready.popleft()
+        if channel.line is not None:
+            channel.line.remove(record)
         channel.counters.drop += 1
         book.settle(record, "dropped", now)
         book.facts.append(
@@ -232,7 +238,7 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         offset += 1
     if refused is not None:
         _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
-    wall_us = now.wall_us
+    now_us, wall_us = now
     pending = book.triggers.pending
     for record in kept:
         channel = record.channel
@@ -247,8 +253,12 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
             channel.make_delayed(record)
             book.timers.arm(now.us + record.due_wall_us - wall_us, record)
         else:
-            record.state = READY
-            channel.ready.append(record)
+            ready = channel.ready
+            if isinstance(ready, deque):
+                record.state = READY
+                ready.append(record)
+            else:
+                channel.make_ready(record, now_us)
     note_arrivals(book.views.latest, touched, kept)
     for channel, count in touched.items():
         channel.counters.in_ += count
@@ -326,7 +336,7 @@ def _restore(book: Book, now: Now, fact: Settle) -> None:
     setattr(channel.counters, name, getattr(channel.counters, name) - 1)
     book.totals.settles_refused += 1
     if fact.event == "drop":  # undone newest first, so this restores their order
-        channel.make_ready(record, first=True)
+        channel.make_ready(record, now.us, first=True)
         return
     if fact.event == "dead" and record.fate and record.due_wall_us:
         channel.make_held(record)  # it had been told that this one is given up

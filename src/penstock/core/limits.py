@@ -11,7 +11,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `limits` of the config file."""
 
     streams_max: int = 100_000
-    """Streams in memory: about 4 KiB each when empty."""
+    """Streams in memory: about 2 KiB each when empty."""
     dormant_max: int = 1_000_000
     """Unloaded streams whose numbering is remembered: about 200 bytes each."""
     idle_unload_ms: int = 60_000

@@ -14,6 +14,7 @@ from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.intake import admit, enqueue
+from penstock.core.lines import take_out
 from penstock.core.records import DELAYED, PENDING, Record, Settle
 from penstock.core.triggers import Firing
 
@@ -89,6 +90,7 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
         book.ids -= 1
     record.seq = channel.seq + 1
     record.batch = book.gate
+    book.sort(channel, [record])
     admit(book, now, channel, [record], size)
     return None
 
@@ -144,7 +146,7 @@ def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
         return
     assert send.job is not None
     channel.leave(record)
-    channel.put_back(record, send.job.kept)  # they were taken from the front, in order
+    channel.put_back(record, send.job.kept, now.us)  # they were taken from the front, in order
     send.job.kept += 1
 
 
@@ -159,8 +161,7 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
     book.rest(channel, now)
     job = Job()
     home = channel.name.removeprefix(DEAD_PREFIX)
-    for _ in range(min(limit, len(channel.ready))):
-        record = channel.ready.popleft()
+    for record in take_out(channel.ready, limit):
         channel.make_held(record)
         back = Record(
             record.id,
@@ -176,9 +177,11 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
 
 def purge(book: Book, now: Now, channel: Channel) -> int:
     """Drop what is ready or delayed, as facts. Leases go on."""
-    doomed = [*channel.ready, *(record for record in channel.live.values() if record.state == DELAYED)]
+    delayed = [record for record in channel.live.values() if record.state == DELAYED]
+    doomed = [*channel.ready, *delayed]
     channel.ready.clear()
-    channel.delayed = 0
+    for record in delayed:
+        channel.undelay(record)
     for record in doomed:
         channel.counters.purged += 1
         book.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))

@@ -50,3 +50,9 @@ class Policy(msgspec.Struct, frozen=True):
     """How fast envelopes may come in; None means any rate."""
     schema_mode: Literal["off", "warn", "enforce"] = "off"
     """Whether payloads are held against the schema their envelope names."""
+    partitioned: bool = False
+    """At most one record of a partition key is out at a time; excludes `priority`."""
+    priority: bool = False
+    """Urgent records go first."""
+    priority_wait_us: int = 30_000_000
+    """A record that waited this long gets a turn whatever its urgency."""

@@ -71,6 +71,7 @@ class QueueMachine(Book):
     resume = recovery.resume
     restore = recovery.restore
     beat = recovery.beat
+    close_minute = recovery.close_minute
     is_gauged = recovery.is_gauged
     note = recovery.note
     recovered = recovery.recovered
@@ -127,9 +128,9 @@ class QueueMachine(Book):
         record.ticket = 0
         if record.state == DELAYED:
             channel = record.channel
-            channel.delayed -= 1
+            channel.undelay(record)
             record.due_wall_us = 0
-            channel.make_ready(record)
+            channel.make_ready(record, now.us)
             delivery.dispatch(self, now, channel)
         else:  # held: its dead-letter channel had no room
             moving.offer(self, record)

@@ -69,6 +69,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """May use the space a journal keeps for settles: it moves what is already accepted."""
     check: int | None = None
     """Checksum of the bytes its producer sent, where we have added to them."""
+    lane: str | int | None = None
+    """Where it waits in a channel that sorts: its partition key, or its level of urgency."""
 
     channel: Channel = None  # type: ignore[assignment]  # set when admitted
     seq: int = 0

@@ -90,26 +90,32 @@ def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
 
 
 def beat(book: Book, now: Now, minute_us: int | None = None) -> None:
-    """Write a `tick`, so that windows over history close; with a minute, close it with a `gauge` of each changed channel."""
-    notes = [Note("tick", "server")]
+    """Write a `tick`, so that windows over history close; with a minute, close it for every channel at once."""
+    book.observed += 1
+    book.observations.append(Note("tick", "server"))
     if minute_us is not None:
-        for name, channel in book.channels.items():
-            if not _is_ungauged(channel):
-                continue
-            grown = _growth(channel)
-            gauge = _Beat(
-                channel.counters,
-                last=channel.last_wall_us,
-                floor=book.seq_floor,
-                minute=minute_us,
-                oldest=_oldest_ms(now, channel),
-                delta=grown,
-            )
-            channel.gauged = replace(channel.counters)
-            channel.wants_gauge = False
-            notes.append(Note("gauge", "courier", name, channel.seq, _measured(gauge, channel)))
-    book.observed += len(notes)
-    book.observations += notes
+        close_minute(book, now, minute_us, list(book.channels.values()))
+
+
+def close_minute(book: Book, now: Now, minute_us: int, channels: list[Channel]) -> None:
+    """Write a `gauge` of each of these channels that changed: it closes the minute for them. O(channels)."""
+    for channel in channels:
+        # One that was unloaded meanwhile is not its old object's to count.
+        if not _is_ungauged(channel) or book.channels.get(channel.name) is not channel:
+            continue
+        gauge = _Beat(
+            channel.counters,
+            last=channel.last_wall_us,
+            floor=book.seq_floor,
+            minute=minute_us,
+            oldest=_oldest_ms(now, channel),
+            delta=_growth(channel),
+        )
+        channel.gauged = replace(channel.counters)
+        channel.wants_gauge = False
+        book.observed += 1
+        meta = _measured(gauge, channel)
+        book.observations.append(Note("gauge", "courier", channel.name, channel.seq, meta))
 
 
 def is_gauged(book: Book) -> bool:
@@ -323,6 +329,8 @@ def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
     record.offset = row.offset
     record.arrived_wall_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
+    if channel.line is not None:
+        book.sort(channel, [record])
     channel.live[record.id] = record
     channel.seq = max(channel.seq, row.seq)
     channel.bytes += len(record.body)
@@ -345,7 +353,7 @@ def recovered(book: Book, now: Now) -> None:
                 book.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
                 assert record.state == DELAYED
             else:
-                channel.make_ready(record)
+                channel.make_ready(record, now.us)
                 assert record.state == READY
         # What was counted before this run is not counted again; where the records stand now is worth a gauge.
         channel.gauged = replace(channel.counters)

@@ -30,6 +30,7 @@ def reconfigure(
     book.policy_for = policy_for
     book.auto_create = auto_create
     limit_rates(book, rates)
+    book.views.adopt(limits)
     for channel in list(book.channels.values()):
         policy = policy_for(channel.name)
         if policy != channel.policy:

@@ -48,6 +48,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
     done = late_acks = size = 0
     mark_settled, now_us, gate = channel.mark_settled, now.us, book.gate
     on_ack = bool(book.triggers.on_ack)
+    line = channel.line
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -59,7 +60,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
             late_acks += 1
         else:
             del leases[record.lease]
-            channel.leased -= 1
+            if line is not None:
+                line.free(record)
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
         if on_ack:
@@ -68,6 +70,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         done += 1
     if done:
         # What `book.settle` does for one record, here once for all of them.
+        channel.leased -= done - late_acks
+        channel.bytes -= size
         book.bytes -= size
         book.remembered(channel, done - channel.trim(now_us, book.decided), now)
         channel.counters.ack += done
@@ -124,7 +128,10 @@ def _unlease(record: Record) -> Consumer:
     del consumer.leases[record.lease]
     record.holder = record.lapsed = None
     record.lease = record.ticket = 0
-    record.channel.leased -= 1
+    channel = record.channel
+    channel.leased -= 1
+    if channel.line is not None:
+        channel.line.free(record)
     return consumer
 
 
@@ -136,7 +143,7 @@ def _requeue(book: Book, now: Now, record: Record, delay_us: int) -> None:
         book.timers.arm(now.us + delay_us, record)
     else:
         record.due_wall_us = 0
-        channel.make_ready(record)
+        channel.make_ready(record, now.us)
 
 
 def _backoff_us(book: Book, record: Record) -> int:
@@ -185,7 +192,7 @@ def release(book: Book, now: Now, consumer: Consumer, record: Record) -> Done:
     record.released += 1
     record.channel.counters.release += 1
     record.due_wall_us = 0
-    record.channel.make_ready(record, first=True)
+    record.channel.make_ready(record, now.us, first=True)
     book.observe("release", record, consumer.link.principal.name)
     _after(book, now, consumer, 1)
     return Done(book.gate)
@@ -251,7 +258,7 @@ def abandon(book: Book, now: Now, consumer: Consumer) -> None:
         if _exhausted(record):
             bury(book, now, record, "maxDeliveries", consumer.link.principal.name)
         else:
-            channel.make_ready(record, first=True)
+            channel.make_ready(record, now.us, first=True)
     book.consumers.pop(consumer.no, None)
     dispatch(book, now, channel)
     book.rest(channel, now)

@@ -221,6 +221,9 @@ def _fit(book: Book, loads: dict[str, _Load]) -> Refusal | None:
         channel = load.channel
         policy = channel.policy
         count = len(load.fresh)
+        refusal = book.sort(channel, list(load.fresh.values())) if channel.line is not None else None
+        if refusal is not None:
+            return refusal
         if count > policy.max_depth or load.size > policy.max_bytes:
             message = f"the batch brings {count} envelopes of {load.size} bytes to `{channel.name}`, more than it holds"
             hint = f"{SMALLER}, or raise the stream's `maxDepth` or `maxBytes`"

@@ -14,7 +14,7 @@ somebody looks.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -34,6 +34,9 @@ PREFIX = "views/"
 """A view's name may be written as an address too."""
 _AGENTS = "agents/"
 _INBOX = "/inbox"
+
+
+NOTHING_TOLD: Mapping[str, bool] = {}
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
@@ -114,6 +117,14 @@ class View:
             entry.version = self.version
             entry.mark = mark
             self.rows.move_to_end(addr)
+        self._fit()
+
+    def adopt(self, limits: Limits) -> None:
+        """Go on within other bounds."""
+        self._limits = limits
+        self._fit()
+
+    def _fit(self) -> None:
         limits = self._limits
         while len(self.rows) > limits.view_rows_max or (
             self.bytes > limits.view_bytes_max and len(self.rows) > 1
@@ -130,30 +141,35 @@ class View:
         if len(self.gone) > self._limits.view_log_max:
             self.floor = self.gone.popleft().version
 
-    def changes(self, since: int, base: int | None = None, told: Container[str] = ()) -> list[Change] | None:
+    def changes(
+        self, since: int, base: int | None = None, told: Mapping[str, bool] = NOTHING_TOLD
+    ) -> list[Change] | None:
         """What a reader who is at `since` has to be told, in order; None when it needs the whole table.
 
-        One that was told only some of the changes since `base` names the rows that it was `told` of: it knows
-        these, and those that were there at `base`.
+        One that was told only some of the changes since `base` names the rows that it was `told` of, and whether they were
+        there then; it knows these, and those that were there at `base`.
         """
-        if not self.floor <= since <= self.version:
-            return None
         base = since if base is None else base
+        # A row that went and came again after `base` was there then: what it was told of is found by its first birth.
+        known_from = min(base, since)
+        if not self.floor <= known_from or since > self.version:
+            return None
         births: dict[str, int] = {}
         """Of a row that went away since: when it first was there, of all its times."""
         newest: dict[str, Gone] = {}
         for gone in reversed(self.gone):
-            if gone.version <= since:
+            if gone.version <= known_from:
                 break
             births[gone.addr] = gone.born
-            newest.setdefault(gone.addr, gone)
+            if gone.version > since:
+                newest.setdefault(gone.addr, gone)
         rows = self.rows
         changed: list[Change] = []
         for entry in reversed(rows.values()):
             if entry.version <= since:
                 break
             addr = entry.addr
-            is_known = births.get(addr, entry.born) <= base or addr in told
+            is_known = told.get(addr, births.get(addr, entry.born) <= base)
             op: Literal["add", "update"] = "update" if is_known else "add"
             changed.append(Change(op, addr, entry.stream, entry.data, entry.version))
         if not newest:
@@ -162,7 +178,7 @@ class View:
         changed += [
             Change("remove", addr, gone.stream, b"", gone.version)
             for addr, gone in newest.items()
-            if addr not in rows and (births[addr] <= base or addr in told)  # else it came and went unseen
+            if addr not in rows and told.get(addr, births[addr] <= base)  # else it came and went unseen
         ]
         changed.sort(key=lambda change: change.version)
         return changed
@@ -181,6 +197,11 @@ class Views:
         """The machine starts to serve."""
         for view in self.all.values():
             view.begin(now.wall_us)
+
+    def adopt(self, limits: Limits) -> None:
+        """Go on within other bounds."""
+        for view in self.all.values():
+            view.adopt(limits)
 
     def find(self, name: str) -> View | Refusal:
         view = self.all.get(name.removeprefix(PREFIX))

@@ -19,6 +19,7 @@ from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.dialects.courier.staged import StageCommit, source_of
+from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.views import SnapshotQuery
 from penstock.server import idempotency, openapi, prometheus
 from penstock.server.addresses import payer_address
@@ -26,7 +27,7 @@ from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
-from penstock.server.routes import Match, MetricsQuery, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -242,6 +243,9 @@ class Api:
             runtime.apply(now)
             self._answer(outcome, done)
             return None
+        if name in ("prometheus", "metrics", "where"):
+            self._look_round(match, principal, request, done)
+            return None
         if name.startswith("trigger"):
             outcome = self._rule(now, match, request, principal)
             runtime.apply(now)
@@ -270,13 +274,6 @@ class Api:
                 return reply
             case "openapi":
                 return Reply(200, self._openapi)
-            case "prometheus":
-                query = self.query(request, MetricsQuery)
-                if isinstance(query, Refusal):
-                    return error_reply(query)
-                wanted = None if query.streams is None else query.streams == 1
-                text = self._prometheus.render(now, principal, per_stream=wanted)
-                return Reply(200, text, prometheus.CONTENT_TYPE)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"
                 return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
@@ -294,6 +291,30 @@ class Api:
             return error_reply(Refusal("Unsupported", "this server has no config to read again"))
         report = self._reload()
         return error_reply(report) if isinstance(report, Refusal) else json_reply(200, report)
+
+    def _look_round(self, match: Match, principal: Principal, request: Request, done: Done) -> None:
+        """Routes that ask every stream, over as many turns as that takes."""
+        machine = self.runtime.machine
+        query = self.query(request, match.route.query)
+        if isinstance(query, Refusal):
+            done(error_reply(query))
+        elif match.route.name == "prometheus":
+            wanted = None if query.streams is None else query.streams == 1
+            scrape = self._prometheus.scrape(principal, per_stream=wanted)
+            text = prometheus.CONTENT_TYPE
+            self.runtime.survey(scrape, lambda: done(Reply(200, scrape.text(), text)))
+        else:
+            survey: MetricsSurvey | WhereSurvey
+            if match.route.name == "metrics":
+                survey = MetricsSurvey(machine, principal)
+            else:
+                survey = WhereSurvey(machine, principal, match.value)
+
+            def finish() -> None:
+                body = survey.body()
+                done(error_reply(body) if isinstance(body, Refusal) else Reply(200, body))
+
+            self.runtime.survey(survey, finish)
 
     def _operate(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
         machine = self.runtime.machine
@@ -325,8 +346,6 @@ class Api:
             case "stats":
                 assert isinstance(query, StreamQuery)
                 return operations.stats(machine, now, principal, query.stream)
-            case "metrics":
-                return operations.metrics(machine, now, principal)
             case "schemas":
                 return schemas.listing(machine)
             case "peek":
@@ -335,8 +354,6 @@ class Api:
             case "snapshot":
                 assert isinstance(query, SnapshotQuery)
                 return views.snapshot(machine, now, principal, query.view, query.addr)
-            case "where":
-                return operations.where(machine, now, principal, match.value)
             case _:
                 return operations.explain(machine, now, principal, match.value)
 

@@ -141,6 +141,9 @@ def policy_for(config: Config, stream: str) -> Policy:
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
         rate=_rate(settings.rate),
         schema_mode=settings.schema_mode,
+        partitioned=settings.partitioned,
+        priority=settings.priority,
+        priority_wait_us=settings.priority_max_wait_ms * 1_000,
     )
 
 

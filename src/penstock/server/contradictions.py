@@ -91,6 +91,15 @@ def _stream_problems(streams: Streams) -> Iterator[Misfit]:
         if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
             message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
             yield (*path, "retry", "baseMs"), message
+        both = [
+            getattr(streams, name) if getattr(settings, name) is UNSET else getattr(settings, name)
+            for name in ("partitioned", "priority")
+        ]
+        if all(both):
+            message = (
+                "does not go with `priority`: an urgent envelope cannot overtake those of its key; choose one"
+            )
+            yield (*path, "partitioned"), message
 
 
 def _schema_problems(streams: Streams) -> Iterator[Misfit]:

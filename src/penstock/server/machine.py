@@ -8,12 +8,18 @@ from penstock.core.book import Wrapping
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
-from penstock.dialects.courier import envelopes
+from penstock.dialects.courier import envelopes, lanes
 from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.ruling import recovered_rules
 from penstock.dialects.courier.triggers import Envelope, rule_of
 
-WRAPPING = Wrapping(bury=envelopes.bury, revive=envelopes.revive, read=Envelope)
+WRAPPING = Wrapping(
+    bury=envelopes.bury,
+    revive=envelopes.revive,
+    read=Envelope,
+    key=lanes.partition_key,
+    level=lanes.priority,
+)
 
 
 def make_machine(

@@ -6,12 +6,10 @@ label of their own and the rest is summed as `other`, so a stream per agent cann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from penstock.core.inspection import latencies, overview
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
 from penstock.core.queue import QueueMachine
@@ -19,34 +17,9 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.schemas import Registry
 from penstock.server.idempotency import Replays
 from penstock.server.runtime import Runtime
+from penstock.server.scrapes import ByStream, Scrape, Together
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OTHER = "other"
-EVERY = "*"
-"""A name that only a scope over every stream covers: no stream is called this."""
-
-_COUNTERS = {
-    "q.in": "Envelopes accepted",
-    "q.out": "Deliveries, redeliveries included",
-    "q.ack": "Envelopes acknowledged",
-    "q.nack": "Deliveries refused by their consumer",
-    "q.re": "Deliveries after the first",
-    "q.release": "Deliveries given back",
-    "q.timeout": "Leases that expired",
-    "q.dup": "Enqueues answered as duplicates",
-    "q.drop": "Envelopes dropped at a bound",
-    "q.dead": "Envelopes moved to the dead letters",
-    "q.purged": "Envelopes purged",
-    "q.moved": "Dead letters sent back",
-    "q.reject": "Enqueues refused at a bound",
-}
-_GAUGES = {
-    "q.depth": "Envelopes ready",
-    "q.if": "Envelopes in flight",
-    "q.delayed": "Envelopes waiting for their time",
-}
-_WAIT, _WAIT_HELP = "penstock_q_lat_ms", "Enqueue to first delivery, last minute"
-_LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
 class Exporter:
@@ -69,64 +42,18 @@ class Exporter:
         self._replays = replays or Replays()
         self._record_dropped = record_dropped
 
-    def render(self, now: Now, principal: Principal, *, per_stream: bool | None = None) -> bytes:
-        """The text of a scrape; `per_stream` as asked for, else as configured."""
+    def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
+        """A scrape to be made: the figures of the streams first, a few a turn, then the text.
+
+        `per_stream` as asked for, else as configured.
+        """
         wanted = self.per_stream if per_stream is None else per_stream
-        families = self._by_stream(now, principal) if wanted else self._together(now, principal)
-        registry = CollectorRegistry()
-        families += self._server(now) + _triggers(self._runtime.machine) + _pipeline(self._pipeline())
-        registry.register(_Scrape(families))
-        return generate_latest(registry)
-
-    def _together(self, now: Now, principal: Principal) -> list[Metric]:
-        """Sums over every stream the caller may read."""
         machine = self._runtime.machine
-        is_whole = principal.allows("read", EVERY)
-        channels = [
-            channel
-            for name, channel in machine.channels.items()
-            if is_whole or principal.allows("read", name)
-        ]
-        sums = overview(machine, channels, whole=is_whole)
-        shares = latencies(now, channels, machine.limits.metric_streams_max)
-        families: list[Metric] = [CounterMetricFamily(_metric(k), h, sums[k]) for k, h in _COUNTERS.items()]
-        families += [GaugeMetricFamily(_metric(k), h, sums[k]) for k, h in _GAUGES.items()]
-        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["quantile"])
-        for key, share in _LATENCIES.items():
-            wait.add_metric([share], shares[key])
-        return [*families, wait]
+        figures = ByStream(machine, principal) if wanted else Together(machine, principal)
+        return Scrape(machine, figures, self._rest)
 
-    def _by_stream(self, now: Now, principal: Principal) -> list[Metric]:
-        machine = self._runtime.machine
-        limit = machine.limits.metric_streams_max
-        sums: dict[str, dict[str, float]] = {}
-        waits: dict[str, dict[str, float]] = {}
-        for name, channel in machine.channels.items():
-            if not principal.allows("read", name):
-                continue
-            label = name if len(sums) < limit else OTHER
-            into = sums.setdefault(label, dict.fromkeys([*_COUNTERS, *_GAUGES], 0))
-            for key, value in machine.metrics(now, channel).items():
-                into[key] += value
-            if label != OTHER:
-                stats = machine.stats(now, channel)
-                waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
-        families: list[Metric] = []
-        for key, help_ in _COUNTERS.items():
-            counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
-            for label, values in sums.items():
-                counter.add_metric([label], values[key])
-            families.append(counter)
-        for key, help_ in _GAUGES.items():
-            gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
-            for label, values in sums.items():
-                gauge.add_metric([label], values[key])
-            families.append(gauge)
-        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["stream", "quantile"])
-        for label, shares in waits.items():
-            for share, value in shares.items():
-                wait.add_metric([label, share], value)
-        return [*families, wait]
+    def _rest(self, now: Now) -> list[Metric]:
+        return self._server(now) + _triggers(self._runtime.machine) + _pipeline(self._pipeline())
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
@@ -251,17 +178,3 @@ def _pipeline(status: Status | None) -> list[Metric]:
         batches.add_metric([name], query.batches)
         durations.add_metric([name], query.batch_ms)
     return [*families, offsets, batches, durations]
-
-
-def _metric(key: str) -> str:
-    return "penstock_" + key.replace(".", "_")
-
-
-class _Scrape:
-    """One scrape's families, in the shape the library collects from."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families

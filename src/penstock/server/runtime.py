@@ -7,12 +7,14 @@ by name: the scheduler, the wires and the journal are given to it, so the simula
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.core.channels import Channel
 from penstock.core.delivery import end_pull
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
@@ -21,6 +23,7 @@ from penstock.core.queue import QueueMachine
 from penstock.core.records import Applied, Ruled, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
+from penstock.dialects.courier.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
@@ -34,6 +37,8 @@ EPOCH = 0
 BEAT_US = 30_000_000
 """Time between ticks while rows come: at the full and at the half minute on the wall."""
 MINUTE_US = 2 * BEAT_US
+GAUGES_A_TURN = 200
+"""Channels that are gauged in one turn at the full minute: a few milliseconds' work."""
 
 
 Log = Callable[..., None]
@@ -74,6 +79,8 @@ class Runtime:
         """Peers we do not read from for now."""
         self._waiting: dict[Session, None] = {}
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
+        self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
+        """What looks at every stream, one after the other; each belongs to a connection, so their number is bounded."""
         self._turning = False
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -228,6 +235,27 @@ class Runtime:
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do a piece of work a step a turn, one piece after the other, then call `done`."""
+
+        def told() -> None:
+            done()
+            connection = None if session is None else self._connections.get(session.link.no)
+            if connection is not None:
+                self.touch(connection)
+
+        self._surveys.append((survey, told))
+        if len(self._surveys) == 1:
+            self._survey()
+
+    def _survey(self) -> None:
+        survey, told = self._surveys[0]
+        if survey.step(self.scheduler.now()):
+            self._surveys.popleft()
+            told()
+        if self._surveys:
+            self.scheduler.soon(self._survey)
 
     # Requests that are not connections
 
@@ -440,10 +468,27 @@ class Runtime:
         now = self.scheduler.now()
         # The nearest one: the wall's clock and the timers' drift apart a little between two beats.
         due_us = (now.wall_us + BEAT_US // 2) // BEAT_US * BEAT_US
-        self.machine.beat(now, due_us - MINUTE_US if due_us % MINUTE_US == 0 else None)
+        self.machine.beat(now)
+        self._schedule()
+        if due_us % MINUTE_US == 0:
+            self._close_minute(due_us, list(self.machine.channels.values()))
+        else:
+            self._next_beat(now, due_us)
+
+    def _close_minute(self, due_us: int, channels: list[Channel], first: int = 0) -> None:
+        """Gauge every changed channel, so many a turn that nobody notices."""
+        now = self.scheduler.now()
+        end = first + GAUGES_A_TURN
+        self.machine.close_minute(now, due_us - MINUTE_US, channels[first:end])
+        self._schedule()
+        if end < len(channels):
+            self.scheduler.soon(lambda: self._close_minute(due_us, channels, end))
+        else:
+            self._next_beat(now, due_us)
+
+    def _next_beat(self, now: Now, due_us: int) -> None:
         if due_us < self._open_until_us or not self.machine.is_gauged():
             self._expect_beat(now, max(due_us, now.wall_us))
-        self._schedule()
 
     # The end
 

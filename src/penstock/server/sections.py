@@ -66,6 +66,9 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     retry: RetrySettings | UnsetType | None = UNSET
     rate: RateSettings | UnsetType | None = UNSET
     schema_mode: SchemaMode | UnsetType = UNSET
+    partitioned: bool | UnsetType = UNSET
+    priority: bool | UnsetType = UNSET
+    priority_max_wait_ms: Positive | UnsetType = UNSET
 
 
 class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -104,6 +107,12 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """How fast envelopes may come into each stream, whoever sends them; left out, as fast as they like."""
     schema_mode: SchemaMode = "off"
     """Whether payloads are held against the schema that their envelope names: not at all, with a warning, or strictly."""
+    partitioned: bool = False
+    """Whether envelopes with the same `partitionKey` are handed out one after the other: at most one of a key is out."""
+    priority: bool = False
+    """Whether `headers.priority` counts (`high`, `normal`, `low`, or 0 to 9): the most urgent first. Not with `partitioned`."""
+    priority_max_wait_ms: Positive = 30_000
+    """With `priority`: an envelope that waited this long gets a turn, however urgent the others are."""
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 TS = "2026-01-01T00:00:00Z"
 KINDS = ("t", "t", "t", "t", "moved", "copied", "enriched")
 """Types of what producers send; storms have rules for some of them."""
+LANES: list[Frame] = [
+    {},
+    {"partitionKey": "k1"},
+    {"partitionKey": "k2", "headers": {"partitionKey": "k1", "priority": "low"}},
+    {"headers": {"partitionKey": "k1", "priority": "high"}},
+    {"headers": {"partitionKey": "k3", "priority": 9}},
+    {"headers": {"priority": "0"}},
+]
+"""What envelopes say about where they wait, for streams that ask."""
 RECENT = 30
 """How many envelopes a producer can repeat."""
 
@@ -100,6 +109,7 @@ class Producer(Caller):
         kind = self.dice.choice(KINDS)
         payload = {"text": text} if kind == "enriched" else text
         env = {"id": f"{self.name}-{self._no}", "ts": TS, "to": stream, "type": kind, "payload": payload}
+        env |= self.dice.choice(LANES)
         self.recent = [*self.recent[-RECENT:], (stream, env)]
         return env
 

@@ -5,13 +5,15 @@ They run after every step. What can only be seen from outside, in the order and 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.channels import Channel
 from penstock.core.counters import Counters
 from penstock.core.inspection import overview
+from penstock.core.lines import Keyed
 from penstock.core.queue import QueueMachine
-from penstock.core.records import LEASED, PENDING
+from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
 from penstock.testing.history import History
 from penstock.testing.network import HIGH_WATER
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 CREDIT = "1: no delivery at zero credit"
 BALANCE = "2: in = settled + ready + leased + delayed"
 ORDER = "3: first deliveries leave in sequence order"
+KEYS = "3: one of a partition key is out at a time, and the smallest number is next"
 HOLDER = "3: a lease has one holder, and only it settles"
 DURABLE = "4: what was promised survives a crash"
 BOUNDS = "8: everything that grows has a bound"
@@ -60,7 +63,9 @@ def channels_balance(machine: QueueMachine) -> None:
             raise Broken(BALANCE, f"`{name}` went to sleep unbalanced: {dormant.counters}")
     if not machine.totals.dormant_forgotten and asleep != machine.asleep:
         raise Broken(BALANCE, f"sleeping streams are counted as {machine.asleep} instead of {asleep}")
-    metrics_balance(overview(machine, machine.channels.values(), whole=True), "all streams together")
+    metrics_balance(
+        overview(machine, machine.channels.values(), asleep=[machine.asleep]), "all streams together"
+    )
 
 
 def metrics_balance(q: dict[str, Any], name: str) -> None:
@@ -85,6 +90,41 @@ def leases_have_one_holder(machine: QueueMachine) -> None:
             raise Broken(
                 HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist"
             )
+
+
+def keys_are_out_once(machine: QueueMachine) -> None:
+    out: dict[tuple[str, str | int], Record] = {}
+    for consumer in machine.consumers.values():
+        for record in consumer.leases.values():
+            if not record.channel.policy.partitioned or record.lane is None:
+                continue
+            other = out.setdefault((record.channel.name, record.lane), record)
+            if other is not record:
+                why = f"`{other.id}` and `{record.id}` of key `{record.lane}` are both leased"
+                raise Broken(KEYS, f"`{record.channel.name}`: {why}")
+
+
+def keyed_lines_agree(machine: QueueMachine) -> None:
+    """What may be leased next is what the states of the records say, counted by the simplest code. O(records)."""
+    for channel in machine.channels.values():
+        line = channel.line
+        if not isinstance(line, Keyed):
+            continue
+        out: dict[str | int, int] = {}
+        waiting: dict[str | int, int] = {}
+        for record in channel.live.values():
+            key = f"alone {record.seq}" if record.lane is None else record.lane
+            if record.state == LEASED or (record.state == DELAYED and record.attempt):
+                out[key] = out.get(key, 0) + 1
+            elif record.state == READY:
+                waiting[key] = min(waiting.get(key, record.seq), record.seq)
+        free = sorted(seq for key, seq in waiting.items() if key not in out)
+        turn = [record.seq for record in islice(line, len(line.turn))]
+        if sorted(turn) != free:
+            raise Broken(KEYS, f"`{channel.name}` would deliver {turn}, and {free} are free")
+        blocked = len(waiting) - len(free)
+        if line.blocked[1] != blocked:
+            raise Broken(KEYS, f"`{channel.name}` says {line.blocked[1]} keys are blocked, and {blocked} are")
 
 
 def nothing_is_counted_early(machine: QueueMachine, history: History) -> None:
@@ -216,6 +256,7 @@ def every_step(world: World) -> None:
     credit_is_never_overdrawn(machine)
     channels_balance(machine)
     leases_have_one_holder(machine)
+    keys_are_out_once(machine)
     nothing_is_counted_early(machine, world.history)
     the_view_is_right(machine, world.history)
     copies_are_right(world)
@@ -225,6 +266,7 @@ def every_step(world: World) -> None:
 def now_and_then(world: World) -> None:
     """What is too slow for every step."""
     counts_agree(world.machine)
+    keyed_lines_agree(world.machine)
     nothing_is_there_early(world.machine, world.history)
     for name, channel in world.machine.channels.items():
         metrics_balance(world.machine.metrics(world.clock.now(), channel), name)

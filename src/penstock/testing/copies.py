@@ -20,6 +20,8 @@ class Copy:
         self.rows: dict[str, bytes] = {}
         self.version: int | None = None
         """The version of its last message."""
+        self.is_resumed = False
+        """It went on from a version: what it was not told then may come as a change of a row it does not have."""
         self.deltas = 0
         self.snapshots = 0
 
@@ -30,16 +32,17 @@ class Copy:
             self.rows = {row["addr"]: msgspec.json.encode(row["env"]) for row in table["rows"]}
             self.version = table["watermark"]
             self.snapshots += 1
+            self.is_resumed = False
             return
         delta = message["delta"]
         addr = delta["addr"]
         self.deltas += 1
         if delta["prev"] != self.version or delta["version"] <= delta["prev"]:
             raise Broken(VIEWS, f"`{self.name}` is at {self.version} and hears {delta}")
-        if (delta["op"] == "add") == (addr in self.rows):
+        if not self.is_resumed and (delta["op"] == "add") == (addr in self.rows):
             raise Broken(VIEWS, f"`{self.name}` has {list(self.rows)} and hears {delta}")
         self.version = delta["version"]
         if delta["op"] == "remove":
-            del self.rows[addr]
+            self.rows.pop(addr, None)
         else:
             self.rows[addr] = msgspec.json.encode(delta["env"])

@@ -26,6 +26,7 @@ class Follower(Caller):
     def connected(self, client: LineClient) -> None:
         self.counts = self.dice.random() < 0.7
         since = self.copy.version if self.dice.random() < 0.8 else None
+        self.copy.is_resumed |= since is not None
         client.request(
             "live",
             view=self.dice.choice((LATEST, f"views/{LATEST}")),

@@ -13,14 +13,14 @@ from penstock.core.limits import Limits
 from penstock.core.policy import Policy, Retry
 from penstock.dialects.courier.rules import Trigger
 from penstock.testing.actors import Actor, Operator, Producer, Puller
-from penstock.testing.consequences import AUDIT, AUDIT_STREAM
+from penstock.testing.consequences import AUDIT, AUDIT_STREAM, AUDITED
 from penstock.testing.consumers import Consumer, SocketConsumer
 from penstock.testing.disk import Mood
 from penstock.testing.followers import Follower
 from penstock.testing.vandals import Vandal
 from penstock.testing.world import World
 
-STREAMS = ["a/jobs", "agents/b/inbox"]
+STREAMS = [*AUDITED]
 OTHER_INBOX = "agents/c/inbox"
 """Only there to push the other one out of the view, where it has one row."""
 DEAD = [f"dlq/{name}" for name in STREAMS]
@@ -55,6 +55,7 @@ LIMITS = Limits(
 
 def policy(dice: Random) -> Policy:
     """How one stream behaves in this storm."""
+    line = dice.choice(("plain", "plain", "partitioned", "priority"))
     return Policy(
         lease_us=dice.choice((150_000, 800_000)),
         max_depth=dice.choice((6, 20, 60)),
@@ -68,6 +69,9 @@ def policy(dice: Random) -> Policy:
         dedup_count=dice.choice((2, 20, 60)),
         dedup_us=dice.choice((100_000, 1_000_000, 600_000_000)),
         retry=dice.choice((None, Retry(20_000, max_us=300_000, jitter=0.5))),
+        partitioned=line == "partitioned",
+        priority=line == "priority",
+        priority_wait_us=dice.choice((50_000, 2_000_000)),
     )
 
 
@@ -94,7 +98,7 @@ def rules(dice: Random) -> list[Trigger]:
     """Triggers of every hook and action, one of them in a circle and some aimed at streams without room."""
     cooldown = dice.choice((0, 50, 400))
     wanted = [
-        {"id": AUDIT, "when": {"to": STREAMS, "type": "t"}, "do": [notify(AUDIT_STREAM)]},
+        {"id": AUDIT, "when": {"to": AUDITED, "type": "t"}, "do": [notify(AUDIT_STREAM)]},
         {"id": "circle", "when": {"type": "notify"}, "do": [notify(STREAMS[0]), notify(AUDIT_STREAM)]},
         {"id": "late", "hook": "on_timeout", "when": {"to": STREAMS}, "do": [notify("small/late")]},
         {"id": "acked", "hook": "on_ack", "when": {"to": "*"}, "do": [notify(AUDIT_STREAM)]},

@@ -12,7 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.core.errors import TABLE
+from penstock.core.policy import Policy
 from penstock.core.rows import Row
+from penstock.dialects.courier import lanes
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.history import TERMINAL, History, Place
@@ -23,8 +25,9 @@ from penstock.testing.talks import Awaited, Frame, Talk, ends
 class Witness:
     """Remembers what was promised. Raises `Broken` when the server breaks its word."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, policy_for: Callable[[str], Policy]) -> None:
         self.history = history
+        self._policy_for = policy_for
         self.acknowledged: dict[tuple[str, str], int] = {}
         """Enqueues that were answered: stream and id, and the number that was told."""
         self.confirmed: dict[Place, str] = {}
@@ -38,8 +41,8 @@ class Witness:
         self._holders: dict[Place, tuple[int, str]] = {}
         self._newest: dict[tuple[str, str], Place] = {}
         self._leases: dict[str, Place] = {}
-        self._firsts: dict[str, list[tuple[int, int]]] = {}
-        """First deliveries of this life in each stream: number of the lease, number of the record."""
+        self._firsts: dict[object, list[tuple[int, int]]] = {}
+        """First deliveries of this life in each stream, or each key or level of it: numbers of lease and record."""
         self._unordered: set[Place] = set()
 
     def restarted(self) -> None:
@@ -151,7 +154,7 @@ class Witness:
                     [frame[key]] if one else frame[key] for key in ("env", "seq", "attempt", "leaseId")
                 ]
                 for env, seq, attempt, lease_id in zip(*columns, strict=True):
-                    self._delivered(pipe, talk, frame["stream"], env["id"], seq, attempt, lease_id)
+                    self._delivered(pipe, talk, frame["stream"], env, seq, attempt, lease_id)
                 self._drew(talk, len(columns[0]))
             case "ok":
                 request = self._in_order(talk, frame["reqId"])
@@ -176,7 +179,7 @@ class Witness:
                 [message[key]] if one else message[key] for key in ("deliver", "seq", "attempt", "leaseId")
             ]
             for env, seq, attempt, lease_id in zip(*columns, strict=True):
-                self._delivered(pipe, talk, talk.stream, env["id"], seq, attempt, lease_id)
+                self._delivered(pipe, talk, talk.stream, env, seq, attempt, lease_id)
             self._drew(talk, len(columns[0]))
         elif "settled" in message:
             awaited = talk.waited_for(message["settled"], settled=True)
@@ -202,18 +205,19 @@ class Witness:
             raise Broken(checks.CREDIT, f"`{talk.who}` granted {talk.granted} and got {talk.delivered}")
 
     def _delivered(
-        self, pipe: Pipe, talk: Talk, stream: str, id_: str, seq: int, attempt: int, lease_id: str
+        self, pipe: Pipe, talk: Talk, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
     ) -> None:
         """A subscription got a record: the server writes it in the turn in which it leases it."""
         place = (stream, seq)
         if place in self.history.settled or place in self.confirmed:
-            raise Broken(checks.DURABLE, f"`{id_}` of `{stream}` was settled and is delivered again")
-        self._leased(pipe, talk, stream, id_, seq, attempt, lease_id)
+            raise Broken(checks.DURABLE, f"`{env['id']}` of `{stream}` was settled and is delivered again")
+        self._leased(pipe, talk, stream, env, seq, attempt, lease_id)
 
     def _leased(
-        self, pipe: Pipe, talk: Talk, stream: str, id_: str, seq: int, attempt: int, lease_id: str
+        self, pipe: Pipe, talk: Talk, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
     ) -> None:
         """Somebody was told of a lease; of a pull's perhaps late, because its answer waited for others."""
+        id_ = env["id"]
         place = (stream, seq)
         self.deliveries += 1
         if self.history.ids.get(place) != id_:
@@ -226,11 +230,20 @@ class Witness:
         if place not in self._holders or _is_later(lease_id, self._holders[place][1]):
             self._holders[place] = (pipe.no, lease_id)
         if attempt == 1 and place not in self.history.delayed and place not in self._unordered:
-            self._in_sequence(stream, _number_of(lease_id), seq)
+            self._in_sequence(stream, env, _number_of(lease_id), seq)
 
-    def _in_sequence(self, stream: str, lease: int, seq: int) -> None:
+    def _in_sequence(self, stream: str, env: Frame, lease: int, seq: int) -> None:
         """Leases are numbered as they are given; connections are written to in any order within a turn."""
-        firsts = self._firsts.setdefault(stream, [])
+        policy = self._policy_for(stream)
+        headers = env.get("headers") or {}
+        lane: object = None
+        if policy.partitioned:
+            lane = env.get(
+                "partitionKey", headers.get("partitionKey", seq)
+            )  # without a key there is no order
+        elif policy.priority:
+            lane = lanes.priority(msgspec.json.encode(env))
+        firsts = self._firsts.setdefault((stream, lane), [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):
             raise Broken(
@@ -279,7 +292,7 @@ class Witness:
                         pipe,
                         talk,
                         row["stream"],
-                        row["deliver"]["id"],
+                        row["deliver"],
                         row["seq"],
                         row["attempt"],
                         row["leaseId"],

@@ -73,7 +73,8 @@ class World:
         self.limits = limits or Limits()
         self.clock = Clock()
         self.history = History()
-        self.witness = Witness(self.history)
+        self._policy_for = policy_for or (lambda name: Policy())
+        self.witness = Witness(self.history, self._policy_for)
         self.witness.probe = self._probe
         self.consequences = Consequences(self.history, self.limits)
         self.pipes: list[Pipe] = []
@@ -92,7 +93,6 @@ class World:
         self.up = False
         self.machine: QueueMachine
         self.runtime: Runtime
-        self._policy_for = policy_for or (lambda name: Policy())
         self._triggers = triggers
         self._latency_us = latency_us
         self._checked = checked

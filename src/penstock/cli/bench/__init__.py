@@ -13,11 +13,13 @@ bench = App(
     help="""Measure throughput, latency, CPU and memory; peers side by side.
 
 `queue` is Control v1 beside Redis Streams, `http` is POST /v1/enqueue,
-`live` is the followers of a view, `journal` is the log on disk beside
-SQLite, `pipeline` is the Spark side beside Spark's own file sources.""",
+`streams` is memory and waits with very many streams, `live` is the
+followers of a view, `journal` is the log on disk beside SQLite,
+`pipeline` is the Spark side beside Spark's own file sources.""",
 )
 bench.command("penstock.cli.bench.commands:queue", name="queue")
 bench.command("penstock.cli.bench.commands:http", name="http")
+bench.command("penstock.cli.bench.streams:streams", name="streams")
 bench.command("penstock.cli.bench.live:live", name="live")
 bench.command("penstock.cli.bench.journaling:journal", name="journal")
 bench.command("penstock.cli.bench.pipeline:pipeline", name="pipeline")

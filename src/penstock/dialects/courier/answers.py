@@ -20,6 +20,7 @@ from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
     from penstock.dialects.courier.live import Watching
+    from penstock.dialects.courier.surveys import Survey
 
 Render = Callable[[Refusal | None], bytes]
 """Makes an answer's bytes: the refusal's when one is given."""
@@ -74,6 +75,9 @@ class Desk(Protocol):
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do it a step a turn, then call `done`, which may leave something for the session to say."""
 
 
 class Slot:
@@ -141,7 +145,8 @@ class Answers:
             if isinstance(what, Slot):
                 if what.data is None:
                     break
-                out.append(what.data)
+                if what.data:
+                    out.append(what.data)
             elif isinstance(what, bytes):
                 out.append(what)
             else:

@@ -22,6 +22,7 @@ from penstock.dialects.courier.following import Followers
 from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 FEATURES += ["views", "live", "triggers"]
@@ -180,6 +181,10 @@ class ControlSession:
                 self._pull(now, frame)
             case frames.Live():
                 self._follow(now, frame)
+            case frames.Metrics():
+                self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
+            case frames.Where():
+                self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
 
@@ -201,12 +206,8 @@ class ControlSession:
                 return operations.settle(machine, now, principal, settle)
             case frames.Stats():
                 return operations.stats(machine, now, principal, frame.stream)
-            case frames.Metrics():
-                return operations.metrics(machine, now, principal)
             case frames.Peek():
                 return operations.peek(machine, now, principal, frame.stream, frame.state, frame.max)
-            case frames.Where():
-                return operations.where(machine, now, principal, frame.id)
             case frames.Snapshot():
                 return views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.Explain():
@@ -225,6 +226,19 @@ class ControlSession:
                 return schemas.validate(machine, frame.env)
             case _:
                 return Result({})
+
+    def _survey(self, req_id: str | int | None, survey: MetricsSurvey | WhereSurvey) -> None:
+        """Answer, in its place among the others, when every stream was looked at."""
+        slot = self.answers.slot()
+
+        def done() -> None:
+            found = survey.body()
+            if isinstance(found, Refusal):
+                self.answers.fill(slot, error_line(req_id, found))
+            else:
+                self.answers.fill(slot, b"" if req_id is None else ok_line(req_id, msgspec.Raw(found)))
+
+        self._desk.survey(survey, done, self)
 
     def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
         if isinstance(outcome, Refusal):

@@ -9,6 +9,7 @@ import msgspec
 from penstock.core.instant import Now
 from penstock.core.links import Consumer
 from penstock.core.records import Record
+from penstock.dialects.courier.envelopes import flat
 
 _encode = msgspec.json.encode
 
@@ -24,17 +25,19 @@ def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, recor
     expires = (now.wall_us + consumer.lease_us) // 1000
     if consumer.batch <= 1:
         tail = b'.%x.%b","leaseExpiresAt":%d}\n' % (consumer.no, boot.encode(), expires)
-        return b"".join(
-            [
-                b'%b%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
-                % (prefix, record.body, record.seq, record.attempt, record.lease, tail)
-                for record in records
-            ]
-        )
-    end = b',"leaseExpiresAt":%d}\n' % expires
-    return b"".join(
-        [prefix + arrays + end for arrays in _arrays(boot, consumer, records)],
-    )
+        lines = [
+            b'%b%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
+            % (prefix, record.body, record.seq, record.attempt, record.lease, tail)
+            for record in records
+        ]
+    else:
+        end = b',"leaseExpiresAt":%d}\n' % expires
+        lines = [prefix + arrays + end for arrays in _arrays(boot, consumer, records)]
+    written = b"".join(lines)
+    if written.count(b"\n") == len(lines):
+        return written
+    # An envelope of several lines, as HTTP takes them: here it must fit into one.
+    return b"".join([flat(line[:-1]) + b"\n" for line in lines])
 
 
 def socket_frames(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Courier envelopes: from bytes to a checked record, and the changes we may make to their bytes.
 
-The bytes a producer sent are the bytes a consumer gets, but for `to` and `from` where they were left out, and for line
-ends between tokens, which become spaces. Payloads are checked for well-formedness and never re-encoded. Cost: about two decodes of the envelope.
+The bytes a producer sent are the bytes a consumer gets, but for `to` and `from` where they were left out. Payloads are
+checked for well-formedness and never re-encoded. Cost: about two decodes of the envelope.
 """
 
 from __future__ import annotations
@@ -49,8 +49,12 @@ _SPACES = b" \t\r\n"
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-_FLAT = bytes.maketrans(b"\r\n", b"  ")
-"""Line ends become spaces: Control v1 writes an envelope into a line of its own."""
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+def flat(data: bytes) -> bytes:
+    """JSON in one line. Line ends stand between tokens only, where a space is as good; strings hold none."""
+    return data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
 
 
 def stream_problem(name: str, limits: Limits) -> Refusal | None:
@@ -168,8 +172,6 @@ def parse(
         return misfit(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    if b"\n" in raw:  # between tokens only, or it would not be JSON; a line must stay one line
-        raw = raw.translate(_FLAT)
     if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
         problem = depth_problem(raw, limits.depth_max)
         if problem is not None:

@@ -20,7 +20,8 @@ from penstock.core.scopes import Principal
 from penstock.core.views import Change, View
 from penstock.dialects.courier import views
 from penstock.dialects.courier.answers import Session
-from penstock.dialects.courier.views import Sight, Version, flat
+from penstock.dialects.courier.envelopes import flat
+from penstock.dialects.courier.views import Sight, Version
 
 CACHE_BYTES_MAX = 16 * 1024 * 1024
 """Written messages that a feed keeps for followers at the same place."""
@@ -81,7 +82,19 @@ def lines(label: str) -> Style:
 class Watcher:
     """One follower of one view."""
 
-    __slots__ = ("base", "credit", "label", "rows", "seen", "session", "sight", "style", "told", "view")
+    __slots__ = (
+        "base",
+        "credit",
+        "is_resumed",
+        "label",
+        "rows",
+        "seen",
+        "session",
+        "sight",
+        "style",
+        "told",
+        "view",
+    )
 
     def __init__(self, session: Session, view: View, sight: Sight, style: Style, label: str = "") -> None:
         self.session = session
@@ -97,12 +110,15 @@ class Watcher:
         """The version in its last message."""
         self.base: int | None = None
         """The last version at which it was told everything; behind `seen` only while credit is short."""
-        self.rows: dict[str, None] = {}
-        """Rows that it was told of since: bounded by the view's rows and the removals that it remembers."""
+        self.rows: dict[str, bool] = {}
+        """Rows that it was told of since, and whether they were there: bounded by the view's rows and the removals that it remembers."""
+        self.is_resumed = False
+        """Until it has everything: which rows it has is not known, so what changed is told as if it had them all."""
 
     def follow_on(self, since: int) -> None:
-        """It was here before, and has everything up to that version."""
+        """It was here before, and was told of changes up to that version; of a row that changed since, perhaps not of all."""
         self.seen = self.told = self.base = since
+        self.is_resumed = True
 
     @property
     def wants(self) -> bool:
@@ -185,7 +201,7 @@ class Feed:
             self.forget()
             self._cache_version = view.version
         seen = watcher.seen
-        if seen != watcher.base:
+        if seen != watcher.base or watcher.is_resumed:
             return self._some(watcher)
         key = (watcher.style.key, watcher.sight, seen, watcher.told)
         written = self._cache.get(key)
@@ -209,7 +225,8 @@ class Feed:
     def _some(self, watcher: Watcher) -> bool:
         """As many changes as the credit allows, oldest first, to a follower that may have part of them already."""
         assert watcher.seen is not None
-        changes = self.view.changes(watcher.seen, watcher.base, watcher.rows)
+        base = self.view.version if watcher.is_resumed else watcher.base
+        changes = self.view.changes(watcher.seen, base, watcher.rows)
         if changes is None:
             out, _, told = self._snapshot(watcher)
             self._complete(watcher, told)
@@ -228,16 +245,14 @@ class Feed:
             return bool(out)
         watcher.seen = watcher.told = told
         for change in changes:
-            if change.op == "remove":
-                watcher.rows.pop(change.addr, None)
-            else:
-                watcher.rows[change.addr] = None
+            watcher.rows[change.addr] = change.op != "remove"
         return bool(out)
 
     def _complete(self, watcher: Watcher, told: int) -> None:
         """A follower has everything."""
         watcher.seen = watcher.base = self.view.version
         watcher.told = told
+        watcher.is_resumed = False
         if watcher.rows:
             watcher.rows.clear()
 

@@ -6,7 +6,7 @@ may depend on the commit it waits for, so its body may be a function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -410,12 +410,16 @@ def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) ->
 
 def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every stream the caller may read."""
-    streams = [
+    return Result({"streams": metrics_of(machine, now, principal, list(machine.channels))})
+
+
+def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
+    """Those of these streams that are in memory and that the caller may read."""
+    return [
         stream_metrics(machine, now, channel)
-        for name, channel in machine.channels.items()
-        if principal.allows("read", name)
+        for name in names
+        if (channel := machine.channels.get(name)) is not None and principal.allows("read", name)
     ]
-    return Result({"streams": streams})
 
 
 _LATENCIES = {
@@ -456,10 +460,16 @@ def peek(
 
 def where(machine: QueueMachine, now: Now, principal: Principal, id_: str) -> Outcome:
     """Every place where an id is, or was."""
-    places = [row for row in machine.where(now, id_) if principal.allows("read", row["stream"])]
-    if not places:
+    return places(principal, id_, machine.where(now, id_))
+
+
+def places(principal: Principal, id_: str, rows: list[Body]) -> Result | Refusal:
+    """What was found of an id, as far as the caller may know: where it is before where it was."""
+    found = [row for row in rows if principal.allows("read", row["stream"])]
+    if not found:
         return Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_)
-    return Result({"id": id_, "places": places})
+    found.sort(key=lambda row: row["state"] == "settled")
+    return Result({"id": id_, "places": found})
 
 
 def explain(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Outcome:

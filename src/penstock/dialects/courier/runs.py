@@ -22,7 +22,7 @@ _encode = msgspec.json.encode
 
 
 def ok_line(req_id: str | int, result: object) -> bytes:
-    return b'{"type":"ok","reqId":%b,"result":%b}\n' % (_encode(req_id), _encode(result))
+    return b'{"type":"ok","reqId":%b,"result":%b}\n' % (_encode(req_id), envelopes.flat(_encode(result)))
 
 
 def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:

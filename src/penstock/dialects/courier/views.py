@@ -21,12 +21,11 @@ from penstock.core.records import Record
 from penstock.core.scopes import ANY, Principal
 from penstock.core.views import Change, Entry, View
 from penstock.dialects.courier import operations
-from penstock.dialects.courier.envelopes import rfc3339
+from penstock.dialects.courier.envelopes import flat, rfc3339
 from penstock.dialects.courier.operations import Outcome, Result
 
 SLICE = 500
 """Streams that one beat looks at: their figures cost about 15 us each, and everybody else waits meanwhile."""
-_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _encode = msgspec.json.encode
 
 Version: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -152,11 +151,6 @@ def _refresh_streams(machine: QueueMachine, now: Now, view: View, count: int) ->
         data = _encode(operations.stream_metrics(machine, now, channel))
         if entry is None or entry.data != data:
             view.put(name, name, data)
-
-
-def flat(data: bytes) -> bytes:
-    """JSON on one line: a line feed in it can only be white space."""
-    return data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
 
 
 def snapshot(

@@ -1,0 +1,128 @@
+"""Looks at every stream: a few a turn, in the order of requests, and nobody else waits."""
+
+from __future__ import annotations
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.core.instant import Now
+from penstock.core.limits import Limits
+from penstock.core.policy import Policy
+from penstock.core.queue import QueueMachine
+from penstock.core.records import Record
+from penstock.core.scopes import OPERATOR, Principal, require
+from penstock.dialects.courier.surveys import STREAMS_A_TURN, MetricsSurvey, Survey, WhereSurvey
+from penstock.server.machine import make_machine
+from penstock.server.prometheus import Exporter
+from penstock.server.runtime import Runtime
+from penstock.server.schedulers import HandScheduler
+from penstock.server.scrapes import SAMPLES_A_TURN
+from tests.dialects.courier.talking import Broker, envelope
+
+COUNT = 2 * STREAMS_A_TURN + 7
+NOW = Now(5_000_000, 5_000_000)
+
+
+def many(count: int = COUNT, limits: Limits | None = None) -> QueueMachine:
+    machine = make_machine(limits or Limits(), lambda _: Policy(), lambda n: b"\1" * n)
+    for number in range(count):
+        machine.enqueue(NOW, f"q{number}", [Record(f"e{number % 3}", "t", b"{}")])
+    if count:
+        machine.take_batch()
+        machine.committed(NOW, 0)
+    return machine
+
+
+def steps(survey: Survey) -> int:
+    count = 1
+    while not survey.step(NOW):
+        count += 1
+    return count
+
+
+def test_a_look_at_very_many_streams_takes_several_turns_and_misses_none() -> None:
+    machine = many()
+    metrics = MetricsSurvey(machine, OPERATOR)
+    assert steps(metrics) == 3
+    rows = msgspec.json.decode(metrics.body())["streams"]
+    assert [row["id"] for row in rows] == list(machine.channels)
+    where = WhereSurvey(machine, OPERATOR, "e0")
+    assert steps(where) == 3
+    found = where.body()
+    assert isinstance(found, bytes)
+    assert len(msgspec.json.decode(found)["places"]) == len(range(0, COUNT, 3))
+
+
+def test_only_what_the_caller_may_read_is_in_it() -> None:
+    machine = many()
+    reader = Principal("limited", scopes=require(["streams:q40*:read"]))
+    metrics = MetricsSurvey(machine, reader)
+    steps(metrics)
+    names = [row["id"] for row in msgspec.json.decode(metrics.body())["streams"]]
+    assert names == [name for name in machine.channels if name.startswith("q40")]
+
+
+def test_no_stream_at_all_is_an_answer_too() -> None:
+    metrics = MetricsSurvey(many(0), OPERATOR)
+    assert steps(metrics) == 1
+    assert metrics.body() == b'{"streams":[]}'
+
+
+def test_a_stream_that_goes_to_sleep_meanwhile_is_still_found() -> None:
+    machine = many()
+    where = WhereSurvey(machine, OPERATOR, "e1")
+    where.step(NOW)
+    last = list(machine.channels.values())[-1]
+    machine.purge(NOW, last)
+    machine.take_batch()
+    machine.committed(NOW, COUNT)
+    last.touched_us = -machine.limits.idle_unload_ms * 1000
+    machine.unload(last, NOW)
+    assert last.name in machine.dormant
+    steps(where)
+    body = where.body()
+    assert isinstance(body, bytes)
+    found = msgspec.json.decode(body)["places"][-1]
+    assert (found["stream"], found["state"]) == (last.name, "settled")
+
+
+def test_a_scrape_is_summed_and_written_over_several_turns() -> None:
+    machine = many(limits=Limits(metric_streams_max=SAMPLES_A_TURN // 4))
+    runtime = Runtime(machine, None, HandScheduler(lambda: NOW), authenticate=lambda _: None, version="t")  # type: ignore[arg-type]
+    scrape = Exporter(runtime, lambda: 0, per_stream=True).scrape(OPERATOR)
+    assert steps(scrape) > 4
+    families = {one.name: one for one in text_string_to_metric_families(scrape.text().decode())}
+    depth = {sample.labels["stream"]: sample.value for sample in families["penstock_q_depth"].samples}
+    assert sum(depth.values()) == COUNT
+    assert depth["other"] == COUNT - machine.limits.metric_streams_max
+    assert families["penstock_streams"].samples[0].value == COUNT
+
+
+def test_one_after_the_other_and_a_step_a_turn() -> None:
+    machine = many()
+    scheduler = HandScheduler(lambda: NOW)
+    runtime = Runtime(machine, None, scheduler, authenticate=lambda _: None, version="t")  # type: ignore[arg-type]
+    told: list[str] = []
+    for name in ("first", "second"):
+        runtime.survey(MetricsSurvey(machine, OPERATOR), lambda name=name: told.append(name))  # type: ignore[misc]
+    assert told == []
+    scheduler.soon(lambda: told.append("somebody else"))
+    scheduler.run()
+    assert told == ["somebody else", "first", "second"]
+
+
+def test_on_a_control_connection_the_answer_keeps_its_place_among_the_others() -> None:
+    broker = Broker()
+    peer = broker.control()
+    for number in range(COUNT):
+        broker.machine.enqueue(broker.now, f"q{number}", [Record("1", "t", b"{}")])
+    broker.runtime.apply(broker.now)
+    broker.run()
+    peer.send({"type": "metrics", "reqId": 1})
+    peer.send({"type": "where", "id": "nowhere", "reqId": 2})
+    peer.send({"type": "enqueue", "to": "q0", "env": envelope("2"), "reqId": 3})
+    assert peer.heard() == []
+    broker.run()
+    answers = peer.heard()
+    assert [(answer["type"], answer["reqId"]) for answer in answers] == [("ok", 1), ("error", 2), ("ok", 3)]
+    assert len(answers[0]["result"]["streams"]) == COUNT
