@@ -44,24 +44,26 @@ $(STAMP): pyproject.toml requirements.lock
 up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
 
-# In two halves side by side, because what needs Spark takes as long as everything else.
-test: system lint ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
+CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# In two halves side by side, because what needs Spark takes as long as everything else, the checks among it.
+test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
 ifneq ($(strip $(ARGS)),)
+	$(CHECKS)
 	$(BIN)/python -m pytest $(ARGS)
 else
 	@log=$$(mktemp); $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log" 2>&1 & spark=$$!; \
-	echo "==> the tests without Spark, while those with it run beside them"; \
+	echo "==> style, types and layers, then the tests without Spark, while those with it run beside them"; \
+	( $(CHECKS) ); lint=$$?; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS)); rest=$$?; \
 	wait $$spark; half=$$?; \
 	echo "==> the tests with Spark"; cat "$$log"; rm -f "$$log"; \
-	test $$rest -eq 0 && test $$half -eq 0
+	test $$lint -eq 0 || echo "==> style, types or layers failed: see above, or run \`make lint\`" >&2; \
+	test $$lint -eq 0 && test $$rest -eq 0 && test $$half -eq 0
 endif
 
 lint: setup ## check style, types and layers only
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(CHECKS)
 
 bench: setup ## run the benchmarks (choose with BENCHES="queue http")
 	@set -e; for bench in $(BENCHES); do $(BIN)/penstock bench $$bench $(ARGS); done

@@ -30,6 +30,8 @@ BLOCK_SECONDS = 240
 STOP_SECONDS = 60
 OWN_PAGE, OWN_TABLE = "docs/how-to/own-table.md", "examples/own_table.py"
 OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
+PACE = "  nice: 0\n  trigger_ms: 3000\n"
+"""The sample traffic never pauses, so a pipeline that looks twice a second would never rest; and a reader waits for it."""
 BESIDE_A_PIPELINE = ["README.md", "docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
 WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]
 NOTEBOOK = "examples/pipeline.ipynb"
@@ -76,7 +78,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """What `penstock up --demo` starts, with the example's tables."""
     folder = tmp_path_factory.mktemp("demo")
     shutil.copy(ROOT / OWN_TABLE, folder)
-    server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG)
+    server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG + PACE)
     yield server
     stop(server)
 

@@ -26,7 +26,7 @@ from tests.server_process import ServerProcess, environment
 ROUNDS = 8
 SEALED_ROUNDS = 4
 STREAM = "jobs"
-ACKED_A_ROUND = 2000
+ACKED_A_ROUND = 1000
 """A server dies once it has confirmed so many settles more, or fewer."""
 PATIENCE_S = 20.0
 STREAMS = "streams: {maxDepth: 1000000, dedupWindow: 1000000}\n"

@@ -33,7 +33,7 @@ triggers: [{msgspec.json.encode(RULE).decode()}]
 MEDIA_TYPE = "application/x-ndjson"
 schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
 BOUNDED = settings(
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,
@@ -92,6 +92,8 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
             for each in [case.body.get("envelope"), *(case.body.get("envelopes") or [])]:
                 if isinstance(each, dict):
                     each.pop("to", None)
+        if mode is RIGHT and route.name == "pull" and isinstance(case.body, dict):
+            case.body["stream"] = STREAM  # likewise
         response = case.call_and_validate(session=session, checks=CHECKS)
         seen[response.status_code] += 1
 

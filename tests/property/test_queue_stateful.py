@@ -507,4 +507,4 @@ class QueueStateful(RuleBasedStateMachine):
 
 
 TestQueue = QueueStateful.TestCase
-TestQueue.settings = settings(max_examples=1_000, stateful_step_count=60)
+TestQueue.settings = settings(max_examples=500, stateful_step_count=60)

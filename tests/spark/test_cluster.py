@@ -229,7 +229,10 @@ def bare_python(folder: Path) -> str:
     [packages] = folder.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
     python = folder / "bin" / "python"
-    found = subprocess.run([python, "-c", "import pyspark, penstock"], capture_output=True, check=False)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [python, "-c", "import pyspark, penstock"], env=bare, capture_output=True, check=False
+    )
     assert b"No module named 'penstock'" in found.stderr
     return str(python)
 

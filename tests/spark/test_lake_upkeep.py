@@ -17,7 +17,7 @@ from penstock.spark.lake import LakeTable, Span
 from penstock.spark.snapshots import LakeError
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 
-COMMITS = 600
+COMMITS = 400
 DAY_S = 86_400
 
 
