@@ -24,6 +24,7 @@ from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
+from penstock.core.tapping import Tap
 from penstock.core.timers import Timers
 
 
@@ -59,6 +60,7 @@ class Totals(msgspec.Struct):
     settles_refused: int = 0
     records_refused: int = 0
     dead_blocked: int = 0
+    copies_lost: int = 0
 
 
 class Wrapping(msgspec.Struct, frozen=True):
@@ -124,6 +126,9 @@ class Book:
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0
         self.links: dict[int, Link] = {}
+        self.taps: dict[str, list[Tap]] = {}
+        """Who looks at a channel without taking anything, by its name."""
+        self.taps_open = 0
         self.link_no = 0
         self.draining = False
         self.totals = Totals()

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import msgspec
 
+from penstock.core import tapping
 from penstock.core.book import Batch, Book
 from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
@@ -224,6 +225,8 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         channel.rate_in.add(now.us, count)
         channel.last_wall_us = wall_us
         dispatch(book, now, channel)
+    if book.taps:
+        tapping.show(book, kept)
 
 
 def refused(book: Book, now: Now) -> None:

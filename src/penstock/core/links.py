@@ -9,12 +9,13 @@ from penstock.core.scopes import Principal
 if TYPE_CHECKING:
     from penstock.core.channels import Channel
     from penstock.core.records import Record
+    from penstock.core.tapping import Tap
 
 
 class Link:
     """One peer's connection, as far as a machine is concerned."""
 
-    __slots__ = ("consumers", "no", "open", "principal", "room", "session", "stalled")
+    __slots__ = ("consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
 
     def __init__(self, no: int, principal: Principal, session: Any, room: int) -> None:
         self.no = no
@@ -28,6 +29,8 @@ class Link:
         """A consumer wanted more than there was room for."""
         self.open = True
         self.consumers: list[Consumer] = []
+        self.taps: dict[str, Tap] = {}
+        """The channels it only looks at, by name."""
 
 
 class Consumer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core import delivery, inspection, intake, moving, recovery, settling, staging
+from penstock.core import delivery, inspection, intake, moving, recovery, settling, staging, tapping
 from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
@@ -31,6 +31,7 @@ class QueueMachine(Book):
 
     subscribe = delivery.subscribe
     pull = delivery.pull
+    tap = tapping.tap
     grant = delivery.grant
     writable = delivery.writable
 
@@ -79,6 +80,7 @@ class QueueMachine(Book):
         """A peer is gone: its subscriptions end, and so do waiting pulls, but not what was pulled."""
         link.open = False
         self.links.pop(link.no, None)
+        tapping.forget(self, link)
         consumers = list(link.consumers)
         for consumer in consumers:  # all of them first, or one would be given what another gives back
             delivery.detach(self, now, consumer)
