@@ -8,8 +8,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from penstock.core.links import Consumer
-    from penstock.core.tapping import Tap
     from penstock.core.records import Record
+    from penstock.core.tapping import Tap
 
 
 class Deliver(msgspec.Struct, gc=False, eq=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import tracemalloc
@@ -135,9 +136,7 @@ def test_chunks_may_be_cut_anywhere(frames: list[tuple[str, bytes]], cuts: list[
     data = b"".join(frame({"type": kind, "timestamp": n}, body) for n, (kind, body) in enumerate(frames))
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     decoder = FrameDecoder()
-    found = [
-        one for start, end in zip(places, places[1:], strict=False) for one in decoder.feed(data[start:end])
-    ]
+    found = [one for start, end in itertools.pairwise(places) for one in decoder.feed(data[start:end])]
     assert [(one.kind, one.payload) for one in found] == [one for one in frames if one[0] != "unknown"]
     assert (decoder.failure, decoder.held) == (None, 0)
 
