@@ -21,7 +21,7 @@ from penstock.cli import main
 from penstock.client.address import parse
 from penstock.server.bridge import HELD_MAX, Bridge
 from penstock.transports.pipes import PipeAddress, listen
-from tests.integration.serving import PATIENCE_S, POLL_S, Http, encode, envelope, run
+from tests.integration.serving import PATIENCE_S, POLL_S, Http, encode, envelope, run, until
 from tests.server_process import environment
 
 PIPE = [sys.executable, "-m", "penstock.cli", "pipe", "--json"]
@@ -424,7 +424,7 @@ def test_a_peer_that_does_not_read_is_waited_for_with_a_bounded_buffer(server, h
         bridge = Bridge(parse(server.control))
         listener = await listen(PipeAddress(kind, "127.0.0.1", 0), bridge.serve, is_public=False)
         if kind == "tcp":
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port, limit=1024)
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.address.port, limit=1024)
         else:
             session = aiohttp.ClientSession()
             ws = await session.ws_connect(str(listener.address))
@@ -441,17 +441,14 @@ def test_a_peer_that_does_not_read_is_waited_for_with_a_bounded_buffer(server, h
         assert 0 < held < count, "the server keeps what nobody reads"
         assert bridge.counts.held_most <= HELD_MAX
         assert pipe.held < 8 * 1024 * 1024, "far below the worst case: no line is long here"
-        # Another peer is not in its way, and what was held goes back when it leaves.
         if kind == "tcp":
             writer.close()
             await writer.wait_closed()
         else:
             ws._response.close()
             await session.close()
-        while bridge.pipes:
-            await asyncio.sleep(POLL_S)
-        while http.stats(stream)["inflight"]:
-            await asyncio.sleep(POLL_S)
+        await pipe.over.wait()
         await listener.close()
 
     run(go())
+    until(lambda: http.stats(stream)["inflight"] == 0, "what it held goes back")

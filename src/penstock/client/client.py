@@ -26,6 +26,7 @@ from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Sing
 from penstock.client.pulled import PulledLeases
 from penstock.client.renewals import Renewals
 from penstock.client.subscription import Subscription
+from penstock.client.uplink import Uplink
 from penstock.core.errors import PenstockError, Refusal
 
 Envelope = Mapping[str, Any] | bytes
@@ -299,6 +300,10 @@ class Client:
     async def ping(self) -> None:
         """A round trip."""
         await self._read("ping")
+
+    async def uplink(self) -> Uplink:
+        """Another connection to the same server, with the same token, for raw Control v1 lines."""
+        return await self._connection.uplink()
 
     async def close(self) -> None:
         """End the connection; subscriptions end with it and give back what is not settled."""

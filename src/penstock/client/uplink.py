@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import secrets
 from collections import deque
 from typing import Self
 
@@ -40,6 +41,9 @@ class Uplink:
         self._link: Link | None = None
         self._lines: deque[bytes] = deque()
         self._size = 0
+        self._last: bytes | None = None
+        """How the answer begins behind which nothing more is wanted."""
+        self._is_finished = False
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -95,9 +99,9 @@ class Uplink:
         return line
 
     async def read(self) -> bytes:
-        """Every whole line that is there, at least one; empty when the connection has ended."""
+        """Every whole line that is there, at least one; empty at the end."""
         while not self._lines:
-            if self.reason is not None:
+            if self.reason is not None or self._is_finished:
                 return b""
             self._arrived.clear()
             await self._arrived.wait()
@@ -118,6 +122,15 @@ class Uplink:
         if self._link.is_paused:
             self._writable.clear()
 
+    async def finish(self) -> None:
+        """Nothing more will be written: `read` ends behind the last answer.
+
+        Answers keep the order of requests, so one more request finds the end of them.
+        """
+        marker = f"last-{secrets.token_hex(8)}".encode()
+        self._last = b'{"type":"ok","reqId":"%b"' % marker
+        await self.write(b'{"type":"ping","reqId":"%b"}\n' % marker)
+
     async def close(self) -> None:
         """Send what was written, then end; a server that does not take it in time is left alone."""
         link, self._link = self._link, None
@@ -135,7 +148,9 @@ class Uplink:
 
     def lines_received(self, lines: list[bytes]) -> None:
         for line in lines:
-            if line:
+            if self._last is not None and line.startswith(self._last):
+                self._is_finished = True
+            elif line and not self._is_finished:
                 self._lines.append(line + b"\n")
                 self._size += len(line) + 1
         self._arrived.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 
 from penstock.client.address import Address
@@ -131,8 +130,6 @@ class Pipe:
         # One more than the server takes in a line: it refuses what is longer, and we need not hold it.
         self._up_lines = WholeLines(Limits().frame_max + 1)
         self._down_lines = WholeLines()
-        self._last: bytes | None = None
-        """How the answer begins behind which nothing of interest comes, once the peer has ended."""
         self._is_ended = False
 
     @property
@@ -150,7 +147,9 @@ class Pipe:
             await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
             is_peer = up.done() and up.exception() is None
             if is_peer and not self._is_ended and not self._is_tap:
-                await self._flush(uplink, down)
+                with contextlib.suppress(PenstockError):
+                    await uplink.finish()
+                await asyncio.wait((down,), timeout=FLUSH_S)
         finally:
             for task in (up, down):
                 task.cancel()
@@ -199,28 +198,14 @@ class Pipe:
             self._counts.ignored += 1
         return True
 
-    async def _flush(self, uplink: Uplink, down: asyncio.Future[None]) -> None:
-        """The peer has said all: answers keep the order of requests, so one more request finds the end of them."""
-        marker = f"pipe-{secrets.token_hex(8)}"
-        self._last = b'{"type":"ok","reqId":"%b"' % marker.encode()
-        with contextlib.suppress(PenstockError):
-            await uplink.write(b'{"type":"ping","reqId":"%b"}\n' % marker.encode())
-            await asyncio.wait((down,), timeout=FLUSH_S)
-
     # From the server to the peer
 
     async def _down(self, uplink: Uplink) -> None:
         while data := await uplink.read():
             for lines in self._down_lines.feed(data):
-                last = -1 if self._last is None else lines.find(self._last)
                 self._note()
-                if last >= 0:
-                    lines = lines[:last]
-                if lines:
-                    self._counts.frames_out += 1
-                    await self._channel.write(self._encoder.data(_now_ms(), lines))
-                if last >= 0:
-                    return
+                self._counts.frames_out += 1
+                await self._channel.write(self._encoder.data(_now_ms(), lines))
 
     def _note(self) -> None:
         self._counts.held_most = max(self._counts.held_most, self.held)

@@ -69,9 +69,10 @@ async def run(options: PipeOptions, ready: Callable[[Ready], None]) -> None:
     stopping = asyncio.ensure_future(stopped.wait())
     try:
         for address in options.listen:
-            listeners.append(await _open(bridge, address, options.is_public))
+            # One by one: those that are open must be closed when the next one fails.
+            listeners.append(await _open(bridge, address, options.is_public))  # noqa: PERF401
         for address in options.connect:
-            dialled.append(loop.create_task(bridge.serve(await _dial(address))))
+            dialled.append(loop.create_task(bridge.serve(await _dial(address))))  # noqa: PERF401
         ready(
             Ready(
                 [str(listener.address) for listener in listeners],
