@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -433,12 +433,19 @@ def test_a_peer_that_does_not_read_is_waited_for_with_a_bounded_buffer(server, h
             writer.write(ask)
         else:
             await ws.send_bytes(ask)
-        pipe = None
-        while pipe is None or pipe.uplink is None or not pipe.uplink.is_held:
+        path = f"/v1/streams/{quote(stream, safe='')}/explain"
+        looks: list[tuple[bool, int]] = [(False, 0)]
+        # At rest: the server waits for us, we wait for the peer, and nothing has moved between two looks.
+        while not looks[-1][0] or looks[-1] != looks[-2]:
             await asyncio.sleep(POLL_S)
-            pipe = next(iter(bridge.pipes), None)
-        held = http.stats(stream)["inflight"]
-        assert 0 < held < count, "the server keeps what nobody reads"
+            answer = (await asyncio.to_thread(http.get, path)).json
+            reasons = [reason["code"] for reason in answer["reasons"]]
+            assert "all_leased" not in reasons, "the server gave away everything"
+            (pipe,) = bridge.pipes
+            is_held = pipe.uplink is not None and pipe.uplink.is_held
+            delivered = sum(consumer["delivered"] for consumer in answer["consumers"])
+            looks.append((is_held and "slow_consumer" in reasons, delivered))
+        assert 0 < looks[-1][1] < count
         assert bridge.counts.held_most <= HELD_MAX
         assert pipe.held < 8 * 1024 * 1024, "far below the worst case: no line is long here"
         if kind == "tcp":
@@ -452,3 +459,27 @@ def test_a_peer_that_does_not_read_is_waited_for_with_a_bounded_buffer(server, h
 
     run(go())
     until(lambda: http.stats(stream)["inflight"] == 0, "what it held goes back")
+
+
+def test_there_are_so_many_pipes_and_no_more(server):
+    async def go():
+        bridge = Bridge(parse(server.control), pipes_max=1)
+        listener = await listen(PipeAddress("tcp", "127.0.0.1", 0), bridge.serve, is_public=False)
+
+        async def dialled() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+            writer.write(said({"type": "ping", "reqId": 1}))
+            return reader, writer
+
+        first, writer = await dialled()
+        assert b'"reqId":1' in await first.readuntil(b"\n")
+        second, other = await dialled()
+        assert b"QuotaExceeded" in await second.read()
+        assert (bridge.counts.opened, bridge.counts.refused) == (1, 1)
+        for one in (writer, other):
+            one.close()
+            await one.wait_closed()
+        await bridge.close()
+        await listener.close()
+
+    run(go())

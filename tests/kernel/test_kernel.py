@@ -154,7 +154,7 @@ class TestJoining:
                 got: list[int] = []
 
                 async def take() -> None:
-                    async for chunk in quick:
+                    while (chunk := await quick.read()) is not None:
                         got.append(chunk)
 
                 taking = asyncio.ensure_future(take())

@@ -61,6 +61,8 @@ class Rate:
     def per_second(self, now_us: int) -> float:
         """The mean over the whole window; the running second is left out because it is not over."""
         second = now_us // SECOND_US
+        if second - self._second > RATE_WINDOW_S:
+            return 0.0
         self._roll(second)
         whole = sum(self._counts) - self._counts[second % (RATE_WINDOW_S + 1)]
         return whole / RATE_WINDOW_S

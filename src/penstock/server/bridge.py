@@ -47,7 +47,14 @@ class Counts:
 class Bridge:
     """Pipes to one server, all with the same rights and the same purpose."""
 
-    def __init__(self, server: Address, token: str | None = None, tap: str | None = None) -> None:
+    def __init__(
+        self,
+        server: Address,
+        token: str | None = None,
+        tap: str | None = None,
+        *,
+        pipes_max: int = PIPES_MAX,
+    ) -> None:
         self.counts = Counts()
         self.pipes: dict[Pipe, None] = {}
         self.lost: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
@@ -55,6 +62,7 @@ class Bridge:
         self._server = server
         self._token = token
         self._tap = tap
+        self._pipes_max = pipes_max
 
     async def uplink(self) -> Uplink:
         """A connection to the server that is ready for a pipe; raises PenstockError."""
@@ -74,9 +82,10 @@ class Bridge:
     async def serve(self, channel: Channel) -> bool:
         """Carry one pipe until either end has had enough; whether it was the peer."""
         pipe = Pipe(channel, self.counts, is_tap=self._tap is not None)
-        if len(self.pipes) >= PIPES_MAX:
+        if len(self.pipes) >= self._pipes_max:
             self.counts.refused += 1
-            await pipe.end(Refusal("QuotaExceeded", f"{PIPES_MAX} pipes are open", retry_after_ms=1_000))
+            message = f"{self._pipes_max} pipes are open"
+            await pipe.end(Refusal("QuotaExceeded", message, retry_after_ms=1_000))
             return False
         self.counts.opened += 1
         self.pipes[pipe] = None

@@ -187,6 +187,8 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Control v1 lines: `HOST:PORT`, `unix:PATH` or `off`."""
     origins: tuple[str, ...] = ()
     """Web pages from elsewhere that may connect, e.g. `https://app.example.com`."""
+    advertise: Text | None = None
+    """A Stream Kernel's `reports/router-endpoints.json`, in which we keep an entry about ourselves while we run."""
 
 
 class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

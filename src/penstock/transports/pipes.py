@@ -106,6 +106,14 @@ class StreamChannel:
         await self._writer.drain()
 
     async def close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                self._writer.write_eof()
+                # Hanging up on what the peer still sends would cost it our last words.
+                while await self._reader.read(CHUNK):
+                    pass
+        except (TimeoutError, OSError, RuntimeError):  # or somebody else is reading, and will see the end
+            pass
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_S):
