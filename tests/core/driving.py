@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.book import Wrapping
 from penstock.core.channels import Channel
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
@@ -21,11 +20,10 @@ from penstock.core.queue import QueueMachine
 from penstock.core.records import LEASED, PENDING, Record, is_fresh
 from penstock.core.scopes import OPERATOR, Principal
 from penstock.core.settling import Denied, Done
-from penstock.dialects.courier import envelopes
+from penstock.server.machine import WRAPPING
 
 START_US = 5_000_000_000
 START_WALL_US = 1_760_000_000_000_000
-WRAPPING = Wrapping(bury=envelopes.bury, revive=envelopes.revive)
 
 
 def body_of(id_: str, note: str = "") -> bytes:

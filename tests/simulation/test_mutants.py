@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import intake, settling
+from penstock.core import intake, settling, triggers
 from penstock.core.book import Book
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
@@ -16,6 +16,7 @@ from penstock.core.rows import Row
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.answers import Answers
 from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.triggers import Envelope
 from penstock.server.runtime import Runtime
 from penstock.testing import Broken, checks, storm
 from penstock.testing.disk import SimJournal
@@ -53,6 +54,40 @@ def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
         writable(book, now, link)
 
     patch.setattr(QueueMachine, "writable", refill)
+
+
+@breaks(checks.TRIGGERS)
+def a_rule_now_and_then_looks_away(patch: pytest.MonkeyPatch) -> None:
+    look = triggers._try
+
+    def seldom(book: Any, now: Any, rules: Any, record: Any, *more: Any) -> None:
+        if record.seq % 5:
+            look(book, now, rules, record, *more)
+
+    patch.setattr(triggers, "_try", seldom)
+
+
+@breaks(checks.TRIGGERS)
+def a_rule_sends_in_a_commit_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """What is sent a moment later may be lost between the two."""
+    accept = QueueMachine.accept
+
+    def later(book: Any, now: Any, send: Any) -> Any:
+        if send.firing is not None and send.record.kind == "notify":
+            return None
+        return accept(book, now, send)
+
+    patch.setattr(QueueMachine, "accept", later)
+
+
+@breaks(checks.TRIGGERS)
+def a_rule_fires_on_what_it_caused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Envelope, "chain", property(lambda self: ()))
+
+
+@breaks(checks.TRIGGERS)
+def hops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(triggers, "_may_fire", lambda book, now, rule, source: True)
 
 
 @breaks(checks.BALANCE)

@@ -24,8 +24,10 @@ from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
+from penstock.core.rules import Source
 from penstock.core.tapping import Tap
 from penstock.core.timers import Timers
+from penstock.core.triggers import Cooling, Triggers
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -61,13 +63,16 @@ class Totals(msgspec.Struct):
     records_refused: int = 0
     dead_blocked: int = 0
     copies_lost: int = 0
+    cooldowns_evicted: int = 0
 
 
 class Wrapping(msgspec.Struct, frozen=True):
-    """How a dialect changes a record's bytes when it moves between channels."""
+    """What a dialect knows of a record's bytes: how they change when it moves, and what rules read in them."""
 
     bury: Callable[[bytes, Cause], bytes]
     revive: Callable[[bytes], bytes]
+    read: Callable[[str, bytes], Source]
+    """A record of this channel with these bytes, as rules see it."""
 
 
 class Batch(msgspec.Struct, eq=False):
@@ -101,7 +106,7 @@ class Book:
         self.dormant: dict[str, Dormant] = {}
         self.seq_floor = 0
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
-        self.timers: Timers[Record | Consumer | Channel | Dormant] = Timers()
+        self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
         self.effects: list[Effect] = []
         self.facts: list[Fact] = []
         self.observations: list[Settle | Note] = []
@@ -130,6 +135,7 @@ class Book:
         """Who looks at a channel without taking anything, by its name."""
         self.taps_open = 0
         self.link_no = 0
+        self.triggers = Triggers()
         self.draining = False
         self.totals = Totals()
 
@@ -259,12 +265,16 @@ class Book:
             self.applied[applied.app] = Applied(applied.app, applied.before)
 
     def observe(self, event: str, record: Record, peer: str | None) -> None:
-        """Note what gates nothing; beyond the bound it is counted instead."""
+        """Note what happened to a record and gates nothing."""
+        self.observe_settle(Settle(event, record, peer, record.attempt, record.first_wall_us))
+
+    def observe_settle(self, settle: Settle) -> None:
+        """Beyond the bound it is counted instead."""
         if self.observed >= self.limits.observations_max:
             self.totals.observations_dropped += 1
             return
         self.observed += 1
-        self.observations.append(Settle(event, record, peer, record.attempt, record.first_wall_us))
+        self.observations.append(settle)
 
     def take_effects(self) -> list[Effect]:
         effects = self.effects

@@ -184,7 +184,8 @@ class Channel:
         record.holder = record.lapsed = None
         del self.live[record.id]
         self.bytes -= len(record.body)
-        self.settled[record.id] = Seen(record.seq, crc32(record.body), now_us, outcome, batch)
+        check = crc32(record.body) if record.check is None else record.check
+        self.settled[record.id] = Seen(record.seq, check, now_us, outcome, batch)
         self.order.append(record.id)
 
     def is_decided(self, decided: int) -> bool:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from penstock.core.links import Consumer
     from penstock.core.records import Record
     from penstock.core.tapping import Tap
+    from penstock.core.triggers import Cascade, Firing
 
 
 class Deliver(msgspec.Struct, gc=False, eq=False):
@@ -40,11 +41,14 @@ class Send(msgspec.Struct, gc=False, eq=False):
     channel: str
     record: Record
     origin: Record
-    event: Literal["dead", "move"]
+    event: Literal["dead", "move", "trigger"]
     reason: str
     peer: str | None = None
     """Who brought it about."""
     job: Job | None = None
+    firing: Firing | None = None
+    """The rule at work, when one sends this; the origin then stays where it is unless the event is a move."""
+    cascade: Cascade | None = None
 
 
 class Copy(msgspec.Struct, gc=False, eq=False):

@@ -10,13 +10,14 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.core import tapping
+from penstock.core import tapping, triggers
 from penstock.core.book import Batch, Book
 from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Settle, is_fresh
+from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
+from penstock.core.triggers import Cascade
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
@@ -35,10 +36,19 @@ class Admitted(msgspec.Struct, gc=False):
 
 
 def enqueue(
-    book: Book, now: Now, name: str, records: list[Record], *, counted: bool = True
+    book: Book,
+    now: Now,
+    name: str,
+    records: list[Record],
+    *,
+    counted: bool = True,
+    cascade: Cascade | None = None,
 ) -> Admitted | Refusal:
-    """Admit records to a channel, or none of them. A caller that will offer them one by one does not count refusals."""
-    if book.draining:
+    """Admit records to a channel, or none of them. A caller that will offer them one by one does not count refusals.
+
+    With a cascade they come from a rule: consequences of what was taken before, which a shutdown does not refuse.
+    """
+    if book.draining and cascade is None:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
     is_new = not book.known(name)
     channel = book.open_channel(name)
@@ -59,11 +69,13 @@ def enqueue(
         id_ = record.id
         twin = live.get(id_) or own.get(id_)
         if twin is not None:
-            same = twin.body == record.body
+            same = is_same(twin, record.body)
             seq, batch = twin.seq, twin.batch if twin.state == PENDING else 0
         elif (seen := settled.get(id_)) is not None:
             same = seen.check == crc32(record.body)
-            seq, batch = seen.seq, 0
+            # A rule may have moved it away in the commit that brings it: then that is what to wait for.
+            is_born = seen.outcome != "moved" or seen.batch <= book.decided
+            seq, batch = seen.seq, 0 if is_born else seen.batch
         else:
             fresh.append(record)
             own[id_] = record
@@ -89,6 +101,9 @@ def enqueue(
         busy = "an earlier request with some of these ids is being written"
         return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
+        rules = book.triggers.on_insert
+        if rules:
+            size += triggers.enrich(book, now, channel, fresh)
         refusal = _make_room(book, now, channel, len(fresh), size)
         if refusal is not None:
             channel.counters.reject += len(fresh) * counted
@@ -96,10 +111,17 @@ def enqueue(
             return refusal
         gate = book.gate
         admit(book, now, channel, fresh, size)
+        if rules:
+            triggers.inserted(book, now, channel, fresh, cascade)
     if duplicates is not None:
         channel.counters.dup += len(duplicates)
     book.rest(channel, now)
     return Admitted(gate, seqs, duplicates)
+
+
+def is_same(twin: Record, body: bytes) -> bool:
+    """Whether these are the bytes that a live record came with."""
+    return twin.body == body if twin.check is None else twin.check == crc32(body)
 
 
 def leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
@@ -210,9 +232,15 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
     if refused is not None:
         _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
     wall_us = now.wall_us
+    pending = book.triggers.pending
     for record in kept:
         channel = record.channel
         touched[channel] = touched.get(channel, 0) + 1
+        if pending:
+            pending.pop(record, None)
+        if record.state == GONE:  # a rule moved it away in the same commit
+            channel.counters.moved += 1
+            continue
         book.pending_bytes -= len(record.body)
         if record.due_wall_us > wall_us:
             channel.make_delayed(record)
@@ -248,6 +276,9 @@ def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
     for fact in reversed(facts):
         if isinstance(fact, Record):
             channel = fact.channel
+            firing = book.triggers.pending.pop(fact, None)
+            if firing is not None:
+                triggers.withdrawn(book, now, firing)
             channel.forget(fact)
             book.bytes -= len(fact.body)
             book.pending_bytes -= len(fact.body)
@@ -255,9 +286,12 @@ def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
             book.rest(channel, now)
         elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
             _restore(book, now, fact)
-            restored[fact.record.channel] = None
+            if fact.record.state != PENDING:
+                restored[fact.record.channel] = None
         elif isinstance(fact, Applied):
             book.forget_applied(fact)
+        elif isinstance(fact, Ruled):
+            triggers.unchange(book, fact)
         elif isinstance(fact, Settle) and fact.fate:
             _spare(book, now, fact.record)
     for channel in restored:  # somebody may have come to wait for them meanwhile
@@ -280,12 +314,16 @@ def _restore(book: Book, now: Now, fact: Settle) -> None:
     """A settle did not become durable: the record is live again, and will be delivered again."""
     record = fact.record
     channel = record.channel
-    name = _UNDO[fact.event]
-    setattr(channel.counters, name, getattr(channel.counters, name) - 1)
     ids_before = len(channel.order)
     channel.recall(record)
     book.ids += len(channel.order) - ids_before
     book.bytes += len(record.body)
+    if fact.event == "move" and fact.fresh:  # it is refused together with the record itself, and next
+        record.state = PENDING
+        book.pending_bytes += len(record.body)
+        return
+    name = _UNDO[fact.event]
+    setattr(channel.counters, name, getattr(channel.counters, name) - 1)
     book.totals.settles_refused += 1
     if fact.event == "drop":  # undone newest first, so this restores their order
         channel.make_ready(record, first=True)

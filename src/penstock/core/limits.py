@@ -84,6 +84,20 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Applications whose newest batch is remembered, for good: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
     """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
+    rules_max: int = 1_000
+    """Triggers: each costs a moment where it could fit."""
+    rule_actions_max: int = 16
+    """Actions of one trigger."""
+    trigger_hops_max: int = 8
+    """Triggers in a row: an envelope that so many had a hand in sets off no further one."""
+    trigger_fanout_max: int = 256
+    """Envelopes that one envelope may cause, directly and indirectly."""
+    cooldowns_max: int = 100_000
+    """Cooldowns at once, of all triggers and keys; beyond that the oldest is forgotten."""
+    breaker_failures: int = 5
+    """Failures in a row after which a trigger rests."""
+    breaker_ms: int = 30_000
+    """How long it rests."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000

@@ -7,13 +7,15 @@ loses nothing: the record stays held and is tried again.
 
 from __future__ import annotations
 
+from penstock.core import triggers
 from penstock.core.book import Book, Cause
 from penstock.core.channels import Channel
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.intake import admit
-from penstock.core.records import DELAYED, Record, Settle
+from penstock.core.intake import admit, enqueue
+from penstock.core.records import DELAYED, PENDING, Record, Settle
+from penstock.core.triggers import Firing
 
 DEAD_PREFIX = "dlq/"
 HELD_RETRY_US = 1_000_000
@@ -33,15 +35,19 @@ def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) ->
         ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
         book.facts.append(ended)
         book.settle(record, "dead", now)
+        if book.triggers.on_dead:
+            triggers.happened(book, now, "on_dead", record)
         return
     channel.make_held(record)
     record.fate = reason
     record.due_wall_us = 0
-    offer(book, record, peer)
+    letter = offer(book, record, peer)
+    if book.triggers.on_dead:
+        triggers.happened(book, now, "on_dead", record, letter.body)
 
 
-def offer(book: Book, record: Record, peer: str | None = None) -> None:
-    """Ask for a held record to be taken by its dead-letter channel."""
+def offer(book: Book, record: Record, peer: str | None = None) -> Record:
+    """Ask for a held record to be taken by its dead-letter channel. Returns it as it would be there."""
     channel = record.channel
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
@@ -53,10 +59,13 @@ def offer(book: Book, record: Record, peer: str | None = None) -> None:
         reserved=True,
     )
     book.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
+    return letter
 
 
 def accept(book: Book, now: Now, send: Send) -> Refusal | None:
     """Take a record that another channel sends here. The same bytes, live here under its id, are the record itself."""
+    if send.firing is not None:
+        return _accept_from_rule(book, now, send, send.firing)
     channel = book.open_channel(send.channel, moving=True)
     if isinstance(channel, Refusal):
         return channel
@@ -84,8 +93,29 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
     return None
 
 
+def _accept_from_rule(book: Book, now: Now, send: Send, firing: Firing) -> Refusal | None:
+    """Take what a rule sends, as if it had been enqueued. An id that is known came from the same source before."""
+    if send.event == "move" and send.origin.state != PENDING:
+        return Refusal("NotLeaseHolder", f"`{send.origin.id}` has been moved already", ref=send.origin.id)
+    if send.event == "move" and send.channel == send.origin.channel.name:
+        return Refusal("IdConflict", f"`{send.origin.id}` is in `{send.channel}` already", ref=send.origin.id)
+    admitted = enqueue(book, now, send.channel, [send.record], cascade=send.cascade)
+    if isinstance(admitted, Refusal):
+        if admitted.code != "IdConflict" or send.record.id == send.origin.id:
+            return admitted
+        firing.known += 1
+    elif admitted.duplicates:
+        firing.known += 1
+    else:
+        book.triggers.pending[send.record] = firing
+    return None
+
+
 def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
     """The other channel has answered: settle the origin, or keep it."""
+    if send.firing is not None:
+        triggers.answered(book, now, send, refusal)
+        return
     record = send.origin
     channel = record.channel
     if refusal is None:

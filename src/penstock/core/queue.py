@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core import delivery, inspection, intake, moving, recovery, settling, staging, tapping
+from penstock.core import (
+    delivery,
+    inspection,
+    intake,
+    moving,
+    recovery,
+    settling,
+    staging,
+    tapping,
+    triggers,
+)
 from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
@@ -17,6 +27,7 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import DELAYED, LEASED, Record
 from penstock.core.scopes import Principal
+from penstock.core.triggers import Cooling
 
 
 class QueueMachine(Book):
@@ -54,6 +65,8 @@ class QueueMachine(Book):
     peek = inspection.peek
     where = inspection.where
     explain = inspection.explain
+
+    change_rule = triggers.change
 
     snapshot = recovery.snapshot
     resume = recovery.resume
@@ -100,6 +113,8 @@ class QueueMachine(Book):
                 delivery.end_pull(self, now, subject)
             elif type(subject) is Channel:
                 self.unload(subject, now)
+            elif type(subject) is Cooling:
+                triggers.cooled(self, now, subject)
             else:
                 assert type(subject) is Dormant
                 self.forget_window(subject)

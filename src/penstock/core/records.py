@@ -8,7 +8,7 @@ later change that must survive a restart is a `Settle`. Both refer to the live o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -67,6 +67,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """The time its producer asked for, which never changes; 0 means at once."""
     reserved: bool = False
     """May use the space a journal keeps for settles: it moves what is already accepted."""
+    check: int | None = None
+    """Checksum of the bytes its producer sent, where we have added to them."""
 
     channel: Channel = None  # type: ignore[assignment]  # set when admitted
     seq: int = 0
@@ -98,6 +100,9 @@ class Record(msgspec.Struct, gc=False, eq=False):
     @property
     def meta(self) -> str | None:
         """What its row says beside the columns."""
+        if self.check is not None:
+            due = f'"due":{self.scheduled_wall_us},' if self.scheduled_wall_us else ""
+            return f'{{{due}"check":{self.check}}}'
         return f'{{"due":{self.scheduled_wall_us}}}' if self.scheduled_wall_us else None
 
 
@@ -116,6 +121,8 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     """Of a nack: why the record goes to the dead letters as soon as they have room, and is never ready again."""
     error: str | None = None
     """Of a dead record: what its last holder said."""
+    fresh: bool = False
+    """Stands or falls with a new record of the same commit, so a journal short of space refuses both."""
 
     @property
     def meta(self) -> str | None:
@@ -125,6 +132,16 @@ class Settle(msgspec.Struct, gc=False, eq=False):
         if self.fate:
             return f'{{"fate":"{self.fate}"}}'
         return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None
+
+
+class Fired(Settle, gc=False, eq=False):
+    """An observation: a rule acted on a record, or was kept from it by its cooldown. The peer is the rule."""
+
+    told: str | None = None
+
+    @property
+    def meta(self) -> str | None:
+        return self.told
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -158,11 +175,32 @@ class Applied(msgspec.Struct, frozen=True):
         ).decode()
 
 
-Fact = Record | Settle | Note | Applied
+class Ruled(msgspec.Struct, frozen=True, eq=False):
+    """A rule was given at run time, or taken back: a fact about the server itself."""
+
+    id: str
+    text: str | None
+    """The rule as JSON; None takes it back."""
+    text_before: str | None = None
+    rule_before: Any = None
+    """What was in its place until then."""
+
+    event = "tick"
+
+    @property
+    def meta(self) -> str:
+        """What its row says beside the columns."""
+        rule = None if self.text is None else msgspec.Raw(self.text.encode())
+        return msgspec.json.encode({"trigger": self.id, "rule": rule}).decode()
+
+
+Fact = Record | Settle | Note | Applied | Ruled
 
 
 def is_fresh(fact: Fact) -> bool:
     """Whether a journal short of space may refuse it: only what adds records, never what settles them."""
     if isinstance(fact, Record):
         return not fact.reserved
-    return fact.event == "drop" or isinstance(fact, Applied)
+    if isinstance(fact, Settle):
+        return fact.fresh or fact.event == "drop"
+    return isinstance(fact, Applied)

@@ -19,7 +19,7 @@ from penstock.core.book import Book, Dormant
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.instant import Now
-from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, shared
+from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
 from penstock.core.rows import Row
 
 _OUTCOMES = {
@@ -39,6 +39,7 @@ class _Meta(msgspec.Struct, omit_defaults=True):
     scheduled: int = 0
     released: int = 0
     error: str | None = None
+    check: int | None = None
 
 
 class _Gauge(msgspec.Struct):
@@ -150,6 +151,9 @@ def snapshot(book: Book, now: Now) -> Iterator[Row]:
         if batch is not None:
             applied = Applied(app, batch, applied.envelopes)
             yield Row(door="server", event=applied.event, meta=applied.meta)
+    for rule_id, text in book.triggers.texts.items():
+        ruled = Ruled(rule_id, text)
+        yield Row(door="server", event=ruled.event, meta=ruled.meta)
     for name, dormant in book.dormant.items():
         yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(book, dormant))
         yield from _window(name, dormant.settled, now)
@@ -171,7 +175,14 @@ def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
 
 
 def _live_row(name: str, record: Record) -> Row:
-    meta = _Meta(record.due_wall_us, record.fate, record.scheduled_wall_us, record.released, record.error)
+    meta = _Meta(
+        record.due_wall_us,
+        record.fate,
+        record.scheduled_wall_us,
+        record.released,
+        record.error,
+        record.check,
+    )
     return Row(
         offset=record.offset,
         recorded_at=record.arrived_wall_us,
@@ -192,7 +203,7 @@ def _live_row(name: str, record: Record) -> Row:
 def resume(book: Book, now: Now, row: Row) -> None:
     """Take back one row of a snapshot."""
     if row.door != "courier":
-        _restore_applied(book, row)
+        _restore_tick(book, row)
         return
     if row.event == "gauge":
         # Asleep until something of it turns out to be live: most streams of a long history are empty.
@@ -212,7 +223,7 @@ def resume(book: Book, now: Now, row: Row) -> None:
     channel = book.channels.get(row.channel) or book.load(row.channel)
     meta = _meta(row)
     record = _live_again(book, now, channel, row)
-    record.due_wall_us, record.fate, record.error = meta.due, meta.fate, meta.error
+    record.due_wall_us, record.fate, record.error, record.check = meta.due, meta.fate, meta.error, meta.check
     record.scheduled_wall_us, record.released = meta.scheduled, meta.released
     record.attempt = row.attempt or 0
     record.first_wall_us = row.first_at or 0
@@ -221,7 +232,7 @@ def resume(book: Book, now: Now, row: Row) -> None:
 def restore(book: Book, now: Now, row: Row) -> None:
     """Apply one row of the past."""
     if row.door != "courier":
-        _restore_applied(book, row)
+        _restore_tick(book, row)
         return
     if row.event == "enqueue":
         _restore_enqueue(book, now, row)
@@ -253,11 +264,29 @@ def restore(book: Book, now: Now, row: Row) -> None:
     book.settle(record, outcome, then, durable=True)
 
 
-def _restore_applied(book: Book, row: Row) -> None:
-    """A tick that says which batch of an application came in; others say nothing."""
-    if row.door == "server" and row.event == "tick" and row.meta:
-        applied = msgspec.json.decode(row.meta, type=Applied)
-        book.applied[applied.app] = applied
+class _Tick(msgspec.Struct):
+    """What a tick may say: which batch of an application came in, or which rule was given or taken back."""
+
+    app: str | None = None
+    batch: int = 0
+    envelopes: int = 0
+    trigger: str | None = None
+    rule: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _restore_tick(book: Book, row: Row) -> None:
+    """Most ticks say nothing but the time."""
+    if row.door != "server" or row.event != "tick" or not row.meta:
+        return
+    tick = msgspec.json.decode(row.meta, type=_Tick)
+    if tick.app is not None:
+        book.applied[tick.app] = Applied(tick.app, tick.batch, tick.envelopes)
+    elif tick.trigger is not None:
+        text = bytes(tick.rule).decode()
+        if text == "null":
+            book.triggers.texts.pop(tick.trigger, None)
+        else:
+            book.triggers.texts[tick.trigger] = text
 
 
 def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
@@ -267,7 +296,9 @@ def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
         channel.unsettle(row.id)
         book.ids -= 1
     record = _live_again(book, now, channel, row)
-    record.due_wall_us = record.scheduled_wall_us = _meta(row).due
+    meta = _meta(row)
+    record.due_wall_us = record.scheduled_wall_us = meta.due
+    record.check = meta.check
     channel.counters.in_ += 1
     channel.last_wall_us = row.recorded_at
 

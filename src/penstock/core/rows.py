@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.records import Applied, Fact, Note, Record
+from penstock.core.records import Applied, Fact, Note, Record, Ruled
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +58,7 @@ def row_of(fact: Fact) -> Row:
         return Row(
             door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta
         )
-    if isinstance(fact, Applied):
+    if isinstance(fact, Applied | Ruled):
         return Row(door="server", event=fact.event, meta=fact.meta)
     record = fact.record
     return Row(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core import triggers
 from penstock.core.book import Book
 from penstock.core.channels import Channel
 from penstock.core.delivery import detach, dispatch, regrant
@@ -46,6 +47,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
     peer = consumer.link.principal.name
     done = late_acks = size = 0
     mark_settled, now_us, gate = channel.mark_settled, now.us, book.gate
+    on_ack = bool(book.triggers.on_ack)
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -60,6 +62,8 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
             channel.leased -= 1
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
+        if on_ack:
+            triggers.happened(book, now, "on_ack", record)
         size += len(record.body)
         done += 1
     if done:
@@ -221,6 +225,8 @@ def expire(book: Book, now: Now, record: Record) -> None:
     channel = record.channel
     channel.counters.timeout += 1
     book.observe("timeout", record, consumer.link.principal.name)
+    if book.triggers.on_timeout:
+        triggers.happened(book, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
         book.effects.append(Expire(consumer, record, lease_id))
     if _exhausted(record):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from penstock.core.records import Applied, Fact, Note, Record, Settle
+from penstock.core.records import Applied, Fact, Note, Record, Ruled, Settle
 from penstock.core.rows import Row, row_of
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -47,14 +47,20 @@ SCHEMA = pa.schema(
 )
 
 
+_ABOUT_NO_RECORD = (Note, Applied, Ruled)
+
+
 def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
     """A record batch of facts, dense from `first_offset`."""
     kinds = set(map(type, facts))
-    if Note in kinds or Applied in kinds:
+    if not kinds.isdisjoint(_ABOUT_NO_RECORD):
         return _encode_mixed(facts, first_offset, recorded_us)
     count = len(facts)
     records = [fact if isinstance(fact, Record) else fact.record for fact in facts]  # type: ignore[union-attr]
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
+    references = [None if settle is None else settle.record.offset for settle in settles]
+    if -1 in references:
+        references = _references(facts, references, first_offset)
     text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
         _counting(first_offset, count),
@@ -72,7 +78,7 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
         pa.array([len(record.body) for record in records], short),
         pa.nulls(count, short),
         _common([settle.reason if settle else None for settle in settles], text),
-        pa.array([settle.record.offset if settle else None for settle in settles], whole),
+        pa.array(references, whole),
         pa.array([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
         pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
         _common([fact.meta for fact in facts], text),
@@ -84,10 +90,19 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def _references(facts: Sequence[Fact], known: list[int | None], first_offset: int) -> list[int | None]:
+    """Where the records of settles began, also of those that begin in this very batch."""
+    begun = {id(fact): first_offset + index for index, fact in enumerate(facts) if isinstance(fact, Record)}
+    return [
+        begun.get(id(fact.record)) if offset == -1 and isinstance(fact, Settle) else offset
+        for fact, offset in zip(facts, known, strict=True)
+    ]
+
+
 def _encode_mixed(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
     """Facts among which a few are about no single record: these are encoded as rows, the many between them as ever."""
     parts: list[pa.RecordBatch] = []
-    for is_note, group in groupby(facts, lambda fact: isinstance(fact, Note | Applied)):
+    for is_note, group in groupby(facts, lambda fact: isinstance(fact, _ABOUT_NO_RECORD)):
         run = list(group)
         if is_note:
             rows = [

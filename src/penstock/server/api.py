@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import operations, ruling
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
@@ -172,6 +172,11 @@ class Api:
             runtime.apply(now)
             self._answer(outcome, done)
             return None
+        if name.startswith("trigger"):
+            outcome = self._rule(now, match, request, principal)
+            runtime.apply(now)
+            self._answer(outcome, done)
+            return None
         reply = self._plain(now, name, principal, request)
         if reply is not None:
             done(reply)
@@ -321,6 +326,26 @@ class Api:
                 return self._staging.abort(source)
             case _:
                 return self._staging.last(source)
+
+    def _rule(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
+        machine = self.runtime.machine
+        kind = match.route.body
+        body = self.query(request, match.route.query) if kind is None else self._body(request.body, kind)
+        if isinstance(body, Refusal):
+            return body
+        match match.route.name:
+            case "triggers":
+                return ruling.listed(machine, now, principal)
+            case "trigger":
+                return ruling.shown(machine, now, principal, match.value)
+            case "trigger_explain":
+                return ruling.explained(machine, now, principal, match.value)
+            case "trigger_put":
+                return ruling.put(machine, now, principal, match.value, body)
+            case "trigger_remove":
+                return ruling.remove(machine, now, principal, match.value)
+            case _:
+                return ruling.tried(machine, now, principal, body)
 
     def _body(self, data: bytes, kind: type[Any]) -> Any:
         """The request's body as its type, or what is wrong with it."""

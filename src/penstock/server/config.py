@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.core import patterns
 from penstock.core.limits import Limits
 from penstock.core.moving import DEAD_PREFIX
 from penstock.core.policy import Policy, Retry
+from penstock.dialects.courier.rules import Trigger
 from penstock.server import shape, yamltree
 from penstock.server.addresses import HostPort, parse_host_port, parse_port
 from penstock.server.contradictions import contradictions
@@ -31,7 +32,6 @@ from penstock.server.sections import (
     StreamCaps,
     Streams,
     Token,
-    Trigger,
 )
 
 __all__ = [
@@ -103,7 +103,6 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     config = Config(
         **{name: part for name, part in parts.items() if part is not None},
         source=None if path is None else str(path),
-        notices=tuple(_notices(document)),
     )
     problems += contradictions(config, unread)
     config, missing = _hide_tokens(config, env)
@@ -213,11 +212,6 @@ def _apply_env(parts: dict[str, Any], env: Mapping[str, str], problems: list[sha
     if added:
         auth: Auth = parts.get("auth") or Auth()
         parts["auth"] = msgspec.structs.replace(auth, tokens=auth.tokens + added)
-
-
-def _notices(document: Mapping[str, Any]) -> Iterator[str]:
-    if document.get("triggers"):
-        yield "`triggers` are checked but not run yet: they come with a later version"
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:

@@ -11,8 +11,10 @@ from msgspec import UNSET
 from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.pipelines import Pipeline
+from penstock.dialects.courier import rules
+from penstock.dialects.courier.rules import Trigger
 from penstock.server.addresses import parse_control, parse_host_port
-from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams, Trigger
+from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams
 from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
 
@@ -36,7 +38,7 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     if "limits" not in unread:
         yield from _lease_problems(config.streams, config.limits)
     yield from _stream_problems(config.streams)
-    yield from _trigger_problems(config.triggers)
+    yield from _trigger_problems(config.triggers, config.limits)
     yield from _auth_problems(config.auth)
     yield from _listen_problems(config.listen)
     yield from _rule_problems(config.pipeline)
@@ -77,18 +79,16 @@ def _stream_problems(streams: Streams) -> Iterator[Misfit]:
             yield (*path, "retry", "baseMs"), message
 
 
-def _trigger_problems(triggers: tuple[Trigger, ...]) -> Iterator[Misfit]:
+def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[Misfit]:
     seen: dict[str, int] = {}
     for index, trigger in enumerate(triggers):
         if trigger.id in seen:
             yield ("triggers", index, "id"), f"`{trigger.id}` is also the id of triggers[{seen[trigger.id]}]"
         seen.setdefault(trigger.id, index)
-        if all(value is UNSET for value in msgspec.structs.astuple(trigger.when)):
-            message = "is empty and would fire on every envelope; name at least one key"
-            yield ("triggers", index, "when"), message
-        for number, action in enumerate(trigger.do):
-            if ":" in action.to.replace("${", "") or not action.to.isprintable():
-                yield ("triggers", index, "do", number, "to"), f"no stream is called `{action.to}`"
+        for where, message in rules.problems(trigger, limits):
+            yield ("triggers", index, *where), message
+    if len(triggers) > limits.rules_max:
+        yield ("triggers",), f"has {len(triggers)} rules, and `limits.rules_max` allows {limits.rules_max}"
 
 
 def _rule_problems(pipeline: Pipeline) -> Iterator[Misfit]:

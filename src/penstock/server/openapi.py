@@ -77,6 +77,7 @@ def _describe_envelopes(schemas: dict[str, Any]) -> None:
     enqueue = schemas["EnqueueRequest"]["properties"]
     enqueue["envelope"] = reference
     enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
+    schemas["TryRequest"]["properties"]["envelope"] = reference
     schemas["EnqueueRequest"]["oneOf"] = [{"required": ["envelope"]}, {"required": ["envelopes"]}]
 
 

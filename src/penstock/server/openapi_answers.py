@@ -73,6 +73,16 @@ _STATS = _object(
         "lastTs": {"type": ["string", "null"], "format": "date-time"},
     }
 )
+_TRIGGER = _object(
+    {
+        "id": _TEXT,
+        "hook": {"enum": ["on_insert", "on_ack", "on_timeout", "on_dead"]},
+        "origin": {"enum": ["config", "runtime"]},
+        "state": {"enum": ["ready", "resting", "disabled"]},
+        "rule": {"type": "object"},
+        "counters": {"type": "object", "additionalProperties": _COUNT},
+    }
+)
 _ONE = _object({"id": _TEXT, "seq": _COUNT}, {"duplicate": _TRUTH})
 _MANY = _object({"ids": _list(_TEXT), "seqs": _list(_COUNT)}, {"duplicates": _list(_TEXT)})
 
@@ -82,6 +92,7 @@ NAMES: dict[str, Schema] = {
     "app": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
     "batch": _BATCH,
     "part": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    "rule": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
 }
 """Parts of a path that are more than any text."""
 
@@ -156,6 +167,28 @@ ANSWERS: dict[str, Schema] = {
     "StagedBatch": _object({**_STAGED, "enqueued": _COUNT, "duplicate": _TRUTH}, {"last": _BATCH}),
     "StageAborted": _object({**_STAGED, "dropped": _COUNT}),
     "StageLast": _object({"app": _TEXT, "last": {**_BATCH, "type": ["integer", "null"]}}),
+    "TriggerState": _TRIGGER,
+    "Triggers": _object({"triggers": _list(_named("TriggerState"))}),
+    "TriggerExplained": _object(
+        {
+            **_TRIGGER["properties"],
+            "reasons": _list(_object({"code": _TEXT, "message": _TEXT})),
+            "cooling": _list(_object({"key": _TEXT, "endsInMs": _COUNT, "suppressed": _COUNT})),
+            "recent": _list(_object({"at": {"type": "string", "format": "date-time"}})),
+        }
+    ),
+    "TriggerPut": _object({"id": _TEXT, "created": _TRUTH}),
+    "TriggerRemoved": _object({"id": _TEXT, "removed": _TRUTH, "config": _TRUTH}),
+    "TriggersTried": _object(
+        {
+            "triggers": _list(
+                _object(
+                    {"id": _TEXT, "hook": _TEXT, "fits": _TRUTH},
+                    {"because": _list(_TEXT), "sends": _list({"type": "object"}), "warnings": _COUNT},
+                )
+            )
+        }
+    ),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -190,6 +223,12 @@ ANSWERS_OF = {
     "stage_commit": "StagedBatch",
     "stage_abort": "StageAborted",
     "stage_last": "StageLast",
+    "triggers": "Triggers",
+    "trigger": "TriggerState",
+    "trigger_explain": "TriggerExplained",
+    "trigger_put": "TriggerPut",
+    "trigger_remove": "TriggerRemoved",
+    "trigger_try": "TriggersTried",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
+from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.server.runtime import Runtime
 
@@ -93,7 +94,7 @@ class Exporter:
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
         families.append(wait)
-        return families + self._server(now) + _pipeline(self._pipeline())
+        return families + self._server(now) + _triggers(machine) + _pipeline(self._pipeline())
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
@@ -120,6 +121,28 @@ class Exporter:
         }
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
+
+
+_TRIGGER_COUNTERS = {
+    "run": "Times a trigger fired",
+    "fail": "Actions of triggers that failed",
+    "suppressed": "Matches within a cooldown",
+    "emitted": "Envelopes that triggers sent",
+    "looped": "Matches of a trigger on what it had a hand in",
+    "hops": "Matches on what too many triggers had a hand in",
+    "blocked": "Matches of a trigger that was resting",
+}
+
+
+def _triggers(machine: QueueMachine) -> list[Metric]:
+    """The rules; `limits.rules_max` bounds how many there are."""
+    families: list[Metric] = []
+    for name, help_ in _TRIGGER_COUNTERS.items():
+        counter = CounterMetricFamily(f"penstock_trigger_{name}", help_, labels=["trigger"])
+        for rule in machine.triggers.rules.values():
+            counter.add_metric([rule.id], getattr(rule.activity, name))
+        families.append(counter)
+    return families
 
 
 def _pipeline(status: Status | None) -> list[Metric]:

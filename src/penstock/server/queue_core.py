@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,11 +24,12 @@ from penstock.core.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
 from penstock.core.settling import Denied
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import operations, rules
 from penstock.dialects.courier.answers import Answers
 from penstock.dialects.courier.envelopes import json_problem
+from penstock.dialects.courier.rules import Trigger
 from penstock.journal.memory import MemoryJournal
-from penstock.server.machine import make_machine
+from penstock.server.machine import install_rules, make_machine
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import HandScheduler
 
@@ -38,6 +39,13 @@ _READS = ("stats", "peek", "where", "explain", "redrive")
 
 def _real_now() -> Now:
     return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+
+
+def _rule(trigger: Mapping[str, Any], limits: Limits) -> Trigger:
+    rule = rules.parse(trigger, limits)
+    if isinstance(rule, Refusal):
+        raise PenstockError(rule)
+    return rule
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -111,10 +119,12 @@ class QueueCore:
         limits: Limits | None = None,
         clock: Callable[[], Now] = _real_now,
         entropy: Callable[[int], bytes] = os.urandom,
+        triggers: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         chosen = policy or Policy()
         self._scheduler = HandScheduler(clock)
         machine = make_machine(limits or Limits(), lambda _: chosen, entropy)
+        install_rules(machine, [_rule(trigger, machine.limits) for trigger in triggers])
         journal = MemoryJournal(self._scheduler.soon)
         self.runtime = Runtime(
             machine, journal, self._scheduler, authenticate=lambda _: OPERATOR, version="in-process"

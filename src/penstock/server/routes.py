@@ -19,6 +19,8 @@ from penstock.dialects.courier.operations import (
     SettleRequest,
     StreamRequest,
 )
+from penstock.dialects.courier.rules import Trigger
+from penstock.dialects.courier.ruling import TryRequest
 from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 
@@ -97,6 +99,12 @@ ROUTES = (
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them", query=PeekQuery),
     Route("GET", "/v1/envelopes/{id}", "where", "Where an envelope is"),
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why nothing flows in a stream"),
+    Route("GET", "/v1/triggers", "triggers", "Every trigger, with its counts (admin)"),
+    Route("POST", "/v1/triggers/try", "trigger_try", "What the triggers would do with an envelope (admin)", TryRequest),
+    Route("GET", "/v1/triggers/{rule}", "trigger", "One trigger (admin)"),
+    Route("PUT", "/v1/triggers/{rule}", "trigger_put", "Give or replace a trigger at run time (admin)", Trigger),
+    Route("DELETE", "/v1/triggers/{rule}", "trigger_remove", "Take back a trigger given at run time (admin)"),
+    Route("GET", "/v1/triggers/{rule}/explain", "trigger_explain", "Why a trigger fires or does not (admin)"),
     Route("GET", "/v1/journal", "journal", "How far the journal reaches, and its columns (operator)"),
     Route("GET", "/v1/journal/rows", "journal_rows", "Rows of the journal as an Arrow IPC stream (operator)",
           query=JournalQuery, content_type="application/vnd.apache.arrow.stream"),
@@ -166,7 +174,7 @@ def find(method: str, path: str) -> Match | None:
 
 def methods(path: str) -> list[str]:
     """The methods that a path takes."""
-    return [method for method in ("GET", "HEAD", "POST") if find(method, path) is not None]
+    return [method for method in ("GET", "HEAD", "POST", "PUT", "DELETE") if find(method, path) is not None]
 
 
 def nearest(path: str) -> str | None:

@@ -18,7 +18,7 @@ from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
-from penstock.core.records import Applied, Settle
+from penstock.core.records import Applied, Ruled, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
@@ -317,7 +317,9 @@ class Runtime:
             call(fresh if is_fresh else whole)
         if self._held and machine.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
-        if self._keeps_history and (batch.facts or any(type(seen) is Settle for seen in batch.observations)):
+        if self._keeps_history and (
+            batch.facts or any(isinstance(seen, Settle) for seen in batch.observations)
+        ):
             self._open_until_us = now.wall_us // MINUTE_US * MINUTE_US + MINUTE_US + BEAT_US
             self._expect_beat(now, now.wall_us)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
@@ -339,6 +341,9 @@ class Runtime:
         for fact in facts:
             if isinstance(fact, Applied):
                 self._log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
+                continue
+            if isinstance(fact, Ruled):
+                self._log("trigger.changed", rule=fact.id, gone=fact.text is None)
                 continue
             event = getattr(fact, "event", "enqueue")
             record = getattr(fact, "record", fact)

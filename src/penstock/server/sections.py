@@ -5,21 +5,20 @@ A text under a field becomes its line in `docs/reference/config.md`, so write it
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
 from penstock.core.pipelines import Pipeline
+from penstock.dialects.courier.rules import Trigger
 from penstock.journal.retention import Retention
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
-Scalar: TypeAlias = str | int | float | bool
 
 Overflow: TypeAlias = Literal["reject", "drop-oldest"]
 Redelivery: TypeAlias = Literal["tail", "head"]
@@ -92,62 +91,6 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
-
-
-class When(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from", "tags_any": "tagsAny"}
-):
-    """What an envelope must look like; every key that is given must fit, and at least one is."""
-
-    to: Texts | UnsetType = UNSET
-    """Stream; `*` is any run of characters; in a list one has to fit."""
-    from_: Texts | UnsetType = UNSET
-    """Sender, likewise."""
-    type: Texts | UnsetType = UNSET
-    """Type, likewise."""
-    tags: Texts | UnsetType = UNSET
-    """Tags that must all be there."""
-    tags_any: Texts | UnsetType = UNSET
-    """Tags of which one must be there."""
-    headers: dict[str, Scalar] | UnsetType = UNSET
-    """Headers that must have these values."""
-
-
-class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a trigger does."""
-
-    action: Literal["notify"]
-    """Send a new envelope."""
-    to: Text
-    """Stream it goes to; may hold `${env.<path>}`."""
-    type: Text | UnsetType = UNSET
-    """Type of the new envelope."""
-    payload: Any = None
-    """Payload of the new envelope; texts in it may hold `${env.<path>}`."""
-
-
-class TriggerLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """How often a trigger fires."""
-
-    cooldown_ms: Count = 0
-    """After it fired, further matches within this time are suppressed and counted."""
-    cooldown_key: Text | UnsetType = UNSET
-    """Template of what the cooldown is counted by, e.g. `${env.from}`; left out, the rule as a whole."""
-    trailing: bool = False
-    """Whether one summary follows at the end of a cooldown that suppressed something."""
-
-
-class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule that is tried on every new envelope."""
-
-    id: Text
-    """Name of the rule; no two share one."""
-    when: When
-    """What it waits for."""
-    do: Annotated[tuple[Action, ...], Meta(min_length=1)]
-    """What it does then, in this order."""
-    limits: TriggerLimits = TriggerLimits()
-    """How often."""
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

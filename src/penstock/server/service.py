@@ -38,7 +38,7 @@ from penstock.server.auth import (
 from penstock.server.config import Config, policy_for
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
-from penstock.server.machine import make_machine
+from penstock.server.machine import install_rules, make_machine
 from penstock.server.pipeline import PipelineProcess
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
@@ -112,6 +112,8 @@ class Service:
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        for lost in install_rules(machine, config.triggers):
+            logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
         self.runtime = Runtime(
             machine,
             journal,

@@ -19,7 +19,7 @@ from penstock.journal.memory import MemoryJournal
 from penstock.server import logs
 from penstock.server.config import Config, ConfigError, load
 from penstock.server.connections import Connection
-from penstock.server.machine import make_machine
+from penstock.server.machine import install_rules, make_machine
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.service import policies, version
@@ -50,6 +50,7 @@ async def _run(config: Config) -> None:
     machine = make_machine(
         config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
     )
+    install_rules(machine, config.triggers)
     runtime = Runtime(
         machine, MemoryJournal(scheduler.soon), scheduler, authenticate=lambda _: ANONYMOUS, version=version()
     )

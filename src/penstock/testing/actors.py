@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.testing.world import World
 
 TS = "2026-01-01T00:00:00Z"
+KINDS = ("t", "t", "t", "t", "moved", "copied", "enriched")
+"""Types of what producers send; storms have rules for some of them."""
 RECENT = 30
 """How many envelopes a producer can repeat."""
 
@@ -95,7 +97,9 @@ class Producer(Caller):
     def envelope(self, stream: str) -> Frame:
         self._no += 1
         text = "x" * self.dice.choice((1, 10, 60, 300))
-        env = {"id": f"{self.name}-{self._no}", "ts": TS, "to": stream, "type": "t", "payload": text}
+        kind = self.dice.choice(KINDS)
+        payload = {"text": text} if kind == "enriched" else text
+        env = {"id": f"{self.name}-{self._no}", "ts": TS, "to": stream, "type": kind, "payload": payload}
         self.recent = [*self.recent[-RECENT:], (stream, env)]
         return env
 

@@ -23,6 +23,7 @@ HOLDER = "3: a lease has one holder, and only it settles"
 DURABLE = "4: what was promised survives a crash"
 BOUNDS = "8: everything that grows has a bound"
 BAD_INPUT = "10: bad input gets a typed error and changes nothing"
+TRIGGERS = "an envelope and what it triggers are one commit, once and never in a circle"
 ANSWERS = "answers keep the order of their requests"
 VISIBLE = "nothing is visible before its commit"
 

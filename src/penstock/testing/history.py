@@ -44,7 +44,7 @@ class History:
                 self.ids[place] = self.live[place] = row.id
                 self.counts[row.channel] = self.counts.get(row.channel, 0) + 1
                 self.known[row.channel, row.id] = row.seq
-                if row.meta is not None:
+                if row.meta is not None and '"due"' in row.meta:
                     self.delayed.add(place)
             elif row.event == "nack" and row.meta is not None and "fate" in row.meta:
                 self.fated.add(place)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
+
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy, Retry
+from penstock.dialects.courier.rules import Trigger
 from penstock.testing.actors import Actor, Operator, Producer, Puller
+from penstock.testing.consequences import AUDIT, AUDIT_STREAM
 from penstock.testing.consumers import Consumer, SocketConsumer
 from penstock.testing.disk import Mood
 from penstock.testing.vandals import Vandal
@@ -18,6 +22,8 @@ from penstock.testing.world import World
 STREAMS = ["a/jobs", "b/inbox"]
 DEAD = [f"dlq/{name}" for name in STREAMS]
 STEPS = 2_500
+RULED_EVERY = 2
+"""One storm in so many has triggers."""
 
 LIMITS = Limits(
     idle_unload_ms=400,
@@ -34,6 +40,11 @@ LIMITS = Limits(
     answers_max=10,
     observations_max=8,
     subscriptions_max=4,
+    trigger_hops_max=3,
+    trigger_fanout_max=6,
+    cooldowns_max=2,
+    breaker_failures=2,
+    breaker_ms=200,
 )
 
 
@@ -74,6 +85,40 @@ class Weather(Actor):
                 dice.choice(world.pipes).cut()
 
 
+def rules(dice: Random) -> list[Trigger]:
+    """Triggers of every hook and action, one of them in a circle and some aimed at streams without room."""
+    cooldown = dice.choice((0, 50, 400))
+    wanted = [
+        {"id": AUDIT, "when": {"to": STREAMS, "type": "t"}, "do": [notify(AUDIT_STREAM)]},
+        {"id": "circle", "when": {"type": "notify"}, "do": [notify(STREAMS[0]), notify(AUDIT_STREAM)]},
+        {"id": "late", "hook": "on_timeout", "when": {"to": STREAMS}, "do": [notify("small/late")]},
+        {"id": "acked", "hook": "on_ack", "when": {"to": "*"}, "do": [notify(AUDIT_STREAM)]},
+        {"id": "dead", "hook": "on_dead", "when": {"to": "*"}, "do": [notify(STREAMS[1])]},
+        {"id": "copied", "when": {"type": "copied"}, "do": [{"action": "route", "to": STREAMS[1]}]},
+        {
+            "id": "moved",
+            "when": {"type": "moved", "to": STREAMS[0]},
+            "do": [{"action": "route", "to": dice.choice(("small/moved", STREAMS[1])), "mode": "move"}],
+        },
+        {
+            "id": "enriched",
+            "when": {"type": "enriched"},
+            "do": [{"action": "enrich", "headers": {"x-at": "${now}"}, "payload": {"id": "${env.id}"}}],
+        },
+        {
+            "id": "cooled",
+            "when": {"type": ["note", "copied"]},
+            "do": [{"action": "emit", "to": AUDIT_STREAM, "type": "summary", "payload": "${suppressed}"}],
+            "limits": {"cooldownMs": cooldown, "cooldownKey": "${env.from}", "trailing": cooldown > 0},
+        },
+    ]
+    return [msgspec.convert(rule, Trigger) for rule in wanted]
+
+
+def notify(to: str) -> dict[str, str]:
+    return {"action": "notify", "to": to}
+
+
 def storm(seed: int) -> World:
     """A world in which everything goes wrong that this seed can think of.
 
@@ -82,12 +127,15 @@ def storm(seed: int) -> World:
     """
     dice = Random(f"{seed}/storm")
     policies = {name: policy(dice) for name in (*STREAMS, *DEAD)}
+    policies[AUDIT_STREAM] = Policy(max_depth=10, overflow="drop-oldest")
+    policies["small/late"] = policies["small/moved"] = Policy(max_depth=3)
     fallback = Policy(max_depth=20)
     world = World(
         seed,
         limits=LIMITS,
         policy_for=lambda name: policies.get(name, fallback),
         latency_us=dice.choice((500, 5_000, 50_000)),
+        triggers=rules(dice) if seed % RULED_EVERY == 0 else (),
     )
     world.chunk_requests_max = 20  # actors send at most eight at once
     Producer(world, "p1", STREAMS)

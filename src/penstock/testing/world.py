@@ -6,7 +6,7 @@ comes from the seed: the same seed gives the same bytes at the same times, every
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -18,13 +18,15 @@ from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.dialects.courier import subscribe
 from penstock.dialects.courier.answers import Session
 from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
-from penstock.server.machine import make_machine
+from penstock.server.machine import install_rules, make_machine
 from penstock.server.runtime import Runtime
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
+from penstock.testing.consequences import Consequences
 from penstock.testing.disk import SimJournal
 from penstock.testing.history import History
 from penstock.testing.network import Pipe
@@ -64,6 +66,7 @@ class World:
         policy_for: Callable[[str], Policy] | None = None,
         latency_us: int = LATENCY_US,
         checked: bool = True,
+        triggers: Sequence[Trigger] = (),
     ) -> None:
         self.seed = seed
         self.limits = limits or Limits()
@@ -71,6 +74,7 @@ class World:
         self.history = History()
         self.witness = Witness(self.history)
         self.witness.probe = self._probe
+        self.consequences = Consequences(self.history, self.limits)
         self.pipes: list[Pipe] = []
         """Connections that are not broken."""
         self.trace: Trace = []
@@ -86,6 +90,7 @@ class World:
         self.machine: QueueMachine
         self.runtime: Runtime
         self._policy_for = policy_for or (lambda name: Policy())
+        self._triggers = triggers
         self._latency_us = latency_us
         self._checked = checked
         self._entropy = self.dice("entropy")
@@ -191,11 +196,14 @@ class World:
         """Start the server on what the journal holds."""
         self.lives += 1
         self._life = Life(self.clock)
+        if self.lives > 1:
+            self.consequences.died(self.machine)
         self.machine = make_machine(self.limits, self._policy_for, self._entropy.randbytes)
         now = self.clock.now()
         for row in self.journal.live(0):
             self.machine.restore(now, row)
         self.machine.recovered(now)
+        install_rules(self.machine, self._triggers)
         self.runtime = Runtime(
             self.machine,
             self.journal,
@@ -232,6 +240,8 @@ class World:
 
     def _kept(self, rows: list[Any]) -> None:
         self.note("kept", *[(row.event, row.channel, row.seq) for row in rows])
+        if self._checked and self._triggers:
+            self.consequences.kept(rows, self.machine)
         self.witness.kept(rows)
 
     def _refused(self, rows: list[Any]) -> None:

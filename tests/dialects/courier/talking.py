@@ -14,11 +14,12 @@ from penstock.core.records import Fact
 from penstock.core.rows import Row
 from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Committed, Journal, Outcome, Refused
 from penstock.server.connections import Connection
-from penstock.server.machine import make_machine
+from penstock.server.machine import install_rules, make_machine
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import HandScheduler
 from tests.core.driving import START_US, START_WALL_US, counting_entropy
@@ -161,6 +162,7 @@ class Broker:
         journal: Journal | None = None,
         tokens: dict[str, Principal] | None = None,
         policies: dict[str, Policy] | None = None,
+        triggers: Sequence[Frame] = (),
     ) -> None:
         chosen = policy or Policy()
         named = policies or {}
@@ -170,6 +172,7 @@ class Broker:
         self.machine = make_machine(
             limits or Limits(), lambda name: named.get(name, chosen), counting_entropy()
         )
+        install_rules(self.machine, [msgspec.convert(trigger, Trigger) for trigger in triggers])
         self.journal = journal or MemoryJournal(self.scheduler.soon)
         self.runtime = Runtime(
             self.machine,

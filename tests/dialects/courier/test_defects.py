@@ -1,15 +1,17 @@
 """Defects of the first Courier, each pinned as its opposite.
 
-The numbers are those of the list of defects that the dialect was designed against. Those about triggers,
-views and rates of requests belong to parts that bring their own tests.
+The numbers are those of the list of defects that the dialect was designed against.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from penstock.core.policy import Policy
-from tests.dialects.courier.talking import Broker, envelope, line
+from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
 def test_defect_01_sockets_do_not_share_one_subscription() -> None:
@@ -153,3 +155,41 @@ def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
     peer.send(line(type_="hello", reqId="x") + line(type_="hello", reqId="y") + line(type_="hello"))
     broker.run()
     assert [frame["reqId"] for frame in peer.heard()] == ["x", "y", "hello"]
+
+
+def notifying(when: dict[str, object], **more: object) -> dict[str, object]:
+    action = {"action": "notify", "to": "told", "payload": {"ref": "${env.id}"}}
+    return {"id": "r", "when": when, "do": [action], **more}
+
+
+def told(broker: Broker) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(record.body) for record in broker.machine.channels["told"].ready]
+
+
+def test_defect_12_placeholders_are_filled() -> None:
+    broker = Broker(triggers=[notifying({"type": "note"})])
+    filled(broker, "jobs", "e-7")
+    assert [one["payload"]["ref"] for one in told(broker)] == ["e-7"]
+
+
+def test_defect_13_a_rule_about_headers_looks_at_headers() -> None:
+    broker = Broker(triggers=[notifying({"headers": {"priority": "high"}})])
+    producer = broker.control()
+    producer.say(type="enqueue", to="jobs", env=envelope("plain"))
+    assert "told" not in broker.machine.channels
+    producer.say(type="enqueue", to="jobs", env=envelope("urgent", headers={"priority": "high"}))
+    assert [one["refs"] for one in told(broker)] == [["urgent"]]
+
+
+def test_defect_14_one_envelope_never_becomes_thousands() -> None:
+    broker = Broker(triggers=[notifying({"type": ["note", "notify"]})])
+    filled(broker, "jobs", "e-1")
+    assert len(told(broker)) == 1
+    assert sum(channel.counters.in_ for channel in broker.machine.channels.values()) == 2
+
+
+def test_defect_15_notices_of_two_rules_and_two_actions_do_not_collide() -> None:
+    two = {"id": "q", "when": {"type": "note"}, "do": [{"action": "notify", "to": "told"}] * 2}
+    broker = Broker(triggers=[notifying({"type": "note"}), two])
+    filled(broker, "jobs", "e-1")
+    assert len({one["id"] for one in told(broker)}) == 3
