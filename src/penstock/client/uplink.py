@@ -143,6 +143,7 @@ class Uplink:
                 await link.closed()
         except TimeoutError:
             link.abandon()
+            await link.closed()  # soon now, and a loop that ends first would leave its socket open
 
     # What the link tells us
 
