@@ -36,7 +36,9 @@ def environment(**more: str) -> dict[str, str]:
 class ServerProcess:
     """A running `penstock up`."""
 
-    def __init__(self, folder: Path, *words: str, config: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, config: str | None = None, env: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.data = folder / "penstock-data"
         command = [sys.executable, "-m", "penstock.cli", "up", *words]
@@ -57,7 +59,7 @@ class ServerProcess:
         self._file = self.data / "run" / "endpoints.json"
         self._file.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            command, cwd=folder, env=environment(), stdout=self._output, stderr=subprocess.STDOUT
+            command, cwd=folder, env=environment(**(env or {})), stdout=self._output, stderr=subprocess.STDOUT
         )
         self.endpoints: dict[str, Any] = self._ready()
 
@@ -122,8 +124,8 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Makes servers that end with the test."""
     started: list[ServerProcess] = []
 
-    def start(*words: str, config: str | None = None) -> ServerProcess:
-        started.append(ServerProcess(tmp_path, *words, config=config))
+    def start(*words: str, config: str | None = None, env: dict[str, str] | None = None) -> ServerProcess:
+        started.append(ServerProcess(tmp_path, *words, config=config, env=env))
         return started[-1]
 
     yield start

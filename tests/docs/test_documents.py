@@ -15,7 +15,10 @@ DOCUMENTS = [
     "docs/tutorial/first-queue.md",
     "docs/how-to/history.md",
     "docs/how-to/kernel.md",
+    "docs/how-to/limits.md",
+    "docs/how-to/reload.md",
     "docs/how-to/simulate.md",
+    "docs/how-to/triggers.md",
 ]
 BLOCK_SECONDS = 60
 

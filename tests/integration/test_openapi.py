@@ -24,6 +24,11 @@ from tests.server_process import ServerProcess
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 STREAM = "jobs"
+RULE = {"id": "r", "when": {"to": "in"}, "do": [{"action": "route", "to": "out"}]}
+CONFIG = f"""
+limits: {{pull_wait_max_ms: 20}}
+triggers: [{msgspec.json.encode(RULE).decode()}]
+"""
 MEDIA_TYPE = "application/x-ndjson"
 schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
 BOUNDED = settings(
@@ -39,8 +44,10 @@ BOUNDED = settings(
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     """A server that does not let a pull wait, with something in every state."""
-    process = ServerProcess(tmp_path_factory.mktemp("target"), config="limits: {pull_wait_max_ms: 20}")
+    process = ServerProcess(tmp_path_factory.mktemp("target"), config=CONFIG)
     http = Http(process.http)
+    operator = Http(process.http, (process.data / "run" / "operator.token").read_text().strip())
+    operator.ask("PUT", "/v1/triggers/r", RULE)
     http.enqueue(STREAM, *"abcdef")
     http.enqueue(STREAM, "later", delayMs=600_000)
     a, b, _ = http.pull(STREAM, max=3, lease_ms=3_600_000)
@@ -102,6 +109,8 @@ REQUESTS = {
     "purge": {"stream": STREAM},
     "stage_commit": {"parts": []},
     "journal_readers": {"name": "nightly", "offset": 0},
+    "trigger_put": RULE,
+    "trigger_try": {"to": "in", "envelope": envelope("tried")},
 }
 LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}
@@ -113,7 +122,7 @@ QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inf
 def test_every_documented_route_answers_as_documented(target, described, session, route):
     operation = described[route.path][route.method]
     token = (target.data / "run" / "operator.token").read_text().strip()
-    values = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p"}
+    values = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
     body = REQUESTS.get(route.name) or LINES.get(route.name, schemathesis.core.NOT_SET)
     case = operation.Case(
         path_parameters={name: value for name, value in values.items() if f"{{{name}}}" in route.path},
@@ -133,7 +142,9 @@ def test_every_served_route_is_documented_and_every_documented_one_is_served(tar
     assert documented == {(route.method, route.path) for route in ROUTES}
     for method, path in documented:
         path = path.replace("{id}", "a").replace("{stream}", STREAM).replace("{batch}", "0")
-        status = http.ask(method, path.replace("{app}", "some-app").replace("{part}", "p")).status
+        status = http.ask(
+            method, path.replace("{app}", "some-app").replace("{part}", "p").replace("{rule}", "r")
+        ).status
         assert status not in (404, 405, 500), (method, path)
 
 

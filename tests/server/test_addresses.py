@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.addresses import HostPort, is_loopback, parse_control, parse_host_port
+from penstock.server.addresses import (
+    HostPort,
+    client_address,
+    is_loopback,
+    parse_control,
+    parse_host_port,
+    parse_network,
+    payer_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +76,42 @@ def test_loopback(host: str) -> None:
 )
 def test_not_loopback(host: str) -> None:
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", "10.9.9.9", "192.0.2.1"),  # no proxy of ours: whatever it says is its own invention
+        ("10.0.0.1", None, "10.0.0.1"),
+        ("10.0.0.1", "192.0.2.7", "192.0.2.7"),
+        ("10.0.0.1", "6.6.6.6, 192.0.2.7", "192.0.2.7"),  # the left one may be invented
+        ("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", "192.0.2.7"),
+        ("10.0.0.1", "192.0.2.7:4711", "192.0.2.7"),
+        ("10.0.0.1", "[2001:db8::7]:4711", "2001:db8::7"),
+        ("10.0.0.1", "2001:db8::7", "2001:db8::7"),
+        ("10.0.0.1", "192.0.2.7, unknown", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
+        ("::ffff:10.0.0.1", "192.0.2.7", "192.0.2.7"),
+        ("fd00::1", "192.0.2.7", "192.0.2.7"),
+    ],
+)
+def test_behind_proxies_the_last_hop_that_is_none_of_ours_counts(
+    peer: str, forwarded: str | None, client: str
+) -> None:
+    trusted = [parse_network("10.0.0.0/8"), parse_network("fd00::1")]
+    assert client_address(peer, forwarded, trusted) == client
+    assert client_address(peer, forwarded, []) == peer
+
+
+@pytest.mark.parametrize(
+    ("peer", "payer"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("unix", "unix"),
+    ],
+)
+def test_an_ipv6_customer_is_counted_by_the_network(peer: str, payer: str) -> None:
+    assert payer_address(peer) == payer

@@ -163,7 +163,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("streams: {maxDept: 3}", "streams.maxDept: unknown key; did you mean `maxDepth`? (line 1)"),
         ("streams: {max_depth: 3}", "streams.max_depth: unknown key; did you mean `maxDepth`? (line 1)"),
         ("stream: {}", "stream: unknown key; did you mean `streams`? (line 1)"),
-        ("logs: {zzz: 1}", "logs.zzz: unknown key; known keys are `level`, `format`, `payload`, `file` (line 1)"),
+        ("logs: {zzz: 1}", "logs.zzz: unknown key; known keys are `level`, `format`, `payload`, `file`, `record`, `redact` (line 1)"),
         ("stream:", "stream: unknown key; did you mean `streams`? (line 1)"),
         ("notices: []", "notices: unknown key; known keys are"),
         ("\nrelay: {}", "section `relay` is not supported by this version (line 2)"),

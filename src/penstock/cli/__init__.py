@@ -31,6 +31,7 @@ _COMMANDS = {
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
+    "trigger": "List, explain, try and change triggers.",
     "log": "Look into the journal: files, rows, soundness, sealing, readers.",
     "tail": "Print rows of the journal as they come.",
     "replay": "Enqueue a part of the journal again.",
@@ -48,6 +49,7 @@ _CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
     "doc": "Print the reference of every setting.",
+    "reload": "Have the running server read its config again.",
 }
 
 
@@ -75,7 +77,7 @@ def build(words: Sequence[str] = ()) -> App:
     for name, text in _COMMANDS.items():
         place = _PLACES.get(name, f"penstock.cli.{name}:{name}")
         app.command(place, name=name, help=None if name in words else text)
-    config = App(name="config", help="Check, show and explain the config file.")
+    config = App(name="config", help="Check, show, explain and reload the config file.")
     for name, text in _CONFIG_COMMANDS.items():
         config.command(f"penstock.cli.config:{name}", name=name, help=None if name in words else text)
     app.command(config)

@@ -1,4 +1,4 @@
-"""`penstock config check|show|doc`."""
+"""`penstock config check|show|doc|reload`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from penstock.cli.journal import PLACE, Place
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line
+from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
     from penstock.server.config import Config
@@ -85,6 +87,33 @@ def doc(*, output: Output = PLAIN) -> int:
         print_json({"markdown": text})
     else:
         sys.stdout.write(text)
+    return 0
+
+
+def reload(place: Place = PLACE) -> int:
+    """Have the server on a data directory read its config again: all of it counts, or nothing does.
+
+    For example:
+
+      penstock config reload
+      penstock config reload --data /var/lib/penstock --json
+    """
+    from penstock.client.address import operator_token, read_endpoints
+    from penstock.client.history import RemoteServer
+
+    file = place.data / "run" / "endpoints.json"
+    endpoints = read_endpoints(file)
+    if endpoints is None or endpoints.http is None:
+        raise PenstockError(Refusal("Unreachable", f"no server runs on `{place.data}`"))
+    report = RemoteServer(endpoints.http, operator_token(endpoints.http, file)).reload()
+    if place.as_json:
+        print_json(report)
+        return 0
+    print_line(f"changed: {', '.join(report.changed) or 'nothing'}")
+    if report.restart:
+        print_line(f"after a restart: {', '.join(report.restart)}")
+    if report.closed:
+        print_line(f"connections closed: {report.closed}")
     return 0
 
 

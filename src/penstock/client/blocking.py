@@ -187,6 +187,7 @@ class SyncClient(Twin[Client]):
     peek = blocking(Client.peek)
     where = blocking(Client.where)
     explain = blocking(Client.explain)
+    trigger = blocking(Client.trigger)
     redrive = blocking(Client.redrive)
     ping = blocking(Client.ping)
 

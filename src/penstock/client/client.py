@@ -297,6 +297,10 @@ class Client:
         result = await self._connection.request(head("redrive", stream=stream, max=max), is_repeatable=False)
         return msgspec.json.decode(result, type=Redriven)
 
+    async def trigger(self, op: str, /, **fields: Any) -> dict[str, Any]:
+        """Look at the server's triggers or change them: `ls`, `show`, `explain`, `put`, `remove`, `try`."""
+        return await self._read("trigger", op=op, **fields)
+
     async def ping(self) -> None:
         """A round trip."""
         await self._read("ping")

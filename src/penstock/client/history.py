@@ -60,8 +60,16 @@ class RemoteReader(msgspec.Struct, rename="camel"):
     offset: int
 
 
-class RemoteJournal:
-    """The journal behind a server's HTTP door."""
+class RemoteReload(msgspec.Struct):
+    """What a reload did: settings that count now, those that wait for a restart, connections that had to go."""
+
+    changed: list[str]
+    restart: list[str]
+    closed: int
+
+
+class RemoteServer:
+    """A server behind its HTTP door."""
 
     def __init__(
         self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
@@ -69,7 +77,7 @@ class RemoteJournal:
         """`retry_s`: how long to try again while the server is gone, or says that it is busy."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            hint = "use `http://host:port`; the journal is not on the control door"
+            hint = "use `http://host:port`; this is not on the control door"
             raise PenstockError(
                 Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint)
             )
@@ -80,45 +88,16 @@ class RemoteJournal:
         self._timeout_s = timeout_s
         self._retry_s = retry_s
 
-    def bounds(self) -> RemoteBounds:
-        """How far the journal reaches, now."""
-        _, body = self._ask("GET", "/v1/journal")
-        return self._decoded(body, RemoteBounds)
-
-    def end(self) -> int:
-        return self.bounds().end
-
-    def seal(self) -> RemoteSealed:
-        """Have everything that is committed moved to the Delta table."""
-        _, body = self._ask("POST", "/v1/journal/seal")
-        return self._decoded(body, RemoteSealed)
-
-    def hold(self, name: str, offset: int) -> RemoteReader:
-        """A named reader has everything before `offset`; retention waits for it."""
-        _, body = self._ask("POST", "/v1/journal/readers", {"name": name, "offset": offset})
-        return self._decoded(body, RemoteReader)
-
-    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
-        import pyarrow.ipc
-
-        while first < end:
-            query: dict[str, Any] = {"from": first, "to": end}
-            if columns is not None:
-                query["columns"] = ",".join(columns)
-            head, body = self._ask("GET", f"/v1/journal/rows?{urlencode(query)}")
-            with pyarrow.ipc.open_stream(io.BytesIO(body)) as stream:
-                yield from stream
-            following = int(head["X-Penstock-Next"])
-            if following == first:
-                return
-            first = following
+    def reload(self) -> RemoteReload:
+        """Have it read its config again."""
+        _, body = self._ask("POST", "/v1/reload")
+        return self._decoded(body, RemoteReload)
 
     def _decoded(self, body: bytes, kind: type[Answer]) -> Answer:
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError:
-            refusal = Refusal("UnknownRoute", f"`{self._url}` answers, but not as a journal does")
+            refusal = Refusal("UnknownRoute", f"`{self._url}` answers, but not as a Penstock would")
             raise PenstockError(refusal) from None
 
     def _ask(self, method: str, path: str, body: object = None) -> tuple[Message, bytes]:
@@ -154,6 +133,44 @@ class RemoteJournal:
         if response.status != 200:
             raise PenstockError(_refusal(response, answer))
         return response.headers, answer
+
+
+class RemoteJournal(RemoteServer):
+    """The journal behind a server's HTTP door."""
+
+    def bounds(self) -> RemoteBounds:
+        """How far the journal reaches, now."""
+        _, body = self._ask("GET", "/v1/journal")
+        return self._decoded(body, RemoteBounds)
+
+    def end(self) -> int:
+        return self.bounds().end
+
+    def seal(self) -> RemoteSealed:
+        """Have everything that is committed moved to the Delta table."""
+        _, body = self._ask("POST", "/v1/journal/seal")
+        return self._decoded(body, RemoteSealed)
+
+    def hold(self, name: str, offset: int) -> RemoteReader:
+        """A named reader has everything before `offset`; retention waits for it."""
+        _, body = self._ask("POST", "/v1/journal/readers", {"name": name, "offset": offset})
+        return self._decoded(body, RemoteReader)
+
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
+        import pyarrow.ipc
+
+        while first < end:
+            query: dict[str, Any] = {"from": first, "to": end}
+            if columns is not None:
+                query["columns"] = ",".join(columns)
+            head, body = self._ask("GET", f"/v1/journal/rows?{urlencode(query)}")
+            with pyarrow.ipc.open_stream(io.BytesIO(body)) as stream:
+                yield from stream
+            following = int(head["X-Penstock-Next"])
+            if following == first:
+                return
+            first = following
 
 
 def _passes(error: PenstockError) -> bool:

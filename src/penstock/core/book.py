@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.core.buckets import Meter
 from penstock.core.channels import Channel, Seen
 from penstock.core.counters import Counters
 from penstock.core.effects import Effect
@@ -137,6 +138,8 @@ class Book:
         self.link_no = 0
         self.triggers = Triggers()
         self.draining = False
+        self.meter: Meter | None = None
+        """Who may bring how much; None while no rate is set."""
         self.totals = Totals()
 
     def known(self, name: str) -> bool:

@@ -62,6 +62,10 @@ class HeadFirst:
         self._heap[:] = rest
 
 
+def _line(policy: Policy) -> deque[Record] | HeadFirst:
+    return deque() if policy.redelivery == "tail" else HeadFirst()
+
+
 class Channel:
     """One queue."""
 
@@ -97,7 +101,7 @@ class Channel:
         self.live: dict[str, Record] = {}
         """Every record not settled, by id: pending, ready, leased, delayed, held."""
         self.bytes = 0
-        self.ready: deque[Record] | HeadFirst = deque() if policy.redelivery == "tail" else HeadFirst()
+        self.ready: deque[Record] | HeadFirst = _line(policy)
         self.leased = 0
         self.delayed = 0
         self.held = 0
@@ -128,6 +132,15 @@ class Channel:
     @property
     def is_idle(self) -> bool:
         return not self.live and not self.consumers
+
+    def adopt(self, policy: Policy) -> None:
+        """Go on with another policy; what is ready keeps its place, or goes by its number where that is the new order."""
+        if policy.redelivery != self.policy.redelivery:
+            waiting = list(self.ready)
+            self.ready = _line(policy)
+            for record in waiting:
+                self.ready.append(record)
+        self.policy = policy
 
     def leave(self, record: Record) -> None:
         """Take a record out of the count of its state; the caller gives it another."""

@@ -56,6 +56,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pulls waiting at once."""
     links_max: int = 20_000
     """Connections at once."""
+    connections_per_address_max: int = 20_000
+    """Connections of one address at once; an IPv6 address counts by its /64 network."""
     subscriptions_max: int = 1_024
     """Subscriptions and waiting pulls of one connection."""
     taps_max: int = 256
@@ -98,6 +100,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Failures in a row after which a trigger rests."""
     breaker_ms: int = 30_000
     """How long it rests."""
+    buckets_max: int = 100_000
+    """Rates of tokens, addresses and streams that are being counted: about 300 bytes each; the idle go first."""
+    idempotency_max: int = 100_000
+    """Answers remembered by their `Idempotency-Key`: then the oldest are forgotten."""
+    idempotency_bytes_max: int = 64 * MIB
+    """Bytes of those answers."""
+    idempotency_ms: int = 24 * 3_600_000
+    """How long such an answer is remembered, at most."""
+    record_max: int = 16 * MIB
+    """Bytes of recorded frames that wait for the disk: further ones are dropped and counted."""
     drain_ms: int = 5_000
     """Time for leases to settle when the server is told to stop."""
     metric_streams_max: int = 1_000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Link:
     """One peer's connection, as far as a machine is concerned."""
 
-    __slots__ = ("consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
+    __slots__ = ("address", "consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
 
     def __init__(self, no: int, principal: Principal, session: Any, room: int) -> None:
         self.no = no
@@ -28,6 +28,8 @@ class Link:
         self.stalled = False
         """A consumer wanted more than there was room for."""
         self.open = True
+        self.address = ""
+        """Where the peer is, as far as rates are concerned."""
         self.consumers: list[Consumer] = []
         self.taps: dict[str, Tap] = {}
         """The channels it only looks at, by name."""

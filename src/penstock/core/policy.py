@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.core.buckets import Rate
+
 
 class Retry(msgspec.Struct, frozen=True):
     """Back-off after a nack without a delay, and after an expiry."""
@@ -44,3 +46,5 @@ class Policy(msgspec.Struct, frozen=True):
     dedup_count: int = 10_000
     dedup_us: int = 600_000_000
     retry: Retry | None = None
+    rate: Rate | None = None
+    """How fast envelopes may come in; None means any rate."""

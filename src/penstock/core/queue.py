@@ -15,6 +15,7 @@ from penstock.core import (
     intake,
     moving,
     recovery,
+    settings,
     settling,
     staging,
     tapping,
@@ -75,6 +76,9 @@ class QueueMachine(Book):
     is_gauged = recovery.is_gauged
     note = recovery.note
     recovered = recovery.recovered
+
+    reconfigure = settings.reconfigure
+    limit_rates = settings.limit_rates
 
     def connect(self, principal: Principal, session: Any) -> Link | Refusal:
         """A peer is there."""

@@ -96,6 +96,8 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     """Whether it may use what belongs to the person who runs the server: journal, console, tokens."""
     anonymous: bool = False
     """Whether it showed no token, and so depends on where the peer sits."""
+    credential: str = ""
+    """Which token it showed, by a part of its digest: one that is revoked is told from another of the same name."""
 
     def allows(self, verb: str, stream: str) -> bool:
         """Whether it may do this on the stream."""

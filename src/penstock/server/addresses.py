@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address, ip_address
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +31,7 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+Network: TypeAlias = IPv4Network | IPv6Network
 Control: TypeAlias = HostPort | Path | None
 """Where the control door listens: TCP, a Unix socket, or nowhere."""
 
@@ -40,7 +43,7 @@ def parse_host_port(text: str) -> HostPort:
         raise ValueError(f"`{text}` should be HOST:PORT, e.g. `localhost:8787`")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        if not _is_ip(host) or ":" not in host:
+        if not is_ip(host) or ":" not in host:
             raise ValueError(f"`{host}` is not an IPv6 address")
     elif ":" in host:
         raise ValueError(f"`{text}` should have its IPv6 address in brackets, e.g. `[::1]:8787`")
@@ -68,19 +71,77 @@ def parse_control(text: str) -> Control:
     return parse_host_port(text)
 
 
+def parse_alias(text: str) -> HostPort | None:
+    """Read `HOST:PORT` or `off`; ValueError says what is wrong."""
+    return None if text == OFF else parse_host_port(text)
+
+
+def parse_network(text: str) -> Network:
+    """Read an address or a network such as `10.0.0.0/8`; ValueError when it is neither."""
+    return ip_network(text, strict=False)
+
+
+def client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Network]) -> str:
+    """Where a request really comes from: the last hop that is no proxy of ours.
+
+    Each proxy appends whom it heard, so the entries are believed from the right for as long as they were written by one we
+    trust; whatever stands further left may be invented. An entry that is no address ends the search too.
+    """
+    address = peer
+    if not trusted or forwarded_for is None:
+        return address
+    for hop in reversed(forwarded_for.split(",")):
+        if not _is_among(address, trusted):
+            break
+        named = _hop_address(hop.strip())
+        if named is None:
+            break
+        address = named
+    return address
+
+
+@lru_cache(maxsize=4096)
+def payer_address(peer: str) -> str:
+    """The address that rates are counted by: IPv6 by its /64, which is what one customer is given."""
+    if not is_ip(peer):
+        return peer
+    address = _plain(ip_address(peer))
+    return str(address) if isinstance(address, IPv4Address) else str(ip_network((address, 64), strict=False))
+
+
+def _hop_address(text: str) -> str | None:
+    """An address with or without a port, as proxies write it."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    return text if is_ip(text) else None
+
+
+def _is_among(host: str, networks: Sequence[Network]) -> bool:
+    if not is_ip(host):
+        return False
+    address = _plain(ip_address(host))
+    return any(address in network for network in networks)
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """A dual-stack listener shows IPv4 peers as ::ffff:127.0.0.1."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine for certain; other names are not looked up."""
     if host.lower() == LOCALHOST:
         return True
-    if not _is_ip(host):
+    if not is_ip(host):
         return False
-    address = ip_address(host)
-    # A dual-stack listener shows IPv4 peers as ::ffff:127.0.0.1.
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
+    return _plain(ip_address(host)).is_loopback
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Whether a text is an address, IPv4 or IPv6, and no name."""
     try:
         ip_address(text)
     except ValueError:

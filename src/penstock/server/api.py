@@ -19,10 +19,12 @@ from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
 from penstock.dialects.courier.staged import StageCommit, source_of
-from penstock.server import openapi, prometheus
+from penstock.server import idempotency, openapi, prometheus
+from penstock.server.addresses import payer_address
 from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
+from penstock.server.idempotency import Replays
 from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
@@ -30,6 +32,9 @@ from penstock.server.staging import Staging
 if TYPE_CHECKING:
     from penstock.core.pipelines import Status
     from penstock.server.archive import Archive
+    from penstock.server.config import Config
+    from penstock.server.recorder import Recorder
+    from penstock.server.reload import Report
 
 WELCOME = """Penstock is running.
 
@@ -37,6 +42,10 @@ Send a message     curl -d '{"to":"sam","type":"hello","payload":{}}' %(url)s/v1
 Take it            curl -d '{"stream":"agents/sam/inbox"}' %(url)s/v1/pull
 The whole surface  %(url)s/openapi.json
 """
+
+
+METRICS = ("metrics", "prometheus")
+"""Routes that `auth.protectMetrics` is about."""
 
 
 class Request(msgspec.Struct):
@@ -111,6 +120,8 @@ class Api:
         log_dropped: Callable[[], int] = lambda: 0,
         archive: Archive | None = None,
         pipeline: Callable[[], Status | None] = lambda: None,
+        reload: Callable[[], Report | Refusal] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.runtime = runtime
         self.tokens = tokens
@@ -118,10 +129,34 @@ class Api:
         self._assign_id = assign_id
         self._query_token = query_token
         self._openapi = openapi.document(version)
-        self._prometheus = prometheus.Exporter(runtime, log_dropped, pipeline)
+        self._replays = Replays()
+        self._prometheus = prometheus.Exporter(
+            runtime,
+            log_dropped,
+            pipeline,
+            replays=self._replays,
+            record_dropped=lambda: 0 if recorder is None else recorder.dropped,
+        )
+        self.recorder = recorder
+        self._reload = reload
+        self._protects_metrics = False
+        self.serves_requests = True
+        self.serves_sockets = True
         self._pipeline = pipeline
         self._history = History(archive)
         self._staging = Staging(runtime)
+
+    def adopt(self, config: Config) -> None:
+        """Answer by these settings from now on."""
+        self._assign_id = config.streams.assign_id
+        self._query_token = config.auth.query_token
+        self._protects_metrics = config.auth.protect_metrics
+        self.serves_requests = config.listen.requests
+        self.serves_sockets = config.listen.sockets
+
+    @property
+    def guard(self) -> Guard:
+        return self._guard
 
     def route(self, request: Request) -> Match | Refusal:
         """The route of a request, or what to say instead."""
@@ -151,10 +186,41 @@ class Api:
             refusal = self._guard.check_peer(request.peer, request.is_loopback_bind)
             if refusal is not None:
                 return refusal
-        return principal or NOBODY
+            if self._protects_metrics and match.route.name in METRICS:
+                return Refusal("Unauthorized", "metrics need a token here")
+        return self._served(match, principal or NOBODY)
+
+    def _served(self, match: Match, principal: Principal) -> Principal | Refusal:
+        """Whether this half of the door is open; what belongs to everybody and to the operator always is."""
+        route = match.route
+        if (
+            route.is_open
+            or principal.operator
+            or (self.serves_sockets if route.upgrade else self.serves_requests)
+        ):
+            return principal
+        what, key = ("WebSockets", "sockets") if route.upgrade else ("plain requests", "requests")
+        hint = "use control lines, or the other half of this port"
+        return Refusal("UnknownRoute", f"{what} are switched off here by `listen.{key}`", hint=hint)
 
     def handle(self, request: Request, match: Match, principal: Principal, done: Done) -> Cancel | None:
         """Answer through `done`, now or later. Returns how to give up, where that matters."""
+        name = match.route.name
+        if name not in idempotency.ROUTES or idempotency.HEADER not in request.headers:
+            return self._handle(request, match, principal, done)
+        now_us, limits = self.runtime.scheduler.now().us, self.runtime.machine.limits
+        first = self._replays.claim(now_us, limits, principal, name, request, done)
+        if first is None or isinstance(first, Refusal):
+            if first is not None:
+                done(error_reply(first))
+            return None
+        try:
+            return self._handle(request, match, principal, first)
+        except Exception:
+            first(error_reply(Refusal("Internal", "the request failed; the log says why")))
+            raise
+
+    def _handle(self, request: Request, match: Match, principal: Principal, done: Done) -> Cancel | None:
         runtime = self.runtime
         now = runtime.scheduler.now()
         name = match.route.name
@@ -206,8 +272,20 @@ class Api:
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"
                 return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
+            case "reload":
+                return self._reloaded(principal)
             case _:
                 return None
+
+    def _reloaded(self, principal: Principal) -> Reply:
+        if not principal.is_admin:
+            if principal.anonymous:
+                return error_reply(Refusal("Unauthorized", "a reload needs the operator's token"))
+            return error_reply(Refusal("Forbidden", "a reload needs the scope `admin:*`"))
+        if self._reload is None:
+            return error_reply(Refusal("Unsupported", "this server has no config to read again"))
+        report = self._reload()
+        return error_reply(report) if isinstance(report, Refusal) else json_reply(200, report)
 
     def _operate(self, now: Now, match: Match, request: Request, principal: Principal) -> Outcome:
         machine = self.runtime.machine
@@ -218,9 +296,12 @@ class Api:
                 return body
             match route.name:
                 case "enqueue":
-                    return operations.enqueue(machine, now, principal, body, assign=self._assign_id)
+                    address = payer_address(request.peer)
+                    assign = self._assign_id
+                    return operations.enqueue(machine, now, principal, body, assign=assign, address=address)
                 case "send":
-                    return operations.send(machine, now, principal, body)
+                    address = payer_address(request.peer)
+                    return operations.send(machine, now, principal, body, address=address)
                 case "settle":
                     return operations.settle(machine, now, principal, body)
                 case "redrive":
@@ -313,7 +394,7 @@ class Api:
         if isinstance(query, Refusal):
             return query
         app, *rest = match.values
-        source = source_of(app, rest[0] if rest else "0", principal)
+        source = source_of(app, rest[0] if rest else "0", principal, payer_address(request.peer))
         if isinstance(source, Refusal):
             return source
         match match.route.name:

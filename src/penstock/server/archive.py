@@ -46,6 +46,10 @@ class Archive:
         self.last_report = Report()
         self.seals_failed = 0
 
+    def adopt(self, config: Config) -> None:
+        """Seal by these streams and limits from now on."""
+        self._config = msgspec.structs.replace(self._config, streams=config.streams, limits=config.limits)
+
     @property
     def data(self) -> Path:
         return self._data

@@ -10,18 +10,21 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.server.addresses import HostPort, is_loopback, parse_control
+from penstock.server.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
 from penstock.server.config import Auth, Config, ConfigError, digest_of
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket: whoever may open the file is on this machine."""
+
+CREDENTIAL_LENGTH = 16
+"""Hexadecimal digits of a digest that tell tokens apart and give none away."""
 
 _SCHEME = "bearer "
 _SUBPROTOCOL = "bearer."
@@ -33,22 +36,44 @@ class TokenStore:
 
     def __init__(self, auth: Auth, operator_token: str | None = None) -> None:
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
-        for number, token in enumerate(auth.tokens, 1):
-            if token.token.startswith("env:"):
-                raise ConfigError([f"auth.tokens[{number - 1}].token: `env:` is resolved by `load`"])
-            principal = Principal(token.holder_name(number), agent=token.agent, scopes=require(token.scopes))
-            self._add(bytes.fromhex(digest_of(token.token)), principal)
-        self.required = bool(auth.tokens)
+        self.required = False
         """Whether everybody needs a token; the operator's own does not count."""
+        self.adopt(auth)
         if operator_token is not None:
             self.add_operator(operator_token)
 
+    def adopt(self, auth: Auth) -> None:
+        """Know these tokens from now on, beside the operator's, and no others."""
+        holders = {digest: held for digest, held in self._holders.items() if held[1].operator}
+        for number, token in enumerate(auth.tokens, 1):
+            if token.token.startswith("env:"):
+                raise ConfigError([f"auth.tokens[{number - 1}].token: `env:` is resolved by `load`"])
+            digest = bytes.fromhex(digest_of(token.token))
+            principal = Principal(
+                token.holder_name(number),
+                agent=token.agent,
+                scopes=require(token.scopes),
+                credential=digest.hex()[:CREDENTIAL_LENGTH],
+            )
+            holders[digest] = (digest, principal)
+        self._holders = holders
+        self.required = bool(auth.tokens)
+
     def add_operator(self, token: str) -> None:
         """Know the operator by this token too."""
-        self._add(sha256(token.encode()).digest(), OPERATOR)
+        digest = sha256(token.encode()).digest()
+        self._holders[digest] = (digest, OPERATOR)
 
-    def _add(self, digest: bytes, principal: Principal) -> None:
-        self._holders[digest] = (digest, principal)
+    def renewed(self, principal: Principal) -> Principal | None:
+        """What somebody who was let in before is allowed now; None when it would not be let in any more."""
+        if principal.operator:
+            return principal
+        if principal.anonymous:
+            return None if self.required else principal
+        for _, known in self._holders.values():
+            if known.credential == principal.credential:
+                return known
+        return None
 
     def resolve(self, token: str | None) -> Principal | None:
         """The holder of a token; without one, ANONYMOUS where none is required; None means 401.
@@ -70,9 +95,29 @@ class Guard:
     """Where a peer may come from. Both checks answer with a refusal, or None when all is well."""
 
     def __init__(self, config: Config) -> None:
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """Judge by these settings from now on."""
         self._tokens_required = bool(config.auth.tokens)
         self._allow_anonymous = config.auth.allow_anonymous
         self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
+        self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
+
+    @property
+    def has_origins(self) -> bool:
+        """Whether pages of any other site may connect."""
+        return bool(self._origins)
+
+    def is_listed(self, origin: str) -> bool:
+        """Whether pages of this site may connect because the config names it."""
+        return _origin(origin) in self._origins
+
+    def client_address(self, peer: str, headers: Mapping[str, str]) -> str:
+        """Where a request comes from, proxies of ours left out."""
+        if not self._proxies:
+            return peer
+        return client_address(peer, headers.get("X-Forwarded-For"), self._proxies)
 
     def check_peer(self, peer_ip: str | None, bind_is_loopback: bool) -> Refusal | None:
         """Whether a peer without a token may come in from there; ask only about an anonymous principal."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,19 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.core import patterns
+from penstock.core.buckets import Rate, Rates
 from penstock.core.limits import Limits
 from penstock.core.moving import DEAD_PREFIX
 from penstock.core.policy import Policy, Retry
 from penstock.dialects.courier.rules import Trigger
-from penstock.server import shape, yamltree
-from penstock.server.addresses import HostPort, parse_host_port, parse_port
+from penstock.server import environment, shape, yamltree
 from penstock.server.contradictions import contradictions
 from penstock.server.sections import (
     Auth,
     Listen,
     Logs,
+    RateDefaults,
+    RateSettings,
     RetrySettings,
     Sections,
     StreamCaps,
@@ -41,6 +44,8 @@ __all__ = [
     "Limits",
     "Listen",
     "Logs",
+    "RateDefaults",
+    "RateSettings",
     "RetrySettings",
     "StreamCaps",
     "Streams",
@@ -49,13 +54,11 @@ __all__ = [
     "digest_of",
     "load",
     "policy_for",
+    "rates",
 ]
 
 LATER_SECTIONS = ("spaces", "relay", "console")
 """Sections of later versions: known by name, so that the error does not suggest something else."""
-
-ENV_TOKEN_SCOPES = ("streams:*:*", "views:*:*")
-"""What a token of COURIER_TOKENS allows: everything but the administration of the server."""
 
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -99,10 +102,11 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         else:
             parts[name] = _section(name, section, problems)
     unread = [name for name, part in parts.items() if part is None]
-    _apply_env(parts, env, problems)
+    environment.apply(parts, env, problems)
     config = Config(
         **{name: part for name, part in parts.items() if part is not None},
         source=None if path is None else str(path),
+        notices=tuple(environment.notices(env)),
     )
     problems += contradictions(config, unread)
     config, missing = _hide_tokens(config, env)
@@ -133,7 +137,27 @@ def policy_for(config: Config, stream: str) -> Policy:
         retry=None
         if retry is None
         else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        rate=_rate(settings.rate),
     )
+
+
+def rates(config: Config) -> Rates | None:
+    """Who may send how fast; None when nothing is limited, streams included."""
+    named = {
+        token.holder_name(number): rate
+        for number, token in enumerate(config.auth.tokens, 1)
+        if (rate := _rate(token.rate)) is not None
+    }
+    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named)
+    by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
+    has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
+    return found if has_streams or found != Rates() else None
+
+
+def _rate(settings: RateSettings | None) -> Rate | None:
+    if settings is None:
+        return None
+    return Rate.per_second(settings.per_second, settings.burst or max(1, ceil(settings.per_second)))
 
 
 def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
@@ -191,27 +215,6 @@ def _section(name: str, value: Any, problems: list[shape.Misfit]) -> Any:
         problems += found
         return None
     return msgspec.convert(value, fields[name])
-
-
-def _apply_env(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
-    """Let the environment have the last word on where to listen, and add its tokens."""
-    listen: Listen = parts.get("listen") or Listen()
-    bind, port = env.get("COURIER_BIND"), env.get("COURIER_HTTP_PORT")
-    try:
-        if bind or port:
-            address = parse_host_port(listen.http)
-            address = HostPort(bind or address.host, parse_port(port) if port else address.port)
-            parts["listen"] = msgspec.structs.replace(listen, http=str(parse_host_port(str(address))))
-    except ValueError as error:
-        problems.append(((), f"COURIER_BIND or COURIER_HTTP_PORT: {error}"))
-    texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
-    added = tuple(
-        Token(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
-        for number, text in enumerate(filter(None, texts), 1)
-    )
-    if added:
-        auth: Auth = parts.get("auth") or Auth()
-        parts["auth"] = msgspec.structs.replace(auth, tokens=auth.tokens + added)
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:

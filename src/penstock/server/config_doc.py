@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, UNSET
 from msgspec.inspect import DictType, StructType, Type, UnionType, VarTupleType, type_info
 
 from penstock.core.errors import TABLE
-from penstock.server import shape, yamltree
+from penstock.server import environment, shape, yamltree
 from penstock.server.config import LATER_SECTIONS, Config
 from penstock.server.sections import Sections
 
@@ -30,10 +30,6 @@ Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) 
 
 | environment | does |
 | --- | --- |
-| `COURIER_CONFIG` | names the file when `--config` is not given |
-| `COURIER_BIND` | replaces the host of `listen.http` |
-| `COURIER_HTTP_PORT` | replaces its port |
-| `COURIER_TOKENS` | adds tokens, separated by commas, each for everything but administration |
 """
 
 _SENTENCES = {
@@ -71,7 +67,10 @@ def to_yaml(config: Config) -> str:
 
 def reference() -> str:
     """The reference of the config file, in Markdown."""
-    parts = [_CONFIG_HEAD]
+    table = "".join(f"| `{name}` | {text} |\n" for name, text in environment.NAMES.items())
+    parts = [
+        f"{_CONFIG_HEAD}{table}\nA variable beats the file. One that begins with `COURIER_` and is not listed is named in a notice.\n"
+    ]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
         parts.append(_section(_step(field.encode_name, kind), kind, 2))
@@ -122,6 +121,8 @@ def _section(path: str, kind: Type, level: int) -> str:
     for field in struct.fields:
         meaning = docs.get(field.name, f"as `streams.{field.encode_name}`")
         value = "a whole number of 1 or more" if path == "limits" else _value(field.type)
+        if any(_is_repeated(path, inner) for inner in _structs_in(field.type)):
+            value = f"as `streams.{'retry' if field.encode_name == 'retry' else 'rate'}`"
         lines.append(f"| `{field.encode_name}` | {value} | {_default(field)} | {meaning} |")
         for inner in _structs_in(field.type):
             if not _is_repeated(path, inner):
@@ -177,5 +178,5 @@ def _step(name: str, kind: Type) -> str:
 
 
 def _is_repeated(path: str, struct: StructType) -> bool:
-    """Whether the type has its table already: `retry` of a pattern is `retry` of all streams."""
-    return path.endswith("<pattern>") and struct.cls.__name__ == "RetrySettings"
+    """Whether the type has its table already, under `streams`: `retry` of a pattern is `retry` of all streams."""
+    return path != "streams" and struct.cls.__name__ in ("RetrySettings", "RateSettings")

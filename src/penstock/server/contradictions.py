@@ -13,8 +13,16 @@ from penstock.core.limits import Limits
 from penstock.core.pipelines import Pipeline
 from penstock.dialects.courier import rules
 from penstock.dialects.courier.rules import Trigger
-from penstock.server.addresses import parse_control, parse_host_port
-from penstock.server.sections import Auth, Listen, RetrySettings, Sections, StreamCaps, Streams
+from penstock.server.addresses import parse_alias, parse_control, parse_host_port, parse_network
+from penstock.server.sections import (
+    Auth,
+    Listen,
+    RateSettings,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+)
 from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
 
@@ -104,6 +112,7 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
     if auth.tokens and auth.allow_anonymous:
         yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
     agents: dict[str, str | None] = {}
+    rates: dict[str, RateSettings | None] = {}
     for index, token in enumerate(auth.tokens):
         path = ("auth", "tokens", index)
         name = token.holder_name(index + 1)
@@ -113,6 +122,8 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
         elif agents.setdefault(name, token.agent) != token.agent:
             # Whoever has a holder's name may settle what that holder took.
             yield (*path, called), f"`{name}` is also the name of a token that speaks for another"
+        if rates.setdefault(name, token.rate) != token.rate:
+            yield (*path, "rate"), f"another token of `{name}` has another rate, and they share one bucket"
         if token.agent is not None and not AGENT.fullmatch(token.agent):
             message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
             yield (*path, "agent"), message
@@ -122,7 +133,7 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
 
 
 def _listen_problems(listen: Listen) -> Iterator[Misfit]:
-    for name, parse in (("http", parse_host_port), ("control", parse_control)):
+    for name, parse in (("http", parse_host_port), ("ws", parse_alias), ("control", parse_control)):
         try:
             parse(getattr(listen, name))
         except ValueError as error:
@@ -131,3 +142,9 @@ def _listen_problems(listen: Listen) -> Iterator[Misfit]:
         if not ORIGIN.fullmatch(origin):
             message = f"got {shorten(origin)}, expected e.g. `https://app.example.com`, without a path"
             yield ("listen", "origins", index), message
+    for index, proxy in enumerate(listen.trusted_proxies):
+        try:
+            parse_network(proxy)
+        except ValueError:
+            message = f"got {shorten(proxy)}, expected an address or a network, e.g. `10.0.0.0/8`"
+            yield ("listen", "trustedProxies", index), message

@@ -7,14 +7,15 @@ import asyncio
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier import subscribe
-from penstock.dialects.courier.control import ControlSession
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession, error_message
-from penstock.server import logs
+from penstock.server import cors, logs
 from penstock.server.api import Api, Reply, Request, error_reply
 from penstock.server.auth import subprotocol
 from penstock.server.connections import Connection
+from penstock.server.recorder import open_control
 from penstock.server.routes import Match, methods
 from penstock.server.runtime import Runtime
+from penstock.transports import encodings
 from penstock.transports.http import Exchange, Plan
 from penstock.transports.outbox import SocketWire
 
@@ -59,15 +60,15 @@ class ControlPlan(Plan):
 
     merge = True
 
-    def __init__(self, runtime: Runtime, principal: Principal, peer: str) -> None:
-        self.message_max = runtime.machine.limits.frame_max
-        self._runtime = runtime
+    def __init__(self, api: Api, principal: Principal, peer: str) -> None:
+        self.message_max = api.runtime.machine.limits.frame_max
+        self._api = api
         self._principal = principal
         self._peer = peer
 
     def open(self, wire: SocketWire) -> Connection | None:
-        session = ControlSession(self._runtime, token_needed=False)
-        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        api = self._api
+        connection = open_control(api.runtime, api.recorder, wire, self._principal, self._peer)
         if isinstance(connection, Refusal):
             wire.send([error_message(connection)])
             wire.close(connection.kind.close or 1008, connection.code)
@@ -82,9 +83,19 @@ class CourierDoor:
         self._api = api
         self._runtime = api.runtime
         self._is_loopback_bind = is_loopback_bind
-        self.body_max = api.runtime.machine.limits.frame_max
+
+    @property
+    def body_max(self) -> int:
+        return self._runtime.machine.limits.frame_max
+
+    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
+        return cors.answer_headers(self._api.guard, exchange.headers)
 
     def admit(self, exchange: Exchange) -> Reply | None:
+        if cors.is_preflight(exchange.method, exchange.headers):
+            reply = self._preflight(exchange)
+            if reply is not None:
+                return reply
         checked = self._check(exchange)
         if isinstance(checked, Reply):
             return checked
@@ -93,14 +104,33 @@ class CourierDoor:
             hint = f"open `{request.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         size = exchange.size
-        if size is not None and size > SMALL_BODY and match.route.name not in LARGE:
-            return self._too_large(SMALL_BODY)
+        if size is not None and size > self._bound(match):
+            return self._too_large(self._bound(match))
+        name = encodings.coding(exchange.headers.get("Content-Encoding"))
+        if name is not None and name not in encodings.KNOWN:
+            reply = error_reply(Refusal("UnsupportedEncoding", f"`{name[:40]}` is no encoding we read"))
+            reply.headers = {"Accept-Encoding": "gzip, deflate"}
+            return reply
         exchange.admitted = checked
         return None
+
+    def _bound(self, match: Match) -> int:
+        return self.body_max if match.route.name in LARGE else SMALL_BODY
+
+    def _preflight(self, exchange: Exchange) -> Reply | None:
+        """A browser asks whether a page may ask; nobody has shown a token yet. Pages of our own need not ask."""
+        headers = exchange.headers
+        refusal = self._api.guard.check_headers(headers.get("Host"), headers.get("Origin"))
+        if refusal is not None:
+            return error_reply(refusal)
+        if not self._api.guard.is_listed(headers["Origin"]) or not methods(exchange.path):
+            return None
+        return cors.preflight(exchange.path)
 
     def _check(self, exchange: Exchange) -> tuple[Request, Match, Principal] | Reply:
         pairs = exchange.query_pairs
         query = dict(pairs)
+        exchange.peer = self._api.guard.client_address(exchange.peer, exchange.headers)
         request = Request(
             exchange.method, exchange.path, query, exchange.headers, exchange.peer, self._is_loopback_bind
         )
@@ -121,6 +151,14 @@ class CourierDoor:
         assert exchange.admitted is not None
         request, match, principal = exchange.admitted
         request.body = exchange.body
+        name = encodings.coding(exchange.headers.get("Content-Encoding"))
+        if name is not None and exchange.body:
+            try:
+                request.body = encodings.inflate(exchange.body, name, self._bound(match))
+            except encodings.OversizeError:
+                return self._too_large(self._bound(match))
+            except encodings.EncodingError as error:
+                return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def done(reply: Reply) -> None:
@@ -151,7 +189,7 @@ class CourierDoor:
             return plan
         request, match, principal = checked
         if match.route.name == "control":
-            plan = ControlPlan(self._runtime, principal, exchange.peer)
+            plan = ControlPlan(self._api, principal, exchange.peer)
         elif match.route.name == "subscribe":
             query = self._api.query(request, SubscribeQuery)
             if isinstance(query, Refusal):

@@ -84,6 +84,11 @@ def _emit(level: int, name: str, fields: dict[str, Any]) -> None:
     _LOGGER.handle(record)
 
 
+def set_level(level: str) -> None:
+    """Write events from this level on."""
+    _LOGGER.setLevel(getattr(logging, level.upper()))
+
+
 def setup(logs: Logs, stream: TextIO | None = None) -> Writer:
     """Send all logging of the process to a new writer; close it to put things back."""
     owned = None

@@ -189,6 +189,7 @@ ANSWERS: dict[str, Schema] = {
             )
         }
     ),
+    "Reloaded": _object({"changed": _list(_TEXT), "restart": _list(_TEXT), "closed": _COUNT}),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -229,6 +230,7 @@ ANSWERS_OF = {
     "trigger_put": "TriggerPut",
     "trigger_remove": "TriggerRemoved",
     "trigger_try": "TriggersTried",
+    "reload": "Reloaded",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

@@ -15,6 +15,7 @@ from penstock.core.instant import Now
 from penstock.core.pipelines import Status
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.server.idempotency import Replays
 from penstock.server.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -51,10 +52,15 @@ class Exporter:
         runtime: Runtime,
         log_dropped: Callable[[], int],
         pipeline: Callable[[], Status | None] = lambda: None,
+        *,
+        replays: Replays | None = None,
+        record_dropped: Callable[[], int] = lambda: 0,
     ) -> None:
         self._runtime = runtime
         self._log_dropped = log_dropped
         self._pipeline = pipeline
+        self._replays = replays or Replays()
+        self._record_dropped = record_dropped
 
     def render(self, now: Now, principal: Principal) -> bytes:
         registry = CollectorRegistry()
@@ -98,7 +104,7 @@ class Exporter:
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
-        totals = machine.totals
+        totals, meter, replays = machine.totals, machine.meter, self._replays
         gauges = {
             "penstock_streams": ("Streams in memory", len(machine.channels)),
             "penstock_streams_dormant": ("Streams unloaded", len(machine.dormant)),
@@ -106,6 +112,8 @@ class Exporter:
             "penstock_bytes": ("Bytes of envelopes held", machine.bytes),
             "penstock_pending_bytes": ("Bytes waiting for their commit", machine.pending_bytes),
             "penstock_dedup_ids": ("Settled ids remembered", machine.ids),
+            "penstock_rate_buckets": ("Rates being counted", 0 if meter is None else len(meter)),
+            "penstock_idempotency_keys": ("Answers remembered by their key", len(replays)),
             "penstock_uptime_seconds": ("Seconds since the start", runtime.health(now)["uptime"]),
         }
         counters = {
@@ -118,6 +126,17 @@ class Exporter:
             "penstock_streams_forgotten": ("Dormant streams forgotten", totals.dormant_forgotten),
             "penstock_slow_peers_cut": ("Peers cut off for not reading", runtime.slow_cut),
             "penstock_log_lines_dropped": ("Log lines dropped", self._log_dropped()),
+            "penstock_record_frames_dropped": ("Recorded frames dropped", self._record_dropped()),
+            "penstock_rate_limited": (
+                "Envelopes refused for their rate",
+                0 if meter is None else meter.refused,
+            ),
+            "penstock_rate_buckets_forgotten": (
+                "Rates forgotten at the bound",
+                0 if meter is None else meter.forgotten,
+            ),
+            "penstock_idempotency_replays": ("Requests answered by their key", replays.replayed),
+            "penstock_idempotency_forgotten": ("Answers forgotten at a bound", replays.forgotten),
         }
         families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
         return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]

@@ -117,6 +117,7 @@ ROUTES = (
           "Enqueue the staged parts of a batch, once however often it is asked", StageCommit),
     Route("POST", "/v1/stage/{app}/{batch}/abort", "stage_abort", "Drop what is staged of a batch"),
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest batch of an application that is in"),
+    Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),

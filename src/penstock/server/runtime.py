@@ -22,6 +22,7 @@ from penstock.core.records import Applied, Ruled, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.journal.port import Committed, Journal, Outcome
+from penstock.server.addresses import is_ip, payer_address
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
 
 SHARD = 0
@@ -58,8 +59,11 @@ class Runtime:
         self._authenticate = authenticate
         self._version = version
         self._log = log
-        self._log_records = log_records
+        self.log_records = log_records
+        """Whether every fact is worth a line in the log."""
         self._connections: dict[int, Connection] = {}
+        self._crowds: dict[str, int] = {}
+        """Connections by the address of their peers."""
         self._dirty: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
         """Peers we do not read from for now."""
@@ -86,9 +90,20 @@ class Runtime:
         self, session: Session, wire: Wire, principal: Principal, peer: str, *, is_brief: bool = False
     ) -> Connection | Refusal:
         """A peer has connected; a brief one is a single request, and not worth a line in the log."""
+        address = payer_address(peer)
+        here = self._crowds.get(address, 0)
+        most = self.machine.limits.connections_per_address_max
+        if here >= most and is_ip(peer):
+            return Refusal(
+                "QuotaExceeded",
+                f"`{address}` has {here} connections and `limits.connections_per_address_max` allows no more",
+                retry_after_ms=1_000,
+            )
         link = self.machine.connect(principal, session)
         if isinstance(link, Refusal):
             return link
+        self._crowds[address] = here + 1
+        link.address = address
         session.link = link
         connection = Connection(self, session, link, wire, peer)
         connection.opened_us = self.scheduler.now().us
@@ -117,6 +132,11 @@ class Runtime:
         if self._connections.pop(link.no, None) is None:
             return
         connection.closed = True
+        here = self._crowds[link.address] - 1
+        if here:
+            self._crowds[link.address] = here
+        else:
+            del self._crowds[link.address]
         self._waiting.pop(connection.session, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
@@ -298,7 +318,7 @@ class Runtime:
             machine.committed(now, outcome.first_offset, outcome.refused)
             if outcome.refused is not None:
                 fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
-            if self._log is not None and self._log_records:
+            if self._log is not None and self.log_records:
                 self._log_batch(batch.facts)
         else:
             machine.refused(now)
@@ -400,6 +420,16 @@ class Runtime:
         self._schedule()
 
     # The end
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Every peer, as of now."""
+        return list(self._connections.values())
+
+    def dismiss(self, connection: Connection, refusal: Refusal) -> None:
+        """Tell a peer why, answer what it asked before, and close."""
+        connection.session.drain(refusal)
+        self.touch(connection)
 
     def drain(self, drained: Callable[[int], None]) -> None:
         """Stop taking work, wait for leases to settle, then close every connection.

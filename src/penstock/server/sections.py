@@ -39,6 +39,15 @@ class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Share of the delay that is drawn at random, so that failures do not return together."""
 
 
+class RateSettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How fast envelopes may come: a bucket that time fills."""
+
+    per_second: Annotated[float, Meta(ge=0.0001, le=1_000_000.0)]
+    """Envelopes a second in the long run; may be a fraction."""
+    burst: Positive | None = None
+    """Envelopes at once after a pause; left out, those of one second, and at least 1."""
+
+
 class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Settings of the streams one pattern covers; a key that is left out keeps the value of `streams`."""
 
@@ -54,6 +63,7 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     dedup_window: Positive | UnsetType = UNSET
     dedup_window_ms: Positive | UnsetType = UNSET
     retry: RetrySettings | UnsetType | None = UNSET
+    rate: RateSettings | UnsetType | None = UNSET
 
 
 class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -88,6 +98,8 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """How long it remembers them."""
     retry: RetrySettings | None = None
     """Back-off after a nack without a delay; left out, the envelope returns at once."""
+    rate: RateSettings | None = None
+    """How fast envelopes may come into each stream, whoever sends them; left out, as fast as they like."""
     per_stream_caps: dict[Text, StreamCaps] = {}
     """Other settings for some streams, by name or pattern (`*` is any run of characters, `/` included).
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
@@ -104,6 +116,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How logs call its holder; left out, the agent or a number."""
     agent: Text | None = None
     """The agent its holder speaks for: `from` is then filled and verified."""
+    rate: RateSettings | None = None
+    """How fast its holder may send; left out, `rates.perToken`."""
 
     def holder_name(self, number: int) -> str:
         """What its holder is called; `number` counts the tokens from 1."""
@@ -119,19 +133,38 @@ class Auth(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     """Serve peers without a token from other machines too. Anyone who reaches the port may then read and write."""
     query_token: bool = False
     """Accept `?access_token=`; such tokens end up in the logs of proxies."""
+    protect_metrics: bool = False
+    """Whether `/metrics` and `/v1/metrics` ask for a token even where nothing else does."""
 
 
-class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RateDefaults(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How fast senders may send. Only enqueue and send are limited, never an ack, a nack or a credit."""
+
+    per_token: RateSettings | None = None
+    """Each token that has no `rate` of its own."""
+    per_address: RateSettings | None = None
+    """All senders without a token at one address; an IPv6 address counts by its /64 network."""
+
+
+class Listen(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Where the doors are."""
 
     http: str = "localhost:8787"
     """HTTP and WebSocket: `HOST:PORT`; `localhost` means 127.0.0.1 and ::1, port 0 a free one."""
+    ws: str = "off"
+    """A second address that serves the same as `http`: `HOST:PORT` or `off`."""
     control: str = "127.0.0.1:9787"
     """Control v1 lines: `HOST:PORT`, `unix:PATH` or `off`."""
+    requests: bool = True
+    """Whether plain HTTP requests are served; `/health` and the operator always are."""
+    sockets: bool = True
+    """Whether WebSockets are opened."""
     origins: tuple[str, ...] = ()
     """Web pages from elsewhere that may connect, e.g. `https://app.example.com`."""
     advertise: Text | None = None
     """A Stream Kernel's `reports/router-endpoints.json`, in which we keep an entry about ourselves while we run."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose `X-Forwarded-For` is believed, e.g. `10.0.0.0/8`."""
 
 
 class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +193,10 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether events may carry payloads."""
     file: Text | None = None
     """A file to append to instead of standard error."""
+    record: Text | None = None
+    """A file to append every Control v1 frame to, a JSON line each: `ts`, `dir` (`in` or `out`), `frame`, `link`."""
+    redact: bool = True
+    """Whether tokens are left out of recorded frames."""
 
 
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +205,7 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: Streams = Streams()
     triggers: tuple[Trigger, ...] = ()
     auth: Auth = Auth()
+    rates: RateDefaults = RateDefaults()
     listen: Listen = Listen()
     limits: Limits = Limits()
     journal: Journal = Journal()

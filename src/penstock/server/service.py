@@ -18,12 +18,11 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.pipelines import Status
 from penstock.core.policy import Policy
-from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.control import ControlSession
+from penstock.core.scopes import Principal
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
 from penstock.server import logs
-from penstock.server.addresses import HostPort, is_loopback, parse_control, parse_host_port
+from penstock.server.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.advertising import Advertising
 from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
@@ -35,11 +34,13 @@ from penstock.server.auth import (
     write_operator_token,
     write_private,
 )
-from penstock.server.config import Config, policy_for
+from penstock.server.config import Config, ConfigError, policy_for, rates
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
 from penstock.server.machine import install_rules, make_machine
 from penstock.server.pipeline import PipelineProcess
+from penstock.server.recorder import Recorder, open_control
+from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.transports.http import HttpListener
@@ -82,18 +83,29 @@ class Endpoints(msgspec.Struct):
     pub: str | None = None
     pull: str | None = None
     console: str | None = None
+    ws: str | None = None
+    """The second HTTP port."""
 
 
 class Service:
     """A running Penstock."""
 
-    def __init__(self, config: Config, data: Path | None, log_dropped: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        data: Path | None,
+        log_dropped: Callable[[], int],
+        reread: Callable[[], Config] | None = None,
+    ) -> None:
         self._config = config
+        self._reread = reread
+        """How to read the config again."""
         loop = asyncio.get_running_loop()
         self.scheduler = LoopScheduler(loop)
         machine = make_machine(
             config.limits, policies(config), secrets.token_bytes, auto_create=config.streams.auto_create
         )
+        machine.limit_rates(rates(config))
         self._is_temporary = data is None
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +139,9 @@ class Service:
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
         self.operator_token: str | None = None
-        self._http: HttpListener | None = None
+        self._api: Api | None = None
+        self._recorder: Recorder | None = None
+        self._listeners: list[HttpListener] = []
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
         self._advertising: Advertising | None = None
@@ -136,8 +150,14 @@ class Service:
         """Open every door, then say where they are."""
         config = self._config
         address = parse_host_port(config.listen.http)
-        start_check(config, address.hosts, config.listen.control)
-        api = Api(
+        alias = parse_alias(config.listen.ws)
+        start_check(config, self._http_hosts(), config.listen.control)
+        if config.logs.record is not None:
+            machine = self.runtime.machine
+            self._recorder = Recorder(
+                config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
+            )
+        self._api = Api(
             self.runtime,
             self.tokens,
             self.guard,
@@ -147,16 +167,17 @@ class Service:
             log_dropped=self._log_dropped,
             archive=self.archive,
             pipeline=self.pipeline_status,
+            reload=self.reload,
+            recorder=self._recorder,
         )
-        door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
-        self._http = HttpListener(door)
-        port = await self._http.start(address.hosts, address.port)
+        self._api.adopt(config)
+        url = await self._start_http(self._api, address)
+        ws = None if alias is None else await self._start_http(self._api, alias)
         control = await self._start_control()
-        url = f"http://{HostPort(address.host, port)}"
         # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
-        self.endpoints = Endpoints(os.getpid(), version(), url, control)
+        self.endpoints = Endpoints(os.getpid(), version(), url, control, ws=ws)
         if config.listen.advertise is not None:
             self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()
@@ -166,6 +187,72 @@ class Service:
         gc.collect()
         gc.freeze()
         return self.endpoints
+
+    def _http_hosts(self) -> tuple[str, ...]:
+        alias = parse_alias(self._config.listen.ws)
+        return parse_host_port(self._config.listen.http).hosts + (alias.hosts if alias is not None else ())
+
+    async def _start_http(self, api: Api, address: HostPort) -> str:
+        door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
+        listener = HttpListener(door)
+        self._listeners.append(listener)
+        return f"http://{HostPort(address.host, await listener.start(address.hosts, address.port))}"
+
+    def reload(self) -> Report | Refusal:
+        """Read the config again and go on with it, or keep the old one whole and say every problem."""
+        if self._reread is None:
+            return Refusal("Unsupported", "this server has no config to read again")
+        try:
+            config = self._reread()
+            start_check(config, self._http_hosts(), self._config.listen.control)
+        except ConfigError as error:
+            for problem in error.problems:
+                logs.warning("config.problem", problem=problem)
+            logs.warning("config.refused", problems=len(error.problems), note="the old config stays")
+            return Refusal("InvalidConfig", "; ".join(error.problems))
+        report = differences(self._config, config)
+        report = msgspec.structs.replace(report, closed=self._adopt(merged(self._config, config)))
+        for notice in config.notices:
+            logs.warning("config.notice", note=notice)
+        logs.event("config.reloaded", changed=report.changed, closed=report.closed)
+        if report.restart:
+            logs.warning("config.restart", settings=report.restart, note="these count from the next start on")
+        return report
+
+    def _adopt(self, config: Config) -> int:
+        """Make a checked config count, everywhere at once; returns the connections that had to go."""
+        before, self._config = self._config, config
+        runtime = self.runtime
+        now = runtime.scheduler.now()
+        logs.set_level(config.logs.level)
+        runtime.log_records = config.logs.level == "debug"
+        self.tokens.adopt(config.auth)
+        self.guard.adopt(config)
+        if self._api is not None:
+            self._api.adopt(config)
+        if self.archive is not None:
+            self.archive.adopt(config)
+        runtime.machine.reconfigure(
+            now,
+            limits=config.limits,
+            policy_for=policies(config),
+            auto_create=config.streams.auto_create,
+            rates=rates(config),
+        )
+        install_rules(runtime.machine, config.triggers)
+        runtime.apply(now)
+        closed = 0
+        for connection in runtime.connections:
+            refusal = admit(
+                connection,
+                self.tokens,
+                was_open=before.auth.allow_anonymous,
+                is_open=config.auth.allow_anonymous,
+            )
+            if refusal is not None:
+                runtime.dismiss(connection, refusal)
+                closed += 1
+        return closed
 
     def start_pipeline(self) -> None:
         """Have Spark join, now that there is something to join."""
@@ -206,18 +293,17 @@ class Service:
 
     def open_control(self, wire: Wire, principal: Principal | None, peer: str) -> Connection | None:
         runtime = self.runtime
-        session = ControlSession(runtime, token_needed=principal is None)
-        connection = runtime.open(session, wire, principal or NOBODY, peer)
+        connection = open_control(runtime, self._recorder, wire, principal, peer)
         if isinstance(connection, Refusal):
             logs.warning("conn.refused", peer=peer, reason=connection.message)
             return None
         if principal is None:
             deadline_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
-            runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection, session))
+            runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection))
         return connection
 
-    def _expect_hello(self, connection: Connection, session: ControlSession) -> None:
-        if session.token_needed and not connection.closed:
+    def _expect_hello(self, connection: Connection) -> None:
+        if getattr(connection.session, "token_needed", False) and not connection.closed:
             connection.wire.abort()
 
     def _write_endpoints(self, endpoints: Endpoints) -> None:
@@ -235,8 +321,10 @@ class Service:
         drained: asyncio.Future[int] = loop.create_future()
         self.runtime.drain(drained.set_result)
         abandoned = await drained
-        if self._http is not None:
-            await self._http.stop(1.0)
+        for listener in self._listeners:
+            await listener.stop(1.0)
+        if self._recorder is not None:
+            self._recorder.close()
         if pipeline is not None:
             await pipeline
         if self.archive is not None:

@@ -130,7 +130,14 @@ class Staging:
             drafts = self._gather(source, list(dict.fromkeys(request.parts)))
             if isinstance(drafts, Refusal):
                 return drafts
+            meter = machine.meter
+            if meter is not None:
+                refusal = meter.check(now.us, source.principal, source.address, None, len(drafts), whole=True)
+                if refusal is not None:
+                    return refusal
             taken = machine.take(now, source.memory, source.batch, drafts)
+            if meter is not None and not isinstance(taken, Refusal):
+                meter.charge(now.us, source.principal, source.address, None, len(drafts))
         if isinstance(taken, Refusal):
             return taken
         return Result(partial(self._committed, source, taken), taken.gate, fresh=True)

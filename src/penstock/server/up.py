@@ -142,7 +142,7 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
 
 
 async def _run(config: Config, data: Path | None, writer: Writer, options: Options) -> int:
-    service = Service(config, data, lambda: writer.dropped)
+    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
     # Before anybody can know that we are there: a signal that comes with the first light must drain too.
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -154,8 +154,12 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
             os._exit(EXIT_ERROR)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # a terminal that closes drains too
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    if config.source is not None or not sys.stdout.isatty():
+        loop.add_signal_handler(signal.SIGHUP, service.reload)
+    else:  # nothing to read again: the terminal was closed
+        loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP.name)
     endpoints = await service.start()
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
@@ -167,6 +171,8 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
     else:
         print(f"penstock {version()} is up", flush=True)
         print(f"  http     {endpoints.http}", flush=True)
+        if endpoints.ws is not None:
+            print(f"  also     {endpoints.ws}", flush=True)
         print(f"  control  {endpoints.control or 'off'}", flush=True)
         print(f"  journal  {_journal_line(config, data)}", flush=True)
         print(f"  pipeline {_pipeline_line(config, data)}", flush=True)

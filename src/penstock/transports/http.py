@@ -70,7 +70,9 @@ class Exchange:
 class Door(Protocol):
     """Answers requests. `answer` is called with the body read, `admit` before it."""
 
-    body_max: int
+    @property
+    def body_max(self) -> int:
+        """Bytes of the largest body."""
 
     def admit(self, exchange: Exchange) -> Answer | None:
         """Refuse before the body is read, or None."""
@@ -89,6 +91,9 @@ class Door(Protocol):
 
     def failed(self, exchange: Exchange, error: BaseException) -> Answer:
         """The answer when we failed."""
+
+    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Headers that every answer to this request carries beside its own."""
 
 
 class _Handler(RequestHandler):
@@ -166,6 +171,7 @@ class HttpListener:
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
+            auto_decompress=False,  # the door knows how large a body may become
             loop=loop,
         )
         self._server.door = self._door
@@ -197,6 +203,12 @@ class HttpListener:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(request)
+        response = await self._answer(request, exchange)
+        if not response.prepared:  # a WebSocket has said everything
+            response.headers.update(self._door.answer_headers(exchange))
+        return response
+
+    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         if isinstance(request.protocol, _Handler):
             request.protocol.asked()
         try:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
@@ -14,6 +16,7 @@ from penstock.core.scopes import ANONYMOUS, OPERATOR
 from penstock.dialects.courier import rules, ruling
 from penstock.dialects.courier.operations import Result
 from penstock.dialects.courier.rules import Trigger
+from penstock.dialects.courier.triggers import Envelope, Script
 from tests.dialects.courier.talking import Broker, HandJournal, envelope, filled
 
 SEED = {
@@ -516,14 +519,14 @@ def test_a_move_that_is_refused_leaves_nothing_behind() -> None:
 # Rules at run time
 
 
-def given(broker: Broker, **definition: Any) -> Any:
+def give(broker: Broker, **definition: Any) -> Any:
     trigger = msgspec.convert(rule(**definition), Trigger)
     return ruling.put(broker.machine, broker.now, OPERATOR, trigger.id, trigger)
 
 
 def test_a_rule_given_at_run_time_stands_in_for_that_of_the_config_until_it_is_taken_back() -> None:
     broker = Broker(triggers=[rule()])
-    assert isinstance(given(broker, enabled=False), Result)
+    assert isinstance(give(broker, enabled=False), Result)
     broker.run()
     enqueue(broker, "s", envelope("a"))
     assert told(broker) == []
@@ -538,7 +541,7 @@ def test_a_rule_given_at_run_time_stands_in_for_that_of_the_config_until_it_is_t
 def test_a_change_that_the_journal_refuses_never_was() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)
-    given(broker)
+    give(broker)
     broker.runtime.when(broker.machine.gate, False, lambda _: None)
     broker.run()
     journal.refuse()
@@ -625,3 +628,25 @@ def test_a_queue_that_no_rule_fits_is_filled_as_ever() -> None:
     broker = Broker(triggers=[rule(f"r{n}", when={"type": f"t{n}"}) for n in range(100)])
     filled(broker, "s", "a", "b")
     assert [one["id"] for one in told(broker, "s")] == ["a", "b"]
+
+
+SCALARS = st.sampled_from(["a", "b", "1", 1, 1.0, True, None])
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "tags": st.lists(NAMES, min_size=1),
+            "tagsAny": st.lists(NAMES, min_size=1),
+            "headers": st.dictionaries(NAMES, SCALARS.filter(lambda value: value is not None)),
+        },
+    ).filter(bool),
+    st.lists(NAMES),
+    st.dictionaries(NAMES, SCALARS),
+)
+def test_what_fits_and_the_words_for_what_does_not_agree(when: Any, tags: list[str], headers: Any) -> None:
+    script = Script(msgspec.convert(rule(when=when), Trigger), Limits())
+    source = Envelope("s", msgspec.json.encode(envelope("a", tags=tags, headers=headers)))
+    assert script.fits(source) == (list(script.misfits(source)) == [])

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from penstock.cli.bench import result
 from penstock.cli.bench.processes import BenchError, Penstock, Redis, Stage
 from penstock.cli.bench.result import Cell, Outcome, Round
+from penstock.cli.bench.rulebooks import rulebooks
 from penstock.cli.bench.workloads import Workloads, allow_files
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line, print_note, print_table
@@ -44,6 +45,12 @@ def queue(
     only: Annotated[str, Parameter(help="Kinds of cells to run, with commas.")] = ",".join(CELLS),
     queued: Annotated[int, Parameter(help="Envelopes held for the memory cell.")] = 200_000,
     subscribers: Annotated[int, Parameter(help="Connections of the idle cell.")] = 10_000,
+    triggers: Annotated[
+        bool,
+        Parameter(
+            negative="", show_default=False, help="Instead, show what triggers cost: none, many, firing."
+        ),
+    ] = False,
     profile: Annotated[
         bool,
         Parameter(
@@ -59,6 +66,7 @@ def queue(
       penstock bench queue
       penstock bench queue --seconds 30 --rounds 5 --json > result.json
       penstock bench queue --only closed --batch 64 --no-peer
+      penstock bench queue --triggers --batch 64,1
       penstock bench queue --profile --batch 1
     """
     batches = [int(word) for word in batch.split(",")]
@@ -79,6 +87,13 @@ def queue(
         from penstock.cli.bench import hotspots
 
         return hotspots.show(batches, seconds, size)
+    if triggers:
+        return _finish(
+            outcome,
+            lambda stage: _triggers(outcome, stage, Workloads(stage, size, WINDOW), batches, rounds, seconds),
+            output,
+            durable=durable,
+        )
     connections = allow_files(subscribers)
 
     def run(stage: Stage) -> None:
@@ -211,6 +226,28 @@ def _flow(
         elif not rate and client == ours.client:  # with another client the ratio would be the clients'
             speeds = [one.middle(lambda each: each.per_second) or 0.0 for one in (ours, cell)]
             cell.ratio = round(speeds[0] / speeds[1], 3) if speeds[1] else None
+
+
+def _triggers(
+    outcome: Outcome, stage: Stage, loads: Workloads, batches: list[int], rounds: int, seconds: float
+) -> None:
+    """The same load on servers with different rules, taking turns; ratios are to the server without any."""
+    servers = [(words, stage.penstock(config=config)) for words, config in rulebooks()]
+    outcome.commands["penstock"] = _words(servers[0][1])
+    for batch in batches:
+        done: list[list[Round]] = [[] for _ in servers]
+        for _ in range(rounds):
+            for index, (_, server) in enumerate(servers):
+                done[index].append(loads.flow(server, "lean", batch=batch, seconds=seconds / rounds))
+        plain: float | None = None
+        for (words, _), found in zip(servers, done, strict=True):
+            name = f"closed loop, {batch} a frame, {words}"
+            cell = _add(outcome, name, _batched("penstock", "lean", batch, 0), found, batch)
+            speed = cell.middle(lambda one: one.per_second) or 0.0
+            if plain is None:
+                plain = speed
+            elif plain:
+                cell.ratio = round(speed / plain, 3)
 
 
 def _batched(target: str, client: str, batch: int, rate: int) -> str:

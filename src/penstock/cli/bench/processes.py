@@ -137,8 +137,9 @@ class Stage:
         self._loads.append(load)
         return load
 
-    def penstock(self, profile: Path | None = None) -> Penstock:
-        server = Penstock(self.folder / f"server-{len(self._servers)}", profile, durable=self._durable)
+    def penstock(self, profile: Path | None = None, *, config: str | None = None) -> Penstock:
+        folder = self.folder / f"server-{len(self._servers)}"
+        server = Penstock(folder, profile, durable=self._durable, config=config)
         self._servers.append(server)
         server.wait()
         return server
@@ -195,12 +196,18 @@ class Server:
 class Penstock(Server):
     """`penstock up`, and a control connection to ask it."""
 
-    def __init__(self, folder: Path, profile: Path | None, *, durable: bool) -> None:
+    def __init__(
+        self, folder: Path, profile: Path | None, *, durable: bool, config: str | None = None
+    ) -> None:
         entry = ["-m", "penstock"]
         data = "data" if durable else "none"
         words = ["up", "--no-pipeline", "--data", data, "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
         if profile is not None:
             entry, words = ["-m", "penstock.cli.bench.roles", "serve", str(profile)], words[1:]
+        if config is not None:
+            file = folder.with_suffix(".yaml")
+            file.write_text(config)
+            words += ["--config", str(file)]
         super().__init__(folder, [sys.executable, *entry, *words])
         self.port = self.http_port = 0
 

@@ -46,7 +46,7 @@ class Session(Protocol):
         """Batch `no` has its outcome. Returns whether answers still wait."""
 
     def drain(self, refusal: Refusal) -> None:
-        """The server is shutting down."""
+        """The connection ends: the server shuts down, or takes back what let the peer in."""
 
 
 class Desk(Protocol):

@@ -15,7 +15,7 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.settling import Denied
-from penstock.dialects.courier import frames, operations
+from penstock.dialects.courier import frames, operations, ruling
 from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix, tap_lines
 from penstock.dialects.courier.envelopes import json_problem
@@ -23,7 +23,20 @@ from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRe
 from penstock.dialects.courier.pace import Pace
 from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 
-FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "tap"]
+FEATURES = [
+    "credit",
+    "extend",
+    "release",
+    "term",
+    "pull",
+    "peek",
+    "delay",
+    "dlq",
+    "batch",
+    "auto",
+    "triggers",
+    "tap",
+]
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -123,7 +136,7 @@ class ControlSession:
     def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
         """Whether a frame was taken into the open run: the hot path ends here."""
         if type(frame) is frames.Enqueue:
-            return self._runs.join_enqueue(now, self.link.principal, frame)
+            return self._runs.join_enqueue(now, self.link, frame)
         if type(frame) is frames.Ack and len(self._subs) == 1 and self._newest is not None:
             return self._runs.join_ack(now, self._newest, frame)
         return False
@@ -192,7 +205,7 @@ class ControlSession:
                     frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
                     frame.refs, frame.tags, frame.headers, frame.delay_ms,
                 )  # fmt: skip
-                return operations.send(machine, now, principal, request)
+                return operations.send(machine, now, principal, request, address=self.link.address)
             case frames.Settle():
                 settle = SettleRequest(
                     frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
@@ -209,6 +222,9 @@ class ControlSession:
                 return operations.where(machine, now, principal, frame.id)
             case frames.Explain():
                 return operations.explain(machine, now, principal, frame.stream)
+            case frames.Rule():
+                asked = ruling.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
+                return ruling.ruled(machine, now, principal, asked)
             case frames.Redrive():
                 redrive = operations.RedriveRequest(frame.stream, frame.max)
                 outcome = operations.redrive(machine, now, principal, redrive)
@@ -263,9 +279,11 @@ class ControlSession:
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
             request.envelope = frame.env
-        self._answer(
-            req_id, operations.enqueue(self._machine, now, self.link.principal, request, assign=False)
+        link = self.link
+        outcome = operations.enqueue(
+            self._machine, now, link.principal, request, assign=False, address=link.address
         )
+        self._answer(req_id, outcome)
 
     def _subscribe(self, now: Now, frame: frames.Subscribe) -> None:
         machine, limits = self._machine, self._machine.limits
@@ -442,4 +460,4 @@ class ControlSession:
         return self.answers.finished(no, fresh, whole)
 
     def drain(self, refusal: Refusal) -> None:
-        self._fail(None, refusal, close=1001)
+        self._fail(None, refusal, close=refusal.kind.close)

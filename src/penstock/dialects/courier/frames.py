@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.dialects.courier.rules import Trigger
+
 ReqId = str | int | None
 
 
@@ -161,6 +163,17 @@ class Snapshot(_Frame, tag="snapshot"):
     req_id: ReqId = None
 
 
+class Rule(_Frame, tag="trigger"):
+    """Look at triggers and change them: `op` is one of `ls show explain put remove try`."""
+
+    op: str = "ls"
+    id: str = ""
+    rule: Trigger | None = None
+    to: str = ""
+    env: msgspec.Raw = msgspec.Raw(b"null")
+    req_id: ReqId = None
+
+
 class Ping(_Frame, tag="ping"):
     req_id: ReqId = None
 
@@ -187,6 +200,7 @@ Frame = (
     | Explain
     | Redrive
     | Snapshot
+    | Rule
     | Ping
 )
 

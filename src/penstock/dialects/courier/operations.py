@@ -157,7 +157,13 @@ def new_id(machine: QueueMachine) -> str:
 
 
 def enqueue(
-    machine: QueueMachine, now: Now, principal: Principal, request: EnqueueRequest, *, assign: bool
+    machine: QueueMachine,
+    now: Now,
+    principal: Principal,
+    request: EnqueueRequest,
+    *,
+    assign: bool,
+    address: str = "",
 ) -> Outcome:
     """Check and admit one envelope, or an array of them."""
     refusal = allowed(machine, principal, "enqueue", request.to)
@@ -186,9 +192,16 @@ def enqueue(
         records.append(record)
     if due:
         schedule(records, due)
+    meter = machine.meter
+    if meter is not None:
+        refusal = meter.check(now.us, principal, address, request.to, len(records))
+        if refusal is not None:
+            return refusal
     admitted = machine.enqueue(now, request.to, records)
     if isinstance(admitted, Refusal):
         return admitted
+    if meter is not None:
+        meter.charge(now.us, principal, address, request.to, len(records))
     return Result(admitted_body(admitted, records, single), admitted.gate, fresh=True)
 
 
@@ -210,7 +223,9 @@ def admitted_body(admitted: Admitted, records: list[Record], single: bool) -> Bo
     return body
 
 
-def send(machine: QueueMachine, now: Now, principal: Principal, request: SendRequest) -> Outcome:
+def send(
+    machine: QueueMachine, now: Now, principal: Principal, request: SendRequest, *, address: str = ""
+) -> Outcome:
     """Make an envelope of a message and enqueue it."""
     stream = envelopes.inbox(request.to)
     known = machine.known(stream)
@@ -228,9 +243,8 @@ def send(machine: QueueMachine, now: Now, principal: Principal, request: SendReq
             envelope[name] = getattr(request, name)
     envelope["payload"] = request.payload
     raw = msgspec.Raw(msgspec.json.encode(envelope))
-    outcome = enqueue(
-        machine, now, principal, EnqueueRequest(stream, raw, delay_ms=request.delay_ms), assign=False
-    )
+    asked = EnqueueRequest(stream, raw, delay_ms=request.delay_ms)
+    outcome = enqueue(machine, now, principal, asked, assign=False, address=address)
     if isinstance(outcome, Result):
         recipient = {"known": known, "present": present}
         outcome.body = {**outcome.value(), "to": stream, "recipient": recipient}

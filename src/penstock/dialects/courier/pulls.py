@@ -36,4 +36,6 @@ class PullSession:
         return False
 
     def drain(self, refusal: Refusal) -> None:
-        return None
+        """Its pull ends with nothing; whoever asks again is told why."""
+        if self.closing is None and refusal.kind.close is not None:
+            self.closing = (refusal.kind.close, refusal.code)

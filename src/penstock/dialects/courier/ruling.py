@@ -32,6 +32,42 @@ class TryRequest(msgspec.Struct, forbid_unknown_fields=True):
     envelope: msgspec.Raw
 
 
+class Asked(msgspec.Struct):
+    """An operation on triggers by its name, as Control v1 has it."""
+
+    op: str
+    id: str
+    rule: Trigger | None
+    to: str
+    env: msgspec.Raw
+
+
+OPS = ("ls", "show", "explain", "put", "remove", "try")
+
+
+def ruled(machine: QueueMachine, now: Now, principal: Principal, asked: Asked) -> Outcome:
+    """Carry out an operation by its name."""
+    match asked.op:
+        case "ls":
+            return listed(machine, now, principal)
+        case "show":
+            return shown(machine, now, principal, asked.id)
+        case "explain":
+            return explained(machine, now, principal, asked.id)
+        case "put" if asked.rule is not None:
+            return put(machine, now, principal, asked.rule.id, asked.rule)
+        case "put":
+            return Refusal("InvalidRequest", "`put` needs a `rule`", ref="rule")
+        case "remove":
+            return remove(machine, now, principal, asked.id)
+        case "try":
+            return tried(machine, now, principal, TryRequest(asked.to, asked.env))
+        case _:
+            return Refusal(
+                "InvalidRequest", f"`op` is one of {', '.join(OPS)}, not `{asked.op[:64]}`", ref="op"
+            )
+
+
 def _barred(principal: Principal) -> Refusal | None:
     if principal.is_admin:
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.buckets import Meter
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.links import Consumer
+from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
-from penstock.core.scopes import Principal
 from penstock.core.settling import Denied
 from penstock.dialects.courier import envelopes, frames, operations
 from penstock.dialects.courier.answers import Answers, Desk
@@ -43,19 +43,21 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
-    __slots__ = ("_acks", "_answers", "_consumer", "_desk", "_machine", "_records", "_reqs", "_to")
+    __slots__ = ("_acks", "_answers", "_consumer", "_desk", "_link", "_machine", "_records", "_reqs", "_to")
 
     def __init__(self, desk: Desk, answers: Answers) -> None:
         self._desk = desk
         self._machine = desk.machine
         self._answers = answers
         self._to: str | None = None
+        self._link: Link
+        """Whose run it is; set with `_to`."""
         self._records: list[Record] = []
         self._reqs: list[str | int] = []
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
 
-    def join_enqueue(self, now: Now, principal: Principal, frame: frames.Enqueue) -> bool:
+    def join_enqueue(self, now: Now, link: Link, frame: frames.Enqueue) -> bool:
         """Add a plain single enqueue; False when it is anything else."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
@@ -66,8 +68,9 @@ class Runs:
             self.close(now)
         refusal = None
         if self._to is None:
-            refusal = operations.allowed(self._machine, principal, "enqueue", to)
-        record = refusal or envelopes.parse(raw, to, principal, self._machine.limits)
+            refusal = operations.allowed(self._machine, link.principal, "enqueue", to)
+            self._link = link
+        record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
         if isinstance(record, Refusal):
             self.close(now)
             self._answers.add(error_line(req_id, record))
@@ -107,6 +110,9 @@ class Runs:
             self._desk.apply(now)
 
     def _enqueue(self, now: Now, to: str, records: list[Record], reqs: list[str | int]) -> None:
+        meter = self._machine.meter
+        if meter is not None and not self._is_within_rate(now, meter, to, records, reqs):
+            return
         admitted = self._machine.enqueue(now, to, records, counted=len(records) == 1)
         if isinstance(admitted, Refusal):
             if len(records) == 1:
@@ -115,6 +121,8 @@ class Runs:
             for record, req_id in zip(records, reqs, strict=True):
                 self._enqueue(now, to, [record], [req_id])
             return
+        if meter is not None:
+            meter.charge(now.us, self._link.principal, self._link.address, to, len(records))
         seqs = admitted.seqs
         # Only what was admitted belongs to a channel; the others are duplicates.
         twice = [record.channel is None for record in records] if admitted.duplicates else None
@@ -138,3 +146,22 @@ class Runs:
             )
 
         self._answers.after(admitted.gate, render, fresh=True)
+
+    def _is_within_rate(
+        self, now: Now, meter: Meter, to: str, records: list[Record], reqs: list[str | int]
+    ) -> bool:
+        """Whether all lines of a run may come in; else what fits does, and each of the others is refused by itself."""
+        who, address = self._link.principal, self._link.address
+        if len(records) == 1:
+            refusal = meter.check(now.us, who, address, to, 1)
+            if refusal is not None:
+                self._answers.add(error_line(reqs[0], refusal))
+            return refusal is None
+        room = meter.room(now.us, who, address, to)
+        if room is None or room >= len(records):
+            return True
+        if room:
+            self._enqueue(now, to, records[:room], reqs[:room])
+        for record, req_id in zip(records[room:], reqs[room:], strict=True):
+            self._enqueue(now, to, [record], [req_id])
+        return False

@@ -49,6 +49,8 @@ class Source(msgspec.Struct, frozen=True):
     app: str
     batch: int
     principal: Principal
+    address: str = ""
+    """Where it comes from, as far as rates are concerned."""
 
     @property
     def memory(self) -> str:
@@ -61,7 +63,7 @@ class Source(msgspec.Struct, frozen=True):
         return self.principal.agent or SENDER + self.app
 
 
-def source_of(app: str, batch: str, principal: Principal) -> Source | Refusal:
+def source_of(app: str, batch: str, principal: Principal, address: str = "") -> Source | Refusal:
     """The application and the batch that a path names."""
     if _APP.fullmatch(app) is None:
         message = "an application's name has 1 to 64 letters, digits, `.`, `_` or `-`"
@@ -69,7 +71,7 @@ def source_of(app: str, batch: str, principal: Principal) -> Source | Refusal:
     if _BATCH.fullmatch(batch) is None or int(batch) > BATCH_MAX:
         message = f"a batch is a whole number from 0 on, not `{batch[:40]}`"
         return Refusal("InvalidRequest", message, ref="batch")
-    return Source(app, int(batch), principal)
+    return Source(app, int(batch), principal, address)
 
 
 def part_problem(part: str) -> Refusal | None:

@@ -220,4 +220,4 @@ class SubscribeSession:
         return self.answers.finished(no, fresh, whole)
 
     def drain(self, refusal: Refusal) -> None:
-        self._fail(refusal, 1001)
+        self._fail(refusal, refusal.kind.close)

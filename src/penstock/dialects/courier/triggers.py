@@ -112,7 +112,17 @@ class Script:
         ]
 
     def fits(self, source: Envelope) -> bool:
-        return next(self.misfits(source), None) is None
+        """As `misfits` says, without the words: rules that look at tags and headers may look at every envelope."""
+        for name, wanted in self._headers.items():
+            found = source.headers.get(name, UNSET)
+            if found is UNSET or not _equal(found, wanted):
+                return False
+        if self._tags is None and self._tags_any is None:
+            return True
+        tags = source.head.tags or ()
+        if self._tags_any is not None and not any(tag in tags for tag in self._tags_any):
+            return False
+        return all(tag in tags for tag in self._tags or ())
 
     def misfits(self, source: Envelope) -> Iterator[str]:
         """Which conditions on tags and headers do not hold, in words."""

@@ -1,0 +1,159 @@
+"""`penstock trigger ls|explain|put|rm|try`: the rules of a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from penstock.cli.options import DEFAULTS, Common, run
+from penstock.cli.output import compact, print_json, print_line, print_table
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+trigger = App(name="trigger", help="List, explain, try and change triggers.")
+
+SHOWN = ("run", "emitted", "fail", "suppressed", "looped", "hops", "blocked")
+
+
+def _ask(common: Common, op: str, **fields: Any) -> dict[str, Any]:
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.trigger(op, **fields)
+
+    return run(common, work)
+
+
+def _read(file: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is no YAML: {error}")) from None
+
+
+@trigger.command
+def ls(*, common: Common = DEFAULTS) -> int:
+    """List the triggers, in the order in which they are tried.
+
+    For example:
+
+      penstock trigger ls
+    """
+    answer = _ask(common, "ls")
+    if common.as_json:
+        print_json(answer)
+        return 0
+    print_table(
+        ("trigger", "hook", "origin", "state", *SHOWN),
+        [
+            [row["id"], row["hook"], row["origin"], row["state"], *(row["counters"][name] for name in SHOWN)]
+            for row in answer["triggers"]
+        ],
+    )
+    return 0
+
+
+@trigger.command
+def explain(rule: str, *, common: Common = DEFAULTS) -> int:
+    """Say what a trigger waits for, what it did lately, and what keeps it quiet.
+
+    For example:
+
+      penstock trigger explain trig.jen.log.notify.architect
+    """
+    answer = _ask(common, "explain", id=rule)
+    if common.as_json:
+        print_json(answer)
+        return 0
+    print_line(f"{rule} is {answer['state']}; {answer['hook']}, from the {answer['origin']}")
+    print_line(f"  when {compact(answer['rule']['when'])}")
+    for action in answer["rule"]["do"]:
+        print_line(f"  do   {compact(action)}")
+    for reason in answer["reasons"]:
+        print_line(
+            f"  {reason['code']}: {reason['message']}"
+            + (f" ({reason['count']})" if "count" in reason else "")
+        )
+    print_table(
+        ("at", "stream", "id", "sent or failed"),
+        [
+            [one["at"], one.get("stream"), one.get("id"), compact(one.get("failures") or one.get("sent"))]
+            for one in answer["recent"]
+        ],
+    )
+    return 0
+
+
+@trigger.command
+def put(file: Path, *, common: Common = DEFAULTS) -> int:
+    """Give a trigger, or a list of them, from a YAML or JSON file; each replaces one with the same id.
+
+    For example:
+
+      penstock trigger put rules.yaml
+    """
+    found = _read(file)
+    rules = found if isinstance(found, list) else [found]
+    answers = [_ask(common, "put", rule=rule) for rule in rules]
+    if common.as_json:
+        print_json({"triggers": answers})
+        return 0
+    for answer in answers:
+        print_line(f"{answer['id']} is {'new' if answer['created'] else 'replaced'}")
+    return 0
+
+
+@trigger.command
+def rm(rule: str, *, common: Common = DEFAULTS) -> int:
+    """Take back a trigger that was given at run time.
+
+    For example:
+
+      penstock trigger rm my.rule
+    """
+    answer = _ask(common, "remove", id=rule)
+    if common.as_json:
+        print_json(answer)
+        return 0
+    print_line(f"{rule} is gone" + ("; that of the config file is back" if answer["config"] else ""))
+    return 0
+
+
+@trigger.command(name="try")
+def try_(
+    to: str,
+    file: Annotated[Path, Parameter(help="A file with the envelope, as JSON.")],
+    *,
+    common: Common = DEFAULTS,
+) -> int:
+    """Say what each trigger would do with an envelope, and why not; nothing is sent.
+
+    For example:
+
+      penstock trigger try agents/jen/inbox envelope.json
+    """
+    answer = _ask(common, "try", to=to, env=_read(file))
+    if common.as_json:
+        print_json(answer)
+        return 0
+    print_table(
+        ("trigger", "hook", "fits", "because, or what it sends"),
+        [
+            [
+                row["id"],
+                row["hook"],
+                "yes" if row["fits"] else "no",
+                "; ".join(row["because"])
+                if "because" in row
+                else ", ".join(one.get("failure") or f"to {one['to']}" for one in row["sends"]),
+            ]
+            for row in answer["triggers"]
+        ],
+    )
+    return 0
