@@ -22,7 +22,7 @@ from penstock.client import address
 from penstock.client.asks import Asks, no_agent
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, lease_error
-from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head
+from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, rows_of
 from penstock.client.pulled import PulledLeases
 from penstock.client.renewals import Renewals
 from penstock.client.subscription import Subscription
@@ -272,7 +272,7 @@ class Client:
 
     async def metrics(self) -> list[dict[str, Any]]:
         """The stats of every stream: `[{id, stats, q}]`."""
-        return _rows(await self._read("metrics"), "streams")
+        return rows_of(await self._read("metrics"), "streams")
 
     async def peek(
         self,
@@ -282,11 +282,11 @@ class Client:
         max: int = 10,  # noqa: A002
     ) -> list[dict[str, Any]]:
         """Look at envelopes without taking them: `[{env, state, seq, attempt, …}]`."""
-        return _rows(await self._read("peek", stream=stream, state=state, max=max), "rows")
+        return rows_of(await self._read("peek", stream=stream, state=state, max=max), "rows")
 
     async def where(self, id: str) -> list[dict[str, Any]]:  # noqa: A002
         """Every place where an id is, or was last seen: `[{stream, state, seq, attempt, …}]`."""
-        return _rows(await self._read("where", id=id), "places")
+        return rows_of(await self._read("where", id=id), "places")
 
     async def explain(self, stream: str) -> dict[str, Any]:
         """Why a stream flows, or does not."""
@@ -496,8 +496,3 @@ def inbox_of(agent: str) -> str:
 
 def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _rows(result: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    rows = result.get(name)
-    return rows if isinstance(rows, list) else []
