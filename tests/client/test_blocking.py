@@ -21,7 +21,8 @@ from penstock.client import (
 from penstock.client.blocking import blocking
 
 INSIDE = {
-    Client: set(),
+    # What a kernel's pipe calls, which is asynchronous itself.
+    Client: {"uplink"},
     # What connections, timers and other deliveries call; no business of an application.
     Subscription: {
         "arrived",

@@ -14,6 +14,7 @@ from tests.server_process import ServerProcess
 DOCUMENTS = [
     "docs/tutorial/first-queue.md",
     "docs/how-to/history.md",
+    "docs/how-to/kernel.md",
     "docs/how-to/limits.md",
     "docs/how-to/reload.md",
     "docs/how-to/order-and-priority.md",

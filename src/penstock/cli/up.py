@@ -16,6 +16,9 @@ def up(
     data: Annotated[str | None, Parameter(help="Data directory, or `none` for memory only.")] = None,
     http: Annotated[str | None, Parameter(help="HOST:PORT; port 0 takes a free one.")] = None,
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
+    advertise: Annotated[
+        str | None, Parameter(help="A kernel's router-endpoints.json to keep our entry in.")
+    ] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
     no_pipeline: Annotated[
         bool, Parameter(negative="", show_default=False, help="Do not run the Spark pipeline.")
@@ -40,6 +43,7 @@ def up(
         data=data,
         http=http,
         control=control,
+        advertise=advertise,
         log_level=log_level,
         no_pipeline=no_pipeline,
         demo=demo,

@@ -21,11 +21,12 @@ from penstock.client import address
 from penstock.client.asks import Asks, no_agent
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, lease_error
-from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text
+from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text, rows_of
 from penstock.client.live import LiveView
 from penstock.client.pulled import PulledLeases
 from penstock.client.renewals import Renewals
 from penstock.client.subscription import Subscription
+from penstock.client.uplink import Uplink
 from penstock.core.errors import PenstockError, Refusal
 
 Envelope = Mapping[str, Any] | bytes
@@ -273,7 +274,7 @@ class Client:
 
     async def metrics(self) -> list[dict[str, Any]]:
         """The stats of every stream: `[{id, stats, q}]`."""
-        return _rows(await self._read("metrics"), "streams")
+        return rows_of(await self._read("metrics"), "streams")
 
     async def peek(
         self,
@@ -283,11 +284,11 @@ class Client:
         max: int = 10,  # noqa: A002
     ) -> list[dict[str, Any]]:
         """Look at envelopes without taking them: `[{env, state, seq, attempt, …}]`."""
-        return _rows(await self._read("peek", stream=stream, state=state, max=max), "rows")
+        return rows_of(await self._read("peek", stream=stream, state=state, max=max), "rows")
 
     async def where(self, id: str) -> list[dict[str, Any]]:  # noqa: A002
         """Every place where an id is, or was last seen: `[{stream, state, seq, attempt, …}]`."""
-        return _rows(await self._read("where", id=id), "places")
+        return rows_of(await self._read("where", id=id), "places")
 
     async def explain(self, stream: str) -> dict[str, Any]:
         """Why a stream flows, or does not."""
@@ -313,6 +314,10 @@ class Client:
     async def ping(self) -> None:
         """A round trip."""
         await self._read("ping")
+
+    async def uplink(self) -> Uplink:
+        """Another connection to the same server, with the same token, for raw Control v1 lines."""
+        return await self._connection.uplink()
 
     async def close(self) -> None:
         """End the connection; subscriptions end with it and give back what is not settled."""
@@ -499,8 +504,3 @@ def connect(
 def inbox_of(agent: str) -> str:
     """The stream that is an agent's inbox."""
     return f"agents/{agent}/inbox"
-
-
-def _rows(result: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    rows = result.get(name)
-    return rows if isinstance(rows, list) else []

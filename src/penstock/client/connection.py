@@ -22,6 +22,7 @@ from penstock.client.address import Address
 from penstock.client.frames import Deliver, Error, Expired, Hello, Live, Ok, decode_frame, head
 from penstock.client.lines import Link, open_link
 from penstock.client.requests import Pending, Requests
+from penstock.client.uplink import Uplink
 from penstock.core.errors import PenstockError, Refusal
 
 BACKOFF_FIRST_S = 0.05
@@ -295,6 +296,10 @@ class Connection:
             else:
                 self.reconnects += 1
                 return
+
+    async def uplink(self) -> Uplink:
+        """Another connection to the same place, with the same token, for whoever speaks Control v1 himself."""
+        return await Uplink.open(self.address, self._token)
 
     def attach(self, listener: Listener) -> None:
         """Route deliveries to a subscription and open it, now or when the link is back."""

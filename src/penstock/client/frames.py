@@ -212,3 +212,9 @@ def head(kind: str, /, **fields: object) -> bytes:
     """A frame without its closing brace, so that the connection can add the `reqId`; None is left out."""
     given: Mapping[str, object] = {name: value for name, value in fields.items() if value is not None}
     return msgspec.json.encode({"type": kind, **given})[:-1]
+
+
+def rows_of(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The list that a result carries under a name; none where it carries something else."""
+    rows = result.get(name)
+    return rows if isinstance(rows, list) else []

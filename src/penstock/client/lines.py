@@ -35,6 +35,9 @@ class Link(Protocol):
 
     def write(self, lines: list[bytes]) -> None: ...
 
+    def hold(self, on: bool) -> None:
+        """Stop or go on reading: what the server has then stays with it."""
+
     def close(self) -> None:
         """Send what was written, then end."""
 
@@ -104,6 +107,13 @@ class LineLink(asyncio.Protocol):
     def write(self, lines: list[bytes]) -> None:
         if self._transport is not None:
             self._transport.write(lines[0] if len(lines) == 1 else b"".join(lines))
+
+    def hold(self, on: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if on:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -33,6 +33,8 @@ class WebSocketLink:
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._wake = asyncio.Event()
+        self._readable = asyncio.Event()
+        self._readable.set()
         self._is_closing = False
         self._reason = ""
         self._reader = asyncio.create_task(self._read())
@@ -44,8 +46,16 @@ class WebSocketLink:
         self.is_paused = self._outbox_bytes > WRITE_HIGH
         self._wake.set()
 
+    def hold(self, on: bool) -> None:
+        """The library stops reading the socket when we stop taking messages from it."""
+        if on and not self._is_closing:
+            self._readable.clear()
+        else:
+            self._readable.set()
+
     def close(self) -> None:
         self._is_closing = True
+        self._readable.set()
         self._wake.set()
 
     def abort(self, reason: str) -> None:
@@ -72,6 +82,7 @@ class WebSocketLink:
                     break
                 if self._receiver is not None:
                     self._receiver.lines_received(data.split(b"\n"))
+                await self._readable.wait()
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error)
         finally:

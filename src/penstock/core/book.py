@@ -28,6 +28,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.rules import Source
+from penstock.core.tapping import Tap
 from penstock.core.timers import Timers
 from penstock.core.triggers import Cooling, Triggers
 from penstock.core.views import Views
@@ -65,6 +66,7 @@ class Totals(msgspec.Struct):
     settles_refused: int = 0
     records_refused: int = 0
     dead_blocked: int = 0
+    copies_lost: int = 0
     cooldowns_evicted: int = 0
 
 
@@ -155,6 +157,9 @@ class Book:
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0
         self.links: dict[int, Link] = {}
+        self.taps: dict[str, list[Tap]] = {}
+        """Who looks at a channel without taking anything, by its name."""
+        self.taps_open = 0
         self.link_no = 0
         self.triggers = Triggers()
         self.draining = False

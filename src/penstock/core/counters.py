@@ -72,6 +72,8 @@ class Rate(msgspec.Struct, gc=False, eq=False):
         if not self._counts:
             return 0.0
         second = now_us // SECOND_US
+        if second - self._second > RATE_WINDOW_S:
+            return 0.0
         self._roll(second)
         whole = sum(self._counts) - self._counts[second % (RATE_WINDOW_S + 1)]
         return whole / RATE_WINDOW_S

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappush
 
+from penstock.core import tapping
 from penstock.core.book import Book
 from penstock.core.channels import NO_CONSUMERS, Channel
 from penstock.core.counters import bucket_of
@@ -129,6 +130,8 @@ def writable(book: Book, now: Now, link: Link) -> None:
     if not link.stalled:
         return
     link.stalled = False
+    if link.taps:
+        tapping.tell(book, link)
     for consumer in list(link.consumers):
         if consumer.credit > 0:
             _enter_ring(consumer)

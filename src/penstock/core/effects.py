@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from penstock.core.links import Consumer
     from penstock.core.records import Record
+    from penstock.core.tapping import Tap
     from penstock.core.triggers import Cascade, Firing
 
 
@@ -50,4 +51,12 @@ class Send(msgspec.Struct, gc=False, eq=False):
     cascade: Cascade | None = None
 
 
-Effect = Deliver | Expire | Send
+class Copy(msgspec.Struct, gc=False, eq=False):
+    """Show these records, which it does not hold, to a tap; `lost` were left out before them."""
+
+    tap: Tap
+    records: list[Record]
+    lost: int = 0
+
+
+Effect = Deliver | Expire | Send | Copy

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.core import triggers
+from penstock.core import tapping, triggers
 from penstock.core.book import Batch, Book
 from penstock.core.channels import Channel
 from penstock.core.delivery import dispatch
@@ -265,6 +265,8 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         channel.rate_in.add(now.us, count)
         channel.last_wall_us = wall_us
         dispatch(book, now, channel)
+    if book.taps:
+        tapping.show(book, kept)
 
 
 def refused(book: Book, now: Now) -> None:

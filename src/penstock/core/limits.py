@@ -60,6 +60,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections of one address at once; an IPv6 address counts by its /64 network."""
     subscriptions_max: int = 1_024
     """Subscriptions and waiting pulls of one connection."""
+    taps_max: int = 256
+    """Taps of all connections: each costs a copy of every envelope of its stream."""
+    copies_max: int = 8 * MIB
+    """Bytes of a tap's copies that its peer has not read: further ones are left out and counted. Room for one array."""
     outbox_max: int = 1 * MIB
     """Bytes handed to a connection that its peer has not read: then deliveries pause."""
     outbox_hard_max: int = 16 * MIB

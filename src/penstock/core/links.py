@@ -9,12 +9,13 @@ from penstock.core.scopes import Principal
 if TYPE_CHECKING:
     from penstock.core.channels import Channel
     from penstock.core.records import Record
+    from penstock.core.tapping import Tap
 
 
 class Link:
     """One peer's connection, as far as a machine is concerned."""
 
-    __slots__ = ("address", "consumers", "no", "open", "principal", "room", "session", "stalled")
+    __slots__ = ("address", "consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
 
     def __init__(self, no: int, principal: Principal, session: Any, room: int) -> None:
         self.no = no
@@ -30,6 +31,8 @@ class Link:
         self.address = ""
         """Where the peer is, as far as rates are concerned."""
         self.consumers: list[Consumer] = []
+        self.taps: dict[str, Tap] = {}
+        """The channels it only looks at, by name."""
 
 
 class Consumer:

@@ -18,6 +18,7 @@ from penstock.core import (
     settings,
     settling,
     staging,
+    tapping,
     triggers,
 )
 from penstock.core.book import Book, Dormant
@@ -42,6 +43,7 @@ class QueueMachine(Book):
 
     subscribe = delivery.subscribe
     pull = delivery.pull
+    tap = tapping.tap
     grant = delivery.grant
     writable = delivery.writable
 
@@ -96,6 +98,7 @@ class QueueMachine(Book):
         """A peer is gone: its subscriptions end, and so do waiting pulls, but not what was pulled."""
         link.open = False
         self.links.pop(link.no, None)
+        tapping.forget(self, link)
         consumers = list(link.consumers)
         for consumer in consumers:  # all of them first, or one would be given what another gives back
             delivery.detach(self, now, consumer)

@@ -74,6 +74,7 @@ class Exporter:
             "penstock_settles_refused": ("Settles the journal refused", totals.settles_refused),
             "penstock_observations_dropped": ("Observations dropped", totals.observations_dropped),
             "penstock_dead_letters_blocked": ("Offers to a full dead-letter stream", totals.dead_blocked),
+            "penstock_tap_copies_lost": ("Copies left out for taps that did not read", totals.copies_lost),
             "penstock_dedup_evicted": ("Ids forgotten before their time", totals.dedup_evicted),
             "penstock_streams_forgotten": ("Dormant streams forgotten", totals.dormant_forgotten),
             "penstock_slow_peers_cut": ("Peers cut off for not reading", runtime.slow_cut),

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.channels import Channel
 from penstock.core.delivery import end_pull
-from penstock.core.effects import Deliver, Expire, Send
+from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
@@ -212,6 +212,9 @@ class Runtime:
                     # One shard, one machine: the router's whole table.
                     machine.sent(now, effect, machine.accept(now, effect))
                     continue
+                elif isinstance(effect, Copy):
+                    link = effect.tap.link
+                    link.session.tapped(effect)
                 else:
                     assert isinstance(effect, Expire)
                     link = effect.consumer.link

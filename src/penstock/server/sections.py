@@ -174,6 +174,8 @@ class Listen(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     """Whether WebSockets are opened."""
     origins: tuple[str, ...] = ()
     """Web pages from elsewhere that may connect, e.g. `https://app.example.com`."""
+    advertise: Text | None = None
+    """A Stream Kernel's `reports/router-endpoints.json`, in which we keep an entry about ourselves while we run."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is believed, e.g. `10.0.0.0/8`."""
 

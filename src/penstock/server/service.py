@@ -23,6 +23,7 @@ from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
 from penstock.server import logs
 from penstock.server.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
+from penstock.server.advertising import Advertising
 from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
 from penstock.server.auth import (
@@ -151,6 +152,7 @@ class Service:
         self.skills: list[SkillWorker] = []
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
+        self._advertising: Advertising | None = None
 
     async def start(self) -> Endpoints:
         """Open every door, then say where they are."""
@@ -186,6 +188,9 @@ class Service:
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
         self.endpoints = Endpoints(os.getpid(), version(), url, control, ws=ws)
+        if config.listen.advertise is not None:
+            self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
+            await self._advertising.start()
         self._write_endpoints(self.endpoints)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
         # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
@@ -324,6 +329,8 @@ class Service:
         pipeline = None if self.pipeline is None else loop.create_task(self.pipeline.stop())
         for worker in self.skills:
             await worker.stop()
+        if self._advertising is not None:
+            await self._advertising.stop()
         if self._control is not None:
             self._control.close()
         drained: asyncio.Future[int] = loop.create_future()

@@ -35,6 +35,7 @@ class Options(msgspec.Struct):
     data: str | None = None
     http: str | None = None
     control: str | None = None
+    advertise: str | None = None
     log_level: str | None = None
     no_pipeline: bool = False
     demo: bool = False
@@ -49,6 +50,8 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         listen = msgspec.structs.replace(listen, http=options.http)
     if options.control is not None:
         listen = msgspec.structs.replace(listen, control=options.control)
+    if options.advertise is not None:
+        listen = msgspec.structs.replace(listen, advertise=options.advertise)
     log = config.logs
     if options.log_level is not None:
         log = msgspec.structs.replace(log, level=options.log_level)

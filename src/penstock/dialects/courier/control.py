@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.effects import Copy
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
@@ -16,7 +17,7 @@ from penstock.core.records import Record
 from penstock.core.settling import Denied
 from penstock.dialects.courier import frames, operations, ruling, schemas, views
 from penstock.dialects.courier.answers import Answers, Desk, Slot
-from penstock.dialects.courier.deliveries import control_frames, control_prefix
+from penstock.dialects.courier.deliveries import control_frames, control_prefix, tap_lines
 from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.following import Followers
 from penstock.dialects.courier.operations import Late, Outcome, Result, SettleRequest
@@ -25,7 +26,7 @@ from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
-FEATURES += ["views", "live", "triggers"]
+FEATURES += ["views", "live", "triggers", "tap"]
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -171,6 +172,8 @@ class ControlSession:
                 self._enqueue(now, frame)
             case frames.Subscribe():
                 self._subscribe(now, frame)
+            case frames.Tap():
+                self._tap(frame)
             case frames.Unsubscribe() | frames.Grant():
                 self._with_subscription(now, frame)
             case frames.Ack():
@@ -333,6 +336,15 @@ class ControlSession:
             if refused is not None:
                 self._fail(frame.req_id, refused)
 
+    def _tap(self, frame: frames.Tap) -> None:
+        refused = operations.allowed(self._machine, self.link.principal, "read", frame.stream)
+        if refused is None:
+            refused = self._machine.tap(self.link, frame.stream)
+        if refused is not None:
+            self._fail(frame.req_id, refused)
+        elif frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"stream": frame.stream}))
+
     def _subscription(self, label: str | None) -> Consumer | Refusal:
         consumer = self._newest if label is None else self._subs.get(label)
         if consumer is not None:
@@ -471,6 +483,10 @@ class ControlSession:
         slot, req_id = consumer.tag
         assert isinstance(slot, Slot)
         self.answers.fill(slot, ok_line(req_id, operations.pulled(self._machine, now, records)))
+
+    def tapped(self, copy: Copy) -> None:
+        """Show what came into a stream to a peer that only looks."""
+        self.out.append(tap_lines(copy))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         stream, label = consumer.channel.name, consumer.label

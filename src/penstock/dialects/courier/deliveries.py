@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.core.effects import Copy
 from penstock.core.instant import Now
 from penstock.core.links import Consumer
 from penstock.core.records import Record
@@ -38,6 +39,18 @@ def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, recor
         return written
     # An envelope of several lines, as HTTP takes them: here it must fit into one.
     return b"".join([flat(line[:-1]) + b"\n" for line in lines])
+
+
+def tap_lines(copy: Copy) -> bytes:
+    """Copies for a tap: first how many it missed, then one line an envelope."""
+    stream = _encode(copy.tap.name)
+    lines = [
+        b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body)
+        for record in copy.records
+    ]
+    if copy.lost:
+        lines.insert(0, b'{"type":"tapped_lost","stream":%b,"n":%d}\n' % (stream, copy.lost))
+    return b"".join(lines)
 
 
 def socket_frames(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:

@@ -57,6 +57,11 @@ class Subscribe(_Frame, tag="subscribe"):
     req_id: ReqId = None
 
 
+class Tap(_Frame, tag="tap"):
+    stream: str
+    req_id: ReqId = None
+
+
 class Unsubscribe(_Frame, tag="unsubscribe"):
     sub_id: str | None = None
     req_id: ReqId = None
@@ -198,6 +203,7 @@ Frame = (
     | Enqueue
     | Send
     | Subscribe
+    | Tap
     | Unsubscribe
     | Grant
     | Ack

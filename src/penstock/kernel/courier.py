@@ -1,0 +1,195 @@
+"""Penstock behind a kernel pipe: what is written to it are Control v1 requests, what is read from it are answers and deliveries.
+
+Works with a `QueueCore` of this process, through a session of its own, and with a connected client, through a connection of its own:
+so credits, leases and the order of answers are those of every other door. A byte pipe carries lines, cut anywhere; an object pipe
+carries frames as mappings. While nobody reads what comes out, no further request is taken, and deliveries stop at the bound of a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.scopes import OPERATOR, Principal
+from penstock.dialects.courier.control import ControlSession
+from penstock.kernel.pipe import Pipe, PipeClosedError, duplex
+
+TICK_S = 0.02
+"""How often a queue of this process is told that time has passed: its leases and delays end that late at most."""
+
+_tasks: dict[asyncio.Task[None], None] = {}
+"""What carries the pipes that are open; the loop itself would let them be collected."""
+
+
+class Uplink(Protocol):
+    """A connection that carries lines to and from a server."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, lines: bytes) -> None: ...
+
+    async def finish(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def courier_pipe(
+    target: Any,
+    *,
+    object_mode: bool = False,
+    high_water_mark: int | None = None,
+    principal: Principal = OPERATOR,
+) -> Pipe:
+    """A pipe to a `QueueCore` or to the server of a connected client. Needs a running loop.
+
+    End it to have everything that was asked answered, and then the end. `principal` says who speaks where the queue is in this
+    process; a client speaks for itself. What fails on the way is raised where the pipe is read.
+    """
+    outer, inner = duplex(high_water_mark, object_mode=object_mode)
+    if hasattr(target, "uplink"):
+        work = _over_uplink(target, inner)
+    elif hasattr(target, "runtime"):
+        work = _CoreLink(target, inner).run(principal)
+    else:
+        message = f"expected a QueueCore or an asynchronous client, not {type(target).__name__}"
+        raise PenstockError(Refusal("InvalidRequest", message))
+    task = asyncio.get_running_loop().create_task(_guarded(work, inner))
+    _tasks[task] = None
+    task.add_done_callback(_tasks.pop)
+    return outer
+
+
+async def _guarded(work: Any, inner: Pipe) -> None:
+    try:
+        await work
+    except PipeClosedError:
+        inner.destroy()
+    except Exception as error:
+        inner.destroy(error)
+
+
+def _lines(chunk: Any) -> bytes:
+    """The request of one chunk, or the piece of some, as bytes."""
+    if isinstance(chunk, bytes):
+        return chunk
+    if isinstance(chunk, str):
+        return chunk.encode()
+    if isinstance(chunk, Mapping):
+        return msgspec.json.encode(chunk) + b"\n"
+    message = f"expected a frame or a line of Control v1, not {type(chunk).__name__}"
+    raise PenstockError(Refusal("InvalidRequest", message))
+
+
+def _chunks(pipe: Pipe, lines: bytes) -> list[Any]:
+    if not pipe.object_mode:
+        return [lines]
+    return [msgspec.json.decode(line) for line in lines.splitlines()]
+
+
+async def _over_uplink(client: Any, inner: Pipe) -> None:
+    uplink: Uplink = await client.uplink()
+
+    async def down() -> None:
+        while lines := await uplink.read():
+            for chunk in _chunks(inner, lines):
+                await inner.write(chunk)
+        inner.end()
+
+    answers = asyncio.ensure_future(down())
+    try:
+        while (chunk := await _unless(answers, inner.read())) is not None:
+            await _unless(answers, inner.writable.room())
+            await _unless(answers, uplink.write(_lines(chunk)))
+        if not answers.done():
+            await uplink.finish()
+        await answers
+    finally:
+        answers.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await answers
+        await uplink.close()
+
+
+async def _unless(answers: asyncio.Future[None], work: Any) -> Any:
+    """The result of some waiting, or None as soon as no more answers can come."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((answers, task), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+
+
+class _CoreLink:
+    """The wire of a session whose peer is a pipe."""
+
+    def __init__(self, core: Any, inner: Pipe) -> None:
+        self._core = core
+        self._inner = inner
+        self._connection: Any = None
+        self._readable = asyncio.Event()
+        self._readable.set()
+
+    async def run(self, principal: Principal) -> None:
+        runtime = self._core.runtime
+        session = ControlSession(runtime, token_needed=False)
+        connection = runtime.open(session, self, principal, "kernel")
+        if isinstance(connection, Refusal):
+            raise PenstockError(connection)
+        self._connection = connection
+        inner = self._inner
+        inner.writable.on_room = self._drained
+        clock = asyncio.ensure_future(self._keep_time())
+        try:
+            while (chunk := await inner.read()) is not None:
+                await inner.writable.room()
+                await self._readable.wait()
+                connection.received(_lines(chunk))
+                self._core.tick()
+                if connection.closed:
+                    break
+        finally:
+            clock.cancel()
+            connection.lost()
+            self._core.tick()
+            inner.end()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._core.tick()
+
+    def _drained(self) -> None:
+        self._connection.congested(False)
+        asyncio.get_running_loop().call_soon(self._core.tick)
+
+    # What the runtime asks of a wire
+
+    def send(self, messages: list[bytes]) -> None:
+        if self._inner.writable.is_ended:
+            return
+        for chunk in _chunks(self._inner, b"".join(messages)):
+            if not self._inner.writable.offer(chunk):
+                self._connection.congested(True)
+
+    @property
+    def buffered(self) -> int:
+        return self._inner.writable.size
+
+    def hold(self, on: bool) -> None:
+        if on:
+            self._readable.clear()
+        else:
+            self._readable.set()
+
+    def close(self, code: int, reason: str) -> None:
+        self._inner.end()
+        self._inner.readable.end()
+
+    def abort(self) -> None:
+        self._inner.destroy()
