@@ -16,8 +16,9 @@ from penstock.core.records import Fact, Record
 from penstock.core.rows import row_of
 from penstock.core.scopes import OPERATOR
 from penstock.journal.port import Committed, Outcome
+from penstock.server.beats import BEAT_US, GAUGES_A_TURN
 from penstock.server.machine import make_machine
-from penstock.server.runtime import BEAT_US, GAUGES_A_TURN, Runtime
+from penstock.server.runtime import Runtime
 from penstock.server.schedulers import HandScheduler
 
 MINUTE_US = 2 * BEAT_US

@@ -21,8 +21,9 @@ from penstock.client import address
 from penstock.client.asks import Asks, no_agent
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, lease_error
-from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text, rows_of
+from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text
 from penstock.client.live import LiveView
+from penstock.client.looks import Looks
 from penstock.client.pulled import PulledLeases
 from penstock.client.renewals import Renewals
 from penstock.client.subscription import Subscription
@@ -31,7 +32,6 @@ from penstock.core.errors import PenstockError, Refusal
 
 Envelope = Mapping[str, Any] | bytes
 """An envelope as a mapping, whose `id`, `ts` and `from` are filled when absent, or as its JSON bytes."""
-PeekState = Literal["ready", "inflight", "delayed", "dead"]
 SettleOp = Literal["ack", "nack", "release", "term", "extend"]
 
 PREFIXES_MAX = 1024
@@ -46,7 +46,7 @@ _decode_receipt = msgspec.json.Decoder(Receipt).decode
 _decode_single = msgspec.json.Decoder(Single).decode
 
 
-class Client:
+class Client(Looks):
     """A connection to Penstock; made by `connect`."""
 
     def __init__(
@@ -268,36 +268,6 @@ class Client:
 
     # -- looking
 
-    async def stats(self, stream: str) -> dict[str, Any]:
-        """Depth, rates, latencies and counters of one stream."""
-        return await self._read("stats", stream=stream)
-
-    async def metrics(self) -> list[dict[str, Any]]:
-        """The stats of every stream: `[{id, stats, q}]`."""
-        return rows_of(await self._read("metrics"), "streams")
-
-    async def peek(
-        self,
-        stream: str,
-        *,
-        state: PeekState = "ready",
-        max: int = 10,  # noqa: A002
-    ) -> list[dict[str, Any]]:
-        """Look at envelopes without taking them: `[{env, state, seq, attempt, …}]`."""
-        return rows_of(await self._read("peek", stream=stream, state=state, max=max), "rows")
-
-    async def where(self, id: str) -> list[dict[str, Any]]:  # noqa: A002
-        """Every place where an id is, or was last seen: `[{stream, state, seq, attempt, …}]`."""
-        return rows_of(await self._read("where", id=id), "places")
-
-    async def explain(self, stream: str) -> dict[str, Any]:
-        """Why a stream flows, or does not."""
-        return await self._read("explain", stream=stream)
-
-    async def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
-        """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
-        return await self._read("snapshot", view=view, addr=addr)
-
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
         """A view as it changes; `async for`, or `async with` first. At most `credit` changes wait here."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
@@ -307,13 +277,9 @@ class Client:
         result = await self._connection.request(head("redrive", stream=stream, max=max), is_repeatable=False)
         return msgspec.json.decode(result, type=Redriven)
 
-    async def trigger(self, op: str, /, **fields: Any) -> dict[str, Any]:
-        """Look at the server's triggers or change them: `ls`, `show`, `explain`, `put`, `remove`, `try`."""
-        return await self._read("trigger", op=op, **fields)
-
     async def ping(self) -> None:
         """A round trip."""
-        await self._read("ping")
+        await self.query("ping")
 
     async def uplink(self) -> Uplink:
         """Another connection to the same server, with the same token, for raw Control v1 lines."""
@@ -336,11 +302,10 @@ class Client:
 
     # -- inside
 
-    async def _read(self, kind: str, **fields: object) -> dict[str, Any]:
+    async def query(self, kind: str, **fields: object) -> dict[str, Any]:
+        """An operation of Control v1 that reads, by its name; for those that have no method of their own."""
         result = await self._repeatable(head(kind, **fields))
         return msgspec.json.decode(result, type=dict[str, Any])
-
-    query = _read  # for operations of Control v1 that read and have no method of their own
 
     async def _repeatable(self, body: bytes, timeout_s: float | None = None) -> Raw:
         """A request that may be sent again: after a reconnect always, after a refusal `retries` times."""

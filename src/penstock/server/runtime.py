@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.core.channels import Channel
 from penstock.core.delivery import end_pull
 from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
@@ -26,6 +25,7 @@ from penstock.dialects.courier.answers import Session
 from penstock.dialects.courier.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
+from penstock.server.beats import Beats
 from penstock.server.connections import Connection, Scheduler, Timer, Wire
 from penstock.server.live import Live
 
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 SHARD = 0
 EPOCH = 0
-BEAT_US = 30_000_000
-"""Time between ticks while rows come: at the full and at the half minute on the wall."""
-MINUTE_US = 2 * BEAT_US
-GAUGES_A_TURN = 200
-"""Channels that are gauged in one turn at the full minute: a few milliseconds' work."""
 
 
 Log = Callable[..., None]
@@ -90,11 +85,8 @@ class Runtime:
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
-        self._keeps_history = keeps_history
-        """Whether somebody will read the rows: then ticks and gauges are written among them."""
-        self._is_beating = False
-        self._open_until_us = 0
-        """Wall time from which the minute of the newest row counts as over for readers of the history."""
+        self._beats = Beats(machine, scheduler, self._schedule) if keeps_history else None
+        """Where somebody will read the rows, ticks and gauges are written among them."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
         self.slow_cut = 0
@@ -394,11 +386,10 @@ class Runtime:
             call(fresh if is_fresh else whole)
         if self._held and machine.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
-        if self._keeps_history and (
+        if self._beats is not None and (
             batch.facts or any(isinstance(seen, Settle) for seen in batch.observations)
         ):
-            self._open_until_us = now.wall_us // MINUTE_US * MINUTE_US + MINUTE_US + BEAT_US
-            self._expect_beat(now, now.wall_us)
+            self._beats.expect(now)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
         if not self._turning:
             self._turn()
@@ -454,44 +445,9 @@ class Runtime:
 
     def note(self, event: str, **meta: Any) -> None:
         """Write a row about the server itself into the history, where one is kept."""
-        if self._keeps_history:
+        if self._beats is not None:
             self.machine.note(event, msgspec.json.encode(meta).decode())
             self._schedule()
-
-    def _expect_beat(self, now: Now, wall_us: int) -> None:
-        """Beat at the next full or half minute after `wall_us`."""
-        if not self._is_beating:
-            self._is_beating = True
-            due_us = (wall_us // BEAT_US + 1) * BEAT_US
-            self.scheduler.at(now.us + due_us - now.wall_us, self._beat)
-
-    def _beat(self) -> None:
-        """A tick; at the full minute also the gauges that close it. Goes on until what came last is closed and gauged."""
-        self._is_beating = False
-        now = self.scheduler.now()
-        # The nearest one: the wall's clock and the timers' drift apart a little between two beats.
-        due_us = (now.wall_us + BEAT_US // 2) // BEAT_US * BEAT_US
-        self.machine.beat(now)
-        self._schedule()
-        if due_us % MINUTE_US == 0:
-            self._close_minute(due_us, list(self.machine.channels.values()))
-        else:
-            self._next_beat(now, due_us)
-
-    def _close_minute(self, due_us: int, channels: list[Channel], first: int = 0) -> None:
-        """Gauge every changed channel, so many a turn that nobody notices."""
-        now = self.scheduler.now()
-        end = first + GAUGES_A_TURN
-        self.machine.close_minute(now, due_us - MINUTE_US, channels[first:end])
-        self._schedule()
-        if end < len(channels):
-            self.scheduler.soon(lambda: self._close_minute(due_us, channels, end))
-        else:
-            self._next_beat(now, due_us)
-
-    def _next_beat(self, now: Now, due_us: int) -> None:
-        if due_us < self._open_until_us or not self.machine.is_gauged():
-            self._expect_beat(now, max(due_us, now.wall_us))
 
     # The end
 
@@ -528,8 +484,6 @@ class Runtime:
             connection.session.drain(refusal)
             self._dirty[connection] = None
         self._flush()
-        if self._keeps_history:
-            now = self.scheduler.now()
-            self.machine.beat(now, now.wall_us // MINUTE_US * MINUTE_US)
-            self._schedule()
+        if self._beats is not None:
+            self._beats.last()
         drained(abandoned)
