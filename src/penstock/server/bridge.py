@@ -196,12 +196,12 @@ class Pipe:
     async def _heard(self, uplink: Uplink, frame: PipeFrame) -> bool:
         """Whether the peer goes on after this frame."""
         self._counts.frames_in += 1
-        if frame.kind == "close":
+        if frame.kind == "close" and self._channel.heeds_control:
             return False
         if frame.kind == "data" and not self._is_tap:
             for lines in self._up_lines.feed(frame.payload):
                 await uplink.write(lines)
-        elif frame.kind == "ping" and self._channel.answers_pings:
+        elif frame.kind == "ping" and self._channel.heeds_control:
             await self._channel.write(self._encoder.control(_now_ms(), "pong"))
         elif frame.kind != "pong":
             self._counts.ignored += 1

@@ -26,7 +26,7 @@ Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 class SocketChannel:
     """A channel over one WebSocket."""
 
-    answers_pings = True
+    heeds_control = True
 
     def __init__(self, socket: Socket, session: aiohttp.ClientSession | None = None) -> None:
         self._socket = socket

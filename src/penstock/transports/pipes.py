@@ -35,8 +35,8 @@ class PipeAddress(NamedTuple):
 class Channel(Protocol):
     """One peer's bytes."""
 
-    answers_pings: bool
-    """Whether a ping frame is answered: over a WebSocket it is, over TCP the other side does not expect it."""
+    heeds_control: bool
+    """Whether ping and close frames count: over a WebSocket they do, over TCP the other side passes them over too."""
 
     @property
     def buffered(self) -> int:
@@ -84,7 +84,7 @@ def parse_pipe(text: str) -> PipeAddress:
 class StreamChannel:
     """A channel over TCP."""
 
-    answers_pings = False
+    heeds_control = False
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
