@@ -10,13 +10,19 @@ from penstock.core.buckets import Rate, Rates
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
+from penstock.core.tenants import Quota
 from tests.dialects.courier.talking import Broker, envelope, filled
 
 
 def turn(broker: Broker, policy: Policy, *, limits: Limits | None = None, rates: Rates | None = None) -> None:
     find: Callable[[str], Policy] = lambda _: policy  # noqa: E731
     broker.machine.reconfigure(
-        broker.now, limits=limits or Limits(), policy_for=find, auto_create=True, rates=rates
+        broker.now,
+        limits=limits or Limits(),
+        policy_for=find,
+        auto_create=True,
+        quota_for=lambda name: Quota(),
+        rates=rates,
     )
     broker.runtime.apply(broker.now)
     broker.run()
@@ -70,7 +76,12 @@ def test_another_order_of_redelivery_keeps_everything_that_waits(before: str, af
 def test_limits_and_rates_count_at_once() -> None:
     broker = Broker()
     producer = broker.control()
-    turn(broker, Policy(), limits=Limits(id_max=3), rates=Rates(address=Rate(1, 1_000_000, 1)))
+    turn(
+        broker,
+        Policy(),
+        limits=Limits(id_max=3),
+        rates=Rates(address=Rate(1, 1_000_000, 1)),
+    )
     (answer,) = producer.say(type_="enqueue", to="s", env=envelope("long"))
     assert answer["code"] == "InvalidEnvelope"
     assert producer.say(type_="enqueue", to="s", env=envelope("a"))[0]["type"] == "ok"
@@ -82,6 +93,11 @@ def test_limits_and_rates_count_at_once() -> None:
 def test_streams_are_no_longer_made_where_that_is_switched_off() -> None:
     broker = Broker()
     broker.machine.reconfigure(
-        broker.now, limits=Limits(), policy_for=lambda _: Policy(), auto_create=False, rates=None
+        broker.now,
+        limits=Limits(),
+        policy_for=lambda _: Policy(),
+        auto_create=False,
+        quota_for=lambda name: Quota(),
+        rates=None,
     )
     assert isinstance(broker.machine.open_channel("new"), Refusal)

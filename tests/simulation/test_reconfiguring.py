@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.buckets import Rate, Rates
 from penstock.core.policy import Policy
+from penstock.core.tenants import Quota
 from penstock.testing import Broken, World, storm
 from penstock.testing.actors import Actor
 from penstock.testing.storm import policy
@@ -43,7 +44,14 @@ class Reconfigurer(Actor):
             )
 
         now = world.clock.now()
-        world.machine.reconfigure(now, limits=world.limits, policy_for=find, auto_create=True, rates=rates)
+        world.machine.reconfigure(
+            now,
+            limits=world.limits,
+            policy_for=find,
+            auto_create=True,
+            rates=rates,
+            quota_for=lambda name: Quota(),
+        )
         world.runtime.apply(now)
         world.note("reconfigured", draw)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.errors import PenstockError
-from penstock.core.moving import DEAD_PREFIX
+from penstock.core.tenants import is_dead
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -60,7 +60,7 @@ class Feed:
 
     async def put(self, event: str | None, channel: str | None, body: bytes | None) -> None:
         """Take a row; what waits is sent when it is enough, or goes to another stream."""
-        if event != "enqueue" or channel is None or body is None or channel.startswith(DEAD_PREFIX):
+        if event != "enqueue" or channel is None or body is None or is_dead(channel):
             self.counts.skipped += 1
             return
         to = self._to or self._prefix + channel

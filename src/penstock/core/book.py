@@ -29,6 +29,7 @@ from penstock.core.policy import Policy
 from penstock.core.records import Applied, Fact, Note, Record, Settle
 from penstock.core.rules import Source
 from penstock.core.tapping import Tap
+from penstock.core.tenants import Tenants
 from penstock.core.timers import Timers
 from penstock.core.triggers import Cooling, Triggers
 from penstock.core.views import Views
@@ -164,6 +165,7 @@ class Book:
         self.triggers = Triggers()
         self.draining = False
         self.meter: Meter | None = None
+        self.tenants = Tenants()
         """Who may bring how much; None while no rate is set."""
         self.totals = Totals()
 
@@ -196,7 +198,7 @@ class Book:
     def _fullness(self, name: str) -> Refusal | None:
         """Why no further channel may be in memory, be it new or one that was unloaded."""
         if len(self.channels) < self.limits.streams_max:
-            return None
+            return self.tenants.crowding(name)
         return Refusal(
             "QuotaExceeded",
             f"{len(self.channels)} streams are in memory and `limits.streams_max` allows no more",
@@ -219,6 +221,7 @@ class Book:
             channel.order = dormant.order
             channel.last_wall_us = dormant.last_wall_us
         self.channels[name] = channel
+        self.tenants.loaded(channel)
         return channel
 
     def sort(self, channel: Channel, records: list[Record]) -> Refusal | None:
@@ -256,7 +259,7 @@ class Book:
             self.timers.arm(due_us, channel)
             return
         self.ids -= channel.trim(now.us, self.decided)
-        del self.channels[channel.name]
+        self.drop_channel(channel)
         if channel.seq <= self.seq_floor and channel.counters.changes == 0:
             return  # nothing ever came here: names that somebody only tried must not push out real ones
         dormant = Dormant(
@@ -278,6 +281,11 @@ class Book:
             self.ids -= len(gone.order)
             self.seq_floor = max(self.seq_floor, gone.seq)
             self.totals.dormant_forgotten += 1
+
+    def drop_channel(self, channel: Channel) -> None:
+        """A channel is no longer in memory."""
+        del self.channels[channel.name]
+        self.tenants.unloaded(channel)
 
     def forget_window(self, dormant: Dormant) -> None:
         """Called by its timer: the ids of an unloaded channel have all grown too old."""

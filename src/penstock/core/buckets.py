@@ -1,6 +1,6 @@
 """Token buckets: how many envelopes a payer may bring, and how many a stream takes.
 
-Owns the buckets of every token, address and stream, and the answer to "may so many come in now". Knows no clock, no socket
+Owns the buckets of every token, tenant, address and stream, and the answer to "may so many come in now". Knows no clock, no socket
 and no envelope. A bucket is a debt that time pays off: `count` units a microsecond; one envelope costs `period_us` units and the
 debt may reach `burst` envelopes. All of it is whole numbers, so nothing is lost to rounding however often one asks:
 
@@ -56,6 +56,10 @@ class Rates(msgspec.Struct, frozen=True):
     """Of all peers without a token at one address."""
     named: dict[str, Rate] = {}
     """Of tokens by the name of their holder."""
+    tenant: Rate | None = None
+    """Of all tokens of each tenant that has no rate of its own."""
+    tenants: dict[str, Rate] = {}
+    """Of tenants by their name."""
 
 
 class Bucket:
@@ -170,6 +174,11 @@ class Meter:
             rate = rates.named.get(who.name, rates.token)
             if rate is not None:
                 key = ("token", who.name)
+                found.append((key, self._bucket(now_us, key, rate)))
+        if who.tenant is not None:
+            rate = rates.tenants.get(who.tenant, rates.tenant)
+            if rate is not None:
+                key = ("tenant", who.tenant)
                 found.append((key, self._bucket(now_us, key, rate)))
         if stream is not None and (rate := self.stream_rate(stream)) is not None:
             key = ("stream", stream)

@@ -17,6 +17,7 @@ from penstock.core.lines import HeadFirst, Levels, Line, Turn, line_of
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
 from penstock.core.records import DELAYED, GONE, HELD, READY, Record
+from penstock.core.tenants import Holding
 
 NO_IDS: deque[str] = deque(maxlen=0)
 NO_CONSUMERS: deque[Consumer] = deque(maxlen=0)
@@ -71,6 +72,8 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     ticket: int = 0
     gauged: Counters = msgspec.field(default_factory=lambda: UNCOUNTED)
     """Its counters when its last gauge was written: the next one says what changed since."""
+    holding: Holding | None = None
+    """What its tenant holds, when it has one."""
     wants_gauge: bool = False
     """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 

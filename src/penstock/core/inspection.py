@@ -15,8 +15,8 @@ from penstock.core.channels import Channel
 from penstock.core.counters import Counters
 from penstock.core.instant import Now
 from penstock.core.lines import Keyed
-from penstock.core.moving import dead_name
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
+from penstock.core.tenants import dead_name
 
 Row = dict[str, Any]
 

@@ -131,7 +131,7 @@ def is_same(twin: Record, body: bytes) -> bool:
 def leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
     """A refused request makes no stream, and keeps none awake."""
     if is_new:
-        del book.channels[channel.name]
+        book.drop_channel(channel)
     else:
         book.rest(channel, now)
 
@@ -159,10 +159,12 @@ def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) ->
     if book.pending_bytes + size > limits.pending_max or book.bytes + size > limits.memory_max:
         return overload(book, size)
     if len(channel.live) + count <= policy.max_depth and channel.bytes + size <= policy.max_bytes:
-        return None
+        return None if channel.holding is None else book.tenants.admit(now, channel, count, size)
     victims = overflowing(channel, count, size)
-    if isinstance(victims, Refusal):
-        return victims
+    refusal = victims if isinstance(victims, Refusal) else book.tenants.admit(now, channel, count, size)
+    if refusal is not None:
+        return refusal
+    assert isinstance(victims, list)
     drop(book, now, channel, victims)
     return None
 

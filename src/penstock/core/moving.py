@@ -16,22 +16,17 @@ from penstock.core.instant import Now
 from penstock.core.intake import admit, enqueue
 from penstock.core.lines import take_out
 from penstock.core.records import DELAYED, PENDING, Record, Settle
+from penstock.core.tenants import dead_name, home_name, is_dead
 from penstock.core.triggers import Firing
 
-DEAD_PREFIX = "dlq/"
 HELD_RETRY_US = 1_000_000
 """How often a record is offered to a dead-letter channel that was full."""
-
-
-def dead_name(name: str) -> str:
-    """The dead-letter channel of a channel; that of a dead-letter channel is itself."""
-    return name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
 
 
 def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) -> None:
     """A record has failed for good. In a dead-letter channel it ends here, elsewhere it moves to one."""
     channel = record.channel
-    if channel.name.startswith(DEAD_PREFIX):
+    if is_dead(channel.name):
         channel.counters.dead += 1
         ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
         book.facts.append(ended)
@@ -160,7 +155,7 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
         )
     book.rest(channel, now)
     job = Job()
-    home = channel.name.removeprefix(DEAD_PREFIX)
+    home = home_name(channel.name)
     for record in take_out(channel.ready, limit):
         channel.make_held(record)
         back = Record(

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from penstock.core.patterns import matches
+from penstock.core.tenants import TENANTS, prefix_of
 
 ScopeKind: TypeAlias = Literal["streams", "views", "admin"]
 
@@ -94,14 +95,24 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     scopes: tuple[Scope, ...] = ()
     operator: bool = False
     """Whether it may use what belongs to the person who runs the server: journal, console, tokens."""
+    tenant: str | None = None
+    """Whose streams it means: what it calls `x` is the channel `t/<tenant>/x`."""
     anonymous: bool = False
     """Whether it showed no token, and so depends on where the peer sits."""
     credential: str = ""
     """Which token it showed, by a part of its digest: one that is revoked is told from another of the same name."""
 
-    def allows(self, verb: str, stream: str) -> bool:
-        """Whether it may do this on the stream."""
-        return _allowed(self, "streams", verb, stream)
+    def allows(self, verb: str, channel: str) -> bool:
+        """Whether it may do this on the channel."""
+        return _allowed(self, "streams", verb, channel)
+
+    def place(self, stream: str) -> str:
+        """The channel that it means by a stream's name."""
+        return stream if self.tenant is None else prefix_of(self.tenant) + stream
+
+    def shown(self, channel: str) -> str:
+        """What it calls a channel."""
+        return channel if self.tenant is None else channel.removeprefix(prefix_of(self.tenant))
 
     def allows_view(self, verb: str, view: str) -> bool:
         """Whether it may do this on the view."""
@@ -125,6 +136,18 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
 # A peer that asks about many names evicts other entries, which then cost one match again.
 @lru_cache(maxsize=16_384)
 def _allowed(principal: Principal, kind: ScopeKind, verb: str, name: str) -> bool:
+    if kind == "streams":
+        if principal.tenant is not None:
+            if not name.startswith(prefix_of(principal.tenant)):
+                return False
+            name = principal.shown(name)
+        elif name.startswith(TENANTS):
+            # A pattern reaches into tenants only where it says so.
+            return any(
+                scope.covers(kind, verb, name)
+                for scope in principal.scopes
+                if scope.kind == "admin" or scope.pattern.startswith(TENANTS)
+            )
     return any(scope.covers(kind, verb, name) for scope in principal.scopes)
 
 

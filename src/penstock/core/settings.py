@@ -14,6 +14,7 @@ from penstock.core.delivery import dispatch
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
+from penstock.core.tenants import Quota
 
 
 def reconfigure(
@@ -24,12 +25,14 @@ def reconfigure(
     policy_for: Callable[[str], Policy],
     auto_create: bool,
     rates: Rates | None,
+    quota_for: Callable[[str], Quota],
 ) -> None:
     """Go on with other settings, at once and everywhere."""
     book.limits = limits
     book.policy_for = policy_for
     book.auto_create = auto_create
     limit_rates(book, rates)
+    book.tenants.quota_for = quota_for
     book.views.adopt(limits)
     for channel in list(book.channels.values()):
         policy = policy_for(channel.name)

@@ -111,7 +111,7 @@ def take(book: Book, now: Now, app: str, batch: int, drafts: list[Draft]) -> Tak
         if book.triggers.on_insert:
             for load in loads.values():
                 load.size += triggers.enrich(book, now, load.channel, list(load.fresh.values()))
-        refusal = _fit(book, loads)
+        refusal = _fit(book, now, loads)
     if refusal is not None:
         for load in loads.values():
             leave(book, now, load.channel, load.is_new)
@@ -208,7 +208,7 @@ def _is_same(draft: Draft, twin: Record) -> bool:
     return len(mine) == len(body) and mine[:start] == body[:start] and mine[end:] == body[end:]
 
 
-def _fit(book: Book, loads: dict[str, _Load]) -> Refusal | None:
+def _fit(book: Book, now: Now, loads: dict[str, _Load]) -> Refusal | None:
     """Check every bound of every stream, before anything changes."""
     size = sum(load.size for load in loads.values())
     if size > book.limits.pending_max:
@@ -233,4 +233,8 @@ def _fit(book: Book, loads: dict[str, _Load]) -> Refusal | None:
             channel.counters.reject += count
             return victims
         load.victims = victims
+    for load in loads.values():
+        refusal = book.tenants.admit(now, load.channel, len(load.fresh), load.size)
+        if refusal is not None:
+            return refusal
     return None

@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.tenants import TENANTS, split
 
 if TYPE_CHECKING:
     from penstock.core.channels import Channel
@@ -212,7 +213,9 @@ class Views:
 
 
 def is_inbox(name: str) -> bool:
-    """Whether a stream is an agent's inbox: `agents/<name>/inbox`, three parts."""
+    """Whether a channel is an agent's inbox: `agents/<name>/inbox`, three parts, of whatever tenant."""
+    if name.startswith(TENANTS):
+        name = split(name)[1]
     return (
         name.startswith(_AGENTS)
         and name.endswith(_INBOX)

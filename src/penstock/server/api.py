@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier import operations, ruling, schemas, views
+from penstock.dialects.courier import looks, operations, ruling, schemas, views
 from penstock.dialects.courier.envelopes import json_problem, misfit
 from penstock.dialects.courier.operations import Late, Outcome, PullRequest
 from penstock.dialects.courier.pulls import PullSession
@@ -345,17 +345,17 @@ class Api:
         match route.name:
             case "stats":
                 assert isinstance(query, StreamQuery)
-                return operations.stats(machine, now, principal, query.stream)
+                return looks.stats(machine, now, principal, query.stream)
             case "schemas":
                 return schemas.listing(machine)
             case "peek":
                 assert isinstance(query, PeekQuery)
-                return operations.peek(machine, now, principal, query.stream, query.state, query.max)
+                return looks.peek(machine, now, principal, query.stream, query.state, query.max)
             case "snapshot":
                 assert isinstance(query, SnapshotQuery)
                 return views.snapshot(machine, now, principal, query.view, query.addr)
             case _:
-                return operations.explain(machine, now, principal, match.value)
+                return looks.explain(machine, now, principal, match.value)
 
     def _answer(self, outcome: Outcome, done: Done) -> None:
         if isinstance(outcome, Refusal):
@@ -395,7 +395,7 @@ class Api:
             done(error_reply(connection))
             return None
         consumer = runtime.machine.pull(
-            now, connection.link, pull.stream, pull.max, pull.wait_ms * 1000, lease_us
+            now, connection.link, principal.place(pull.stream), pull.max, pull.wait_ms * 1000, lease_us
         )
         if isinstance(consumer, Refusal):
             connection.lost()

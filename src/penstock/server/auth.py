@@ -53,6 +53,7 @@ class TokenStore:
                 token.holder_name(number),
                 agent=token.agent,
                 scopes=require(token.scopes),
+                tenant=token.tenant,
                 credential=digest.hex()[:CREDENTIAL_LENGTH],
             )
             holders[digest] = (digest, principal)

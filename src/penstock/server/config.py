@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from msgspec import UNSET
 from penstock.core import patterns
 from penstock.core.buckets import Rate, Rates
 from penstock.core.limits import Limits
-from penstock.core.moving import DEAD_PREFIX
 from penstock.core.policy import Policy, Retry
+from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.dialects.courier.rules import Trigger
 from penstock.server import environment, shape, yamltree
 from penstock.server.contradictions import contradictions
@@ -121,7 +121,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
 def policy_for(config: Config, stream: str) -> Policy:
     """How the named stream behaves: the settings of all streams, and what its closest pattern changes."""
     caps = config.streams.per_stream_caps
-    pattern = patterns.best(caps, stream)
+    pattern = _pattern_for(caps, stream)
     settings = config.streams if pattern is None else _overlaid(config.streams, caps[pattern])
     retry = settings.retry
     return Policy(
@@ -147,6 +147,19 @@ def policy_for(config: Config, stream: str) -> Policy:
     )
 
 
+EVERY_TENANT = "*"
+"""Under `tenants`, what counts for each that is not named."""
+
+
+def quotas(config: Config) -> Callable[[str], Quota]:
+    """What each tenant may hold."""
+    known = {
+        name: Quota(one.streams_max, one.envelopes_max, one.bytes_max) for name, one in config.tenants.items()
+    }
+    rest = known.get(EVERY_TENANT, Quota())
+    return lambda name: known.get(name, rest)
+
+
 def rates(config: Config) -> Rates | None:
     """Who may send how fast; None when nothing is limited, streams included."""
     named = {
@@ -154,7 +167,9 @@ def rates(config: Config) -> Rates | None:
         for number, token in enumerate(config.auth.tokens, 1)
         if (rate := _rate(token.rate)) is not None
     }
-    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named)
+    tenants = {name: rate for name, one in config.tenants.items() if (rate := _rate(one.rate)) is not None}
+    everybody = tenants.pop(EVERY_TENANT, None)
+    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named, everybody, tenants)
     by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
     has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
     return found if has_streams or found != Rates() else None
@@ -166,12 +181,22 @@ def _rate(settings: RateSettings | None) -> Rate | None:
     return Rate.per_second(settings.per_second, settings.burst or max(1, ceil(settings.per_second)))
 
 
+def _pattern_for(caps: Mapping[str, StreamCaps], stream: str) -> str | None:
+    """The closest pattern. A tenant's stream is first looked for by its whole name, then by what its tenant calls it."""
+    prefix, rest = split(stream)
+    if not prefix:
+        return patterns.best(caps, stream)
+    whole = [pattern for pattern in caps if pattern.startswith(TENANTS)]
+    others = [pattern for pattern in caps if not pattern.startswith(TENANTS)]
+    return patterns.best(whole, stream) or patterns.best(others, rest)
+
+
 def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
     """Beyond this bound a dead letter is given up for good, so only a pattern about dead letters sets it for them."""
     caps = None if pattern is None else config.streams.per_stream_caps[pattern]
     own = UNSET if caps is None else caps.max_deliveries
-    if stream.startswith(DEAD_PREFIX):
-        return 0 if own is UNSET or not (pattern or "").startswith(DEAD_PREFIX) else own
+    if is_dead(stream):
+        return 0 if own is UNSET or not split(pattern or "")[1].startswith(DEAD_PREFIX) else own
     return config.streams.max_deliveries if own is UNSET else own
 
 

@@ -23,6 +23,7 @@ from penstock.server.sections import (
     Sections,
     StreamCaps,
     Streams,
+    Token,
 )
 from penstock.server.shape import Misfit, shorten
 from penstock.server.yamltree import Path
@@ -53,6 +54,9 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
         yield from _schema_problems(config.streams)
     yield from _trigger_problems(config.triggers, config.limits)
     yield from _auth_problems(config.auth)
+    for name in config.tenants:
+        if name != "*" and not AGENT.fullmatch(name):
+            yield ("tenants", name), "expected a name without `/`, `:`, `*` or spaces, or `*` for all others"
     yield from _listen_problems(config.listen)
     yield from _rule_problems(config.pipeline)
     yield from _skill_problems(config.skills.git)
@@ -159,12 +163,25 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
             yield (*path, called), f"`{name}` is also the name of a token that speaks for another"
         if rates.setdefault(name, token.rate) != token.rate:
             yield (*path, "rate"), f"another token of `{name}` has another rate, and they share one bucket"
+        if token.tenant is not None:
+            yield from _tenant_problems(token, path)
         if token.agent is not None and not AGENT.fullmatch(token.agent):
             message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
             yield (*path, "agent"), message
         for number, text in enumerate(token.scopes):
             if isinstance(problem := scopes.parse(text), str):
                 yield (*path, "scopes", number), problem
+
+
+def _tenant_problems(token: Token, path: Path) -> Iterator[Misfit]:
+    assert token.tenant is not None
+    if not AGENT.fullmatch(token.tenant):
+        message = f"got {shorten(token.tenant)}, expected a name without `/`, `:`, `*` or spaces"
+        yield (*path, "tenant"), message
+    for number, text in enumerate(token.scopes):
+        scope = scopes.parse(text)
+        if isinstance(scope, scopes.Scope) and scope.kind == "admin":
+            yield (*path, "scopes", number), "administers the whole server, which a tenant may not"
 
 
 def _listen_problems(listen: Listen) -> Iterator[Misfit]:

@@ -24,7 +24,7 @@ from penstock.core.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
 from penstock.core.settling import Denied
-from penstock.dialects.courier import operations, rules, views
+from penstock.dialects.courier import looks, operations, rules, views
 from penstock.dialects.courier.answers import Answers
 from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.rules import Trigger
@@ -215,22 +215,22 @@ class QueueCore:
 
     def stats(self, stream: str) -> dict[str, Any]:
         self.tick()
-        return self._do(operations.stats(self._machine, self._scheduler.now(), OPERATOR, stream))
+        return self._do(looks.stats(self._machine, self._scheduler.now(), OPERATOR, stream))
 
     def peek(self, stream: str, *, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
         self.tick()
         now = self._scheduler.now()
-        rows = self._do(operations.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
+        rows = self._do(looks.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
         return [{**row, "env": msgspec.json.decode(row["env"])} for row in rows]
 
     def where(self, id_: str) -> list[dict[str, Any]]:
         self.tick()
-        places = self._do(operations.where(self._machine, self._scheduler.now(), OPERATOR, id_))["places"]
+        places = self._do(looks.where(self._machine, self._scheduler.now(), OPERATOR, id_))["places"]
         return list(places)
 
     def explain(self, stream: str) -> dict[str, Any]:
         self.tick()
-        return self._do(operations.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
+        return self._do(looks.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
 
     def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
         """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""

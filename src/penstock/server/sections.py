@@ -129,12 +129,15 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How logs call its holder; left out, the agent or a number."""
     agent: Text | None = None
     """The agent its holder speaks for: `from` is then filled and verified."""
+    tenant: Text | None = None
+    """The tenant its holder belongs to: what it calls stream `x` is `t/<tenant>/x`, and it reaches no other."""
     rate: RateSettings | None = None
     """How fast its holder may send; left out, `rates.perToken`."""
 
     def holder_name(self, number: int) -> str:
         """What its holder is called; `number` counts the tokens from 1."""
-        return self.name or self.agent or f"token-{number}"
+        name = self.name or self.agent or f"token-{number}"
+        return name if self.tenant is None else f"{self.tenant}/{name}"
 
 
 class Auth(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -157,6 +160,19 @@ class RateDefaults(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """Each token that has no `rate` of its own."""
     per_address: RateSettings | None = None
     """All senders without a token at one address; an IPv6 address counts by its /64 network."""
+
+
+class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the streams of one tenant may hold together."""
+
+    streams_max: Positive = 1_000
+    """Streams in memory."""
+    envelopes_max: Positive = 100_000
+    """Envelopes in all of them."""
+    bytes_max: Positive = 256 * MIB
+    """Bytes of those envelopes."""
+    rate: RateSettings | None = None
+    """How fast all its tokens together may send; left out, as fast as they like."""
 
 
 class Listen(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -265,6 +281,7 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     triggers: tuple[Trigger, ...] = ()
     auth: Auth = Auth()
     rates: RateDefaults = RateDefaults()
+    tenants: dict[Text, TenantLimits] = {}
     listen: Listen = Listen()
     limits: Limits = Limits()
     journal: Journal = Journal()

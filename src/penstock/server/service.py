@@ -34,7 +34,7 @@ from penstock.server.auth import (
     write_operator_token,
     write_private,
 )
-from penstock.server.config import Config, ConfigError, policy_for, rates
+from penstock.server.config import Config, ConfigError, policy_for, quotas, rates
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
 from penstock.server.events import make_event_log
@@ -110,6 +110,7 @@ class Service:
             config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
         )
         machine.limit_rates(rates(config))
+        machine.tenants.quota_for = quotas(config)
         machine.schemas = load_registry(config.schemas.dir, policy_for)
         self._is_temporary = data is None
         if data is not None:
@@ -248,6 +249,7 @@ class Service:
             policy_for=policies(config),
             auto_create=config.streams.auto_create,
             rates=rates(config),
+            quota_for=quotas(config),
         )
         install_rules(runtime.machine, config.triggers)
         runtime.machine.schemas = reload_registry(

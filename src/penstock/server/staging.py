@@ -103,7 +103,9 @@ class Staging:
             draft = staged.read(line, source, now, machine.limits)
             if isinstance(draft, Draft):
                 if draft.stream not in permits:
-                    permits[draft.stream] = allowed(machine, source.principal, "enqueue", draft.stream)
+                    permits[draft.stream] = allowed(
+                        machine, source.principal, "enqueue", source.principal.shown(draft.stream)
+                    )
                 draft = permits[draft.stream] or draft
             if machine.schemas is not None and isinstance(draft, Draft):
                 draft = machine.schemas.refusal(draft.stream, draft.body) or draft
@@ -163,7 +165,7 @@ class Staging:
     def _forbidden(self, source: Source, drafts: list[Draft]) -> Refusal | None:
         """Another token may have staged what this one now asks for."""
         for stream in dict.fromkeys(draft.stream for draft in drafts):
-            refusal = allowed(self._machine, source.principal, "enqueue", stream)
+            refusal = allowed(self._machine, source.principal, "enqueue", source.principal.shown(stream))
             if refusal is not None:
                 return refusal
         return None

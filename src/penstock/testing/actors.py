@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import looks, operations
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Operator(Caller):
             case 0 | 1:
                 line.request("redrive", stream=stream, max=self.dice.randint(1, 10))
             case 2:
-                line.request("peek", stream=stream, state=self.dice.choice(operations.PEEK_STATES))
+                line.request("peek", stream=stream, state=self.dice.choice(looks.PEEK_STATES))
             case 3:
                 line.request("metrics")
             case 4:

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.core.policy import Policy
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import looks, operations
 from penstock.dialects.courier.operations import (
     EnqueueRequest,
     Late,
@@ -213,37 +213,34 @@ class TestReads:
         peer.say(type_="enqueue", to="b", env=envelope("1"))
         reader = only("streams:b:read")
         machine, now = broker.machine, broker.now
-        (row,) = value(broker, operations.metrics(machine, now, reader))["streams"]
+        (row,) = value(broker, looks.metrics(machine, now, reader))["streams"]
         assert row["id"] == "b"
-        (place,) = value(broker, operations.where(machine, now, reader, "1"))["places"]
+        (place,) = value(broker, looks.where(machine, now, reader, "1"))["places"]
         assert place["stream"] == "b"
-        assert code(operations.where(machine, now, only("streams:c:read"), "1")) == "UnknownEnvelope"
-        for read in (operations.stats, operations.explain):
+        assert code(looks.where(machine, now, only("streams:c:read"), "1")) == "UnknownEnvelope"
+        for read in (looks.stats, looks.explain):
             assert code(read(machine, now, reader, "a")) == "Forbidden"
             assert value(broker, read(machine, now, reader, "b"))
-        assert code(operations.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
+        assert code(looks.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
 
     def test_dead_letters_are_shown_to_those_who_may_read_their_stream(self) -> None:
         broker = Broker()
         broker.control().say(type_="enqueue", to="a", env=envelope("1"))
         machine, now = broker.machine, broker.now
         for scope in ("streams:a:read", "streams:dlq/a:read"):
-            assert code(operations.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
+            assert code(looks.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
         both = only("streams:a:read", "streams:dlq/a:read")
-        assert value(broker, operations.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
+        assert value(broker, looks.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
 
     @pytest.mark.parametrize(("state", "limit"), [("gone", 1), ("ready", 0), ("ready", 1_001), ("ready", -1)])
     def test_peek_is_bounded(self, state: str, limit: int) -> None:
         broker = Broker()
-        assert (
-            code(operations.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit))
-            == "InvalidRequest"
-        )
+        assert code(looks.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
 
     def test_the_last_time_is_written_for_people(self) -> None:
         broker = Broker()
         broker.subscribe("a")
-        assert value(broker, operations.stats(broker.machine, broker.now, ANONYMOUS, "a"))["lastTs"] is None
+        assert value(broker, looks.stats(broker.machine, broker.now, ANONYMOUS, "a"))["lastTs"] is None
         broker.control().say(type_="enqueue", to="a", env=envelope("1"))
-        stats = value(broker, operations.stats(broker.machine, broker.now, ANONYMOUS, "a"))
+        stats = value(broker, looks.stats(broker.machine, broker.now, ANONYMOUS, "a"))
         assert stats["lastTs"] == "2025-10-09T08:53:20.000Z"

@@ -15,7 +15,7 @@ from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.settling import Denied
-from penstock.dialects.courier import frames, operations, ruling, schemas, views
+from penstock.dialects.courier import frames, looks, operations, ruling, schemas, views
 from penstock.dialects.courier.answers import Answers, Desk, Slot
 from penstock.dialects.courier.deliveries import control_frames, control_prefix, tap_lines
 from penstock.dialects.courier.envelopes import json_problem
@@ -133,25 +133,10 @@ class ControlSession:
         return False
 
     def _bad_line(self, line: bytes, error: Exception) -> None:
-        try:
-            reference = frames.decode_reference(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._fail(None, Refusal("InvalidJSON", f"not a JSON object: {error}"))
+        req_id, refusal = frames.refusal_of(line, error)
+        self._fail(req_id, refusal)
+        if refusal.code in ("InvalidJSON", "UnknownOp"):
             self._strike()
-            return
-        req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
-        message = str(error)
-        if message.endswith("`$.type`") or "field `type`" in message:
-            name = bytes(reference.type).decode(errors="replace")[:64]
-            known = ", ".join(map(str, frames.FRAME_NAMES))
-            self._fail(
-                req_id,
-                Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}"),
-            )
-            self._strike()
-            return
-        code = "InvalidCredit" if "`$.n`" in message or "`$.credit`" in message else "InvalidRequest"
-        self._fail(req_id, Refusal(code, message[:1].lower() + message[1:]))
 
     def _strike(self) -> None:
         self._strikes += 1
@@ -208,13 +193,13 @@ class ControlSession:
                 )  # fmt: skip
                 return operations.settle(machine, now, principal, settle)
             case frames.Stats():
-                return operations.stats(machine, now, principal, frame.stream)
+                return looks.stats(machine, now, principal, frame.stream)
             case frames.Peek():
-                return operations.peek(machine, now, principal, frame.stream, frame.state, frame.max)
+                return looks.peek(machine, now, principal, frame.stream, frame.state, frame.max)
             case frames.Snapshot():
                 return views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.Explain():
-                return operations.explain(machine, now, principal, frame.stream)
+                return looks.explain(machine, now, principal, frame.stream)
             case frames.Rule():
                 asked = ruling.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
                 return ruling.ruled(machine, now, principal, asked)
@@ -314,7 +299,7 @@ class ControlSession:
             self._fail(frame.req_id, refusal)
             return
         assert isinstance(lease_us, int)
-        consumer = machine.subscribe(now, self.link, frame.stream, lease_us)
+        consumer = machine.subscribe(now, self.link, self.link.principal.place(frame.stream), lease_us)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
@@ -339,7 +324,7 @@ class ControlSession:
     def _tap(self, frame: frames.Tap) -> None:
         refused = operations.allowed(self._machine, self.link.principal, "read", frame.stream)
         if refused is None:
-            refused = self._machine.tap(self.link, frame.stream)
+            refused = self._machine.tap(self.link, self.link.principal.place(frame.stream))
         if refused is not None:
             self._fail(frame.req_id, refused)
         elif frame.req_id is not None:
@@ -468,7 +453,8 @@ class ControlSession:
         if isinstance(lease_us, Refusal):
             self._fail(frame.req_id, lease_us)
             return
-        consumer = self._machine.pull(now, self.link, frame.stream, frame.max, frame.wait_ms * 1000, lease_us)
+        stream = self.link.principal.place(frame.stream)
+        consumer = self._machine.pull(now, self.link, stream, frame.max, frame.wait_ms * 1000, lease_us)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
@@ -489,7 +475,7 @@ class ControlSession:
         self.out.append(tap_lines(copy))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        stream, label = consumer.channel.name, consumer.label
+        stream, label = self.link.principal.shown(consumer.channel.name), consumer.label
         told = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
         self.out.append(_encode(told) + b"\n")
 

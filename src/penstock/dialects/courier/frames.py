@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.core.errors import Refusal
 from penstock.dialects.courier.rules import Trigger
 
 ReqId = str | int | None
@@ -239,3 +240,19 @@ class Reference(msgspec.Struct, rename="camel"):
 
 
 decode_reference = msgspec.json.Decoder(Reference).decode
+
+
+def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal]:
+    """What is wrong with a line that could not be read as a frame, and the request it belongs to."""
+    try:
+        reference = decode_reference(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, Refusal("InvalidJSON", f"not a JSON object: {error}")
+    req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
+    message = str(error)
+    if message.endswith("`$.type`") or "field `type`" in message:
+        name = bytes(reference.type).decode(errors="replace")[:64]
+        known = ", ".join(map(str, FRAME_NAMES))
+        return req_id, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}")
+    code = "InvalidCredit" if "`$.n`" in message or "`$.credit`" in message else "InvalidRequest"
+    return req_id, Refusal(code, message[:1].lower() + message[1:])

@@ -263,7 +263,7 @@ class Feed:
             return style.pack([(view.version, b'{"connected":true}')]), 0, view.version
         member = view.member.encode()
         rows = [
-            b'{"addr":%b,"%b":%b}' % (_encode(entry.addr), member, flat(entry.data))
+            b'{"addr":%b,"%b":%b}' % (_encode(watcher.sight.shown(entry.addr)), member, flat(entry.data))
             for entry in view.rows.values()
             if watcher.sight.sees(entry)
         ]
@@ -279,7 +279,7 @@ class Feed:
         member = self.view.member.encode()
         messages: list[Message] = []
         for change in changes:
-            addr = _encode(change.addr)
+            addr = _encode(watcher.sight.shown(change.addr))
             content = b',"%b":%b' % (member, flat(change.data)) if change.data else b""
             if not style.compat:
                 body = b'"delta":{"op":"%b","addr":%b%b,"version":%d,"prev":%d}' % (

@@ -6,22 +6,20 @@ may depend on the commit it waits for, so its body may be a function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 
-from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
-from penstock.core.inspection import place
 from penstock.core.instant import Now
 from penstock.core.intake import Admitted
-from penstock.core.moving import dead_name
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.settling import Denied, Done
+from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier import envelopes
 
 Body = dict[str, Any]
@@ -113,10 +111,11 @@ class StreamRequest(msgspec.Struct, forbid_unknown_fields=True):
     stream: str
 
 
-def may(principal: Principal, verb: str, stream: str) -> Refusal | None:
-    """Why this principal may not do that to this stream."""
-    if principal.allows(verb, stream):
+def may(principal: Principal, verb: str, channel: str) -> Refusal | None:
+    """Why this principal may not do that to this channel."""
+    if principal.allows(verb, channel):
         return None
+    stream = principal.shown(channel)
     return Refusal(
         "Forbidden",
         f"`{principal.name}` has no scope `streams:{stream}:{verb}`",
@@ -125,8 +124,8 @@ def may(principal: Principal, verb: str, stream: str) -> Refusal | None:
 
 
 def allowed(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
-    """Shape first, then scope: the checks before any work on a stream."""
-    return envelopes.stream_problem(stream, machine.limits) or may(principal, verb, stream)
+    """Shape first, then scope: the checks before any work on a stream, as the caller calls it."""
+    return envelopes.stream_problem(stream, machine.limits) or may(principal, verb, principal.place(stream))
 
 
 def due_wall_us(
@@ -170,6 +169,7 @@ def enqueue(
     refusal = allowed(machine, principal, "enqueue", request.to)
     if refusal is not None:
         return refusal
+    channel = principal.place(request.to)
     one, many = request.envelope, request.envelopes
     single = isinstance(one, msgspec.Raw)
     if single == isinstance(many, list):
@@ -189,7 +189,7 @@ def enqueue(
         fresh_id = new_id(machine) if wants_id else None
         record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id)
         if machine.schemas is not None and isinstance(record, Record):
-            record = machine.schemas.refusal(request.to, record.body) or record
+            record = machine.schemas.refusal(channel, record.body) or record
         if isinstance(record, Refusal):
             return record if single else _at(record, f"envelopes[{index}]")
         records.append(record)
@@ -197,14 +197,14 @@ def enqueue(
         schedule(records, due)
     meter = machine.meter
     if meter is not None:
-        refusal = meter.check(now.us, principal, address, request.to, len(records))
+        refusal = meter.check(now.us, principal, address, channel, len(records))
         if refusal is not None:
             return refusal
-    admitted = machine.enqueue(now, request.to, records)
+    admitted = machine.enqueue(now, channel, records)
     if isinstance(admitted, Refusal):
         return admitted
     if meter is not None:
-        meter.charge(now.us, principal, address, request.to, len(records))
+        meter.charge(now.us, principal, address, channel, len(records))
     return Result(admitted_body(admitted, records, single), admitted.gate, fresh=True)
 
 
@@ -231,8 +231,8 @@ def send(
 ) -> Outcome:
     """Make an envelope of a message and enqueue it."""
     stream = envelopes.inbox(request.to)
-    known = machine.known(stream)
-    channel = machine.channels.get(stream)
+    known = machine.known(principal.place(stream))
+    channel = machine.channels.get(principal.place(stream))
     present = channel is not None and bool(channel.consumers)
     envelope: dict[str, Any] = {
         "id": request.id or new_id(machine),
@@ -284,7 +284,7 @@ def pulled(machine: QueueMachine, now: Now, records: list[Record]) -> Body:
         "deliveries": [
             {
                 "deliver": msgspec.Raw(record.body),
-                "stream": record.channel.name,
+                "stream": _shown(record),
                 "seq": record.seq,
                 "attempt": record.attempt,
                 "leaseId": machine.lease_id(record),
@@ -293,6 +293,12 @@ def pulled(machine: QueueMachine, now: Now, records: list[Record]) -> Body:
             for record in records
         ]
     }
+
+
+def _shown(record: Record) -> str:
+    """What the holder of a record calls its stream."""
+    name = record.channel.name
+    return name if record.holder is None else record.holder.link.principal.shown(name)
 
 
 OPS = ("ack", "nack", "release", "term", "extend")
@@ -308,7 +314,8 @@ def settle(machine: QueueMachine, now: Now, principal: Principal, request: Settl
         refusal = allowed(machine, principal, "subscribe", request.stream)
         if refusal is not None:
             return refusal
-    consumer = machine.holder_for(principal, request.id, request.lease_id, request.stream)
+    channel = None if request.stream is None else principal.place(request.stream)
+    consumer = machine.holder_for(principal, request.id, request.lease_id, channel)
     if isinstance(consumer, Denied):
         return Late(consumer.refusal, consumer.gate)
     refusal = may(principal, "subscribe", consumer.channel.name)
@@ -358,13 +365,15 @@ def settle_held(
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
     """Send dead letters home. Needs the right to take them and the right to put them back."""
-    dead = dead_name(request.stream)
-    refusal = allowed(machine, principal, "subscribe", dead) or may(
-        principal, "enqueue", dead.removeprefix("dlq/")
+    dead = dead_name(principal.place(request.stream))
+    refusal = (
+        envelopes.stream_problem(request.stream, machine.limits)
+        or may(principal, "subscribe", dead)
+        or may(principal, "enqueue", home_name(dead))
     )
     if refusal is not None:
         return refusal
-    job = machine.redrive(now, request.stream, request.max)
+    job = machine.redrive(now, dead, request.max)
     if isinstance(job, Refusal):
         return job
 
@@ -380,98 +389,7 @@ def purge(machine: QueueMachine, now: Now, principal: Principal, request: Stream
     refusal = allowed(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
-    channel = machine.find(request.stream)
+    channel = machine.find(principal.place(request.stream))
     if isinstance(channel, Refusal):
         return channel
     return Result({"purged": machine.purge(now, channel)}, machine.gate)
-
-
-def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
-    """A stream that exists and that the caller may look at."""
-    refusal = allowed(machine, principal, "read", stream)
-    if refusal is not None:
-        return refusal
-    channel = machine.find(stream)
-    if isinstance(channel, Channel):
-        machine.rest(channel, now)
-    return channel
-
-
-def _stats(machine: QueueMachine, now: Now, channel: Channel) -> Body:
-    row = machine.stats(now, channel)
-    row["lastTs"] = envelopes.rfc3339(row["lastTs"]) if row["lastTs"] else None
-    return row
-
-
-def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Outcome:
-    channel = readable(machine, now, principal, stream)
-    return channel if isinstance(channel, Refusal) else Result(_stats(machine, now, channel))
-
-
-def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
-    """Every stream the caller may read."""
-    return Result({"streams": metrics_of(machine, now, principal, list(machine.channels))})
-
-
-def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
-    """Those of these streams that are in memory and that the caller may read."""
-    return [
-        stream_metrics(machine, now, channel)
-        for name in names
-        if (channel := machine.channels.get(name)) is not None and principal.allows("read", name)
-    ]
-
-
-_LATENCIES = {
-    "q.lat.p50": "latP50",
-    "q.lat.p95": "latP95",
-    "q.lat.p99": "latP99",
-    "q.oldestMs": "oldestMs",
-}
-"""Figures that have a name among the metrics too."""
-
-
-def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
-    """Figures and counters of one stream."""
-    stats = _stats(machine, now, channel)
-    figures = {name: stats[key] for name, key in _LATENCIES.items()}
-    return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
-
-
-PEEK_STATES = ("ready", "inflight", "delayed", "dead")
-
-
-def peek(
-    machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int
-) -> Outcome:
-    """Look at envelopes without taking them."""
-    if state not in PEEK_STATES:
-        return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")
-    if not 1 <= limit <= machine.limits.pull_max:
-        return Refusal("InvalidRequest", f"`max` is 1 to {machine.limits.pull_max}", ref="max")
-    channel = readable(machine, now, principal, stream)
-    if isinstance(channel, Refusal):
-        return channel
-    if state == "dead" and (refusal := may(principal, "read", dead_name(stream))) is not None:
-        return refusal
-    rows = machine.peek(now, channel, state, limit)
-    return Result({"rows": [{"env": msgspec.Raw(r.body), **place(machine, now, r)} for r in rows]})
-
-
-def where(machine: QueueMachine, now: Now, principal: Principal, id_: str) -> Outcome:
-    """Every place where an id is, or was."""
-    return places(principal, id_, machine.where(now, id_))
-
-
-def places(principal: Principal, id_: str, rows: list[Body]) -> Result | Refusal:
-    """What was found of an id, as far as the caller may know: where it is before where it was."""
-    found = [row for row in rows if principal.allows("read", row["stream"])]
-    if not found:
-        return Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_)
-    found.sort(key=lambda row: row["state"] == "settled")
-    return Result({"id": id_, "places": found})
-
-
-def explain(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Outcome:
-    channel = readable(machine, now, principal, stream)
-    return channel if isinstance(channel, Refusal) else Result(machine.explain(now, channel))

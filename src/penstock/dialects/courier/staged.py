@@ -55,8 +55,9 @@ class Source(msgspec.Struct, frozen=True):
     @property
     def memory(self) -> str:
         """The name under which batches are remembered: what an agent's token stages is that agent's own."""
-        agent = self.principal.agent
-        return self.app if agent is None else f"{agent}/{self.app}"
+        who = self.principal
+        app = self.app if who.agent is None else f"{who.agent}/{self.app}"
+        return who.place(app)
 
     @property
     def sender(self) -> str:
@@ -118,7 +119,16 @@ def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Refus
     if "ts" not in given:
         start = len(b'{"id":') + len(_encode(made["id"])) + len(b',"ts":')
         stamp = (start, start + len(_encode(made["ts"])))
-    return Draft(to, record.id, record.kind, record.body, record.sender, record.corr, stamp, is_named)
+    return Draft(
+        source.principal.place(to),
+        record.id,
+        record.kind,
+        record.body,
+        record.sender,
+        record.corr,
+        stamp,
+        is_named,
+    )
 
 
 def _foreign(given: dict[str, msgspec.Raw], source: Source) -> Refusal | None:

@@ -18,9 +18,9 @@ from penstock.core.instant import Now
 from penstock.core.patterns import Glob
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
-from penstock.core.scopes import ANY, Principal
+from penstock.core.scopes import Principal
 from penstock.core.views import Change, Entry, View
-from penstock.dialects.courier import operations
+from penstock.dialects.courier import looks
 from penstock.dialects.courier.envelopes import flat, rfc3339
 from penstock.dialects.courier.operations import Outcome, Result
 
@@ -46,9 +46,14 @@ class Sight(msgspec.Struct, frozen=True, cache_hash=True):
     """Whose scopes decide; None sees every stream."""
     glob: Glob | None
 
+    def shown(self, addr: str) -> str:
+        """What the reader calls a row."""
+        return addr if self.reader is None else self.reader.shown(addr)
+
     def sees(self, row: Entry | Change) -> bool:
         stream = row.stream
-        if self.glob is not None and not (self.glob.matches(row.addr) or self.glob.matches(stream)):
+        glob = self.glob
+        if glob is not None and not (glob.matches(self.shown(row.addr)) or glob.matches(self.shown(stream))):
             return False
         reader = self.reader
         return reader is None or reader.allows("read", stream) or reader.allows("subscribe", stream)
@@ -67,12 +72,8 @@ def sight(machine: QueueMachine, principal: Principal, addr: str | None) -> Sigh
     """What a reader sees of a view, all of it or the addresses it asks for."""
     if addr is not None and not 0 < len(addr) <= machine.limits.name_max:
         return Refusal("InvalidRequest", f"`addr` has 1 to {machine.limits.name_max} characters", ref="addr")
-    sees_all = any(
-        scope.kind == "admin"
-        or (scope.kind == "streams" and scope.pattern == ANY and scope.verb in ("read", "subscribe", ANY))
-        for scope in principal.scopes
-    )
-    reader = None if sees_all else Principal("", scopes=principal.scopes)
+    sees_all = any(scope.kind == "admin" for scope in principal.scopes)
+    reader = None if sees_all else Principal("", scopes=principal.scopes, tenant=principal.tenant)
     return Sight(reader, None if addr is None else Glob.parse(addr))
 
 
@@ -148,7 +149,7 @@ def _refresh_streams(machine: QueueMachine, now: Now, view: View, count: int) ->
             continue
         if entry is None and view.is_full:
             continue
-        data = _encode(operations.stream_metrics(machine, now, channel))
+        data = _encode(looks.stream_metrics(machine, now, channel))
         if entry is None or entry.data != data:
             view.put(name, name, data)
 
@@ -165,7 +166,7 @@ def snapshot(
         return seen
     refresh(machine, now, view)
     rows = [
-        {"addr": entry.addr, view.member: msgspec.Raw(flat(entry.data))}
+        {"addr": seen.shown(entry.addr), view.member: msgspec.Raw(flat(entry.data))}
         for entry in view.rows.values()
         if seen.sees(entry)
     ]
