@@ -45,6 +45,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "log",
         "pipeline",
         "schema",
+        "trigger",
     }  # these hold commands and are none themselves
     names = [
         name for name in build().resolved_commands() if not name.startswith("-") and name not in families
@@ -56,6 +57,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LAKE
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
+        + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0
         shown = capsys.readouterr().out

@@ -224,6 +224,7 @@ class SyncClient(Twin[Client]):
     where = blocking(Client.where)
     explain = blocking(Client.explain)
     trigger = blocking(Client.trigger)
+    query = blocking(Client.query)
     snapshot = blocking(Client.snapshot)
     redrive = blocking(Client.redrive)
     ping = blocking(Client.ping)

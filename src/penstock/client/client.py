@@ -302,7 +302,7 @@ class Client(Looks):
 
     # -- inside
 
-    async def query(self, kind: str, **fields: object) -> dict[str, Any]:
+    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
         """An operation of Control v1 that reads, by its name; for those that have no method of their own."""
         result = await self._repeatable(head(kind, **fields))
         return msgspec.json.decode(result, type=dict[str, Any])

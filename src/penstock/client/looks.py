@@ -14,7 +14,7 @@ class Looks(ABC):
     """The reading half of a client."""
 
     @abstractmethod
-    async def query(self, kind: str, **fields: object) -> dict[str, Any]:
+    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
         """An operation of Control v1 that reads, by its name."""
 
     async def stats(self, stream: str) -> dict[str, Any]:

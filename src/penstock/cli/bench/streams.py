@@ -31,7 +31,7 @@ LINES_A_WRITE = 256
 MINUTE_S = 60.0
 AFTER_MINUTE_S = 5.0
 """How long after the full minute its gauges may be written."""
-DEPTH = b"penstock_q_depth{"
+DEPTH = b"penstock_q_depth "
 LINE = (
     b'{"type":"enqueue","reqId":%d,"to":"bench/stream-%06d","env":{"id":"%d","ts":"2026-01-01T00:00:00Z",'
     b'"type":"bench","payload":"%b"}}\n'
@@ -106,7 +106,9 @@ def streams(
         if minute:
             _measured(outcome, server, "a full minute passes", _pass_minute)
         held = sum(
-            float(line.split()[-1]) for line in _get(server, "/metrics").splitlines() if line[:17] == DEPTH
+            float(line.split()[-1])
+            for line in _get(server, "/metrics").splitlines()
+            if line.startswith(DEPTH)
         )
         if held != count:
             raise BenchError(f"{count} envelopes were sent and the server holds {held:.0f}")
