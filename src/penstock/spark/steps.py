@@ -40,6 +40,8 @@ class Step:
     """Tables that it reads, which are brought forward before it."""
     when: str = "true"
     """Which journal rows it needs, as SQL: a batch without any moves the table on without asking Spark."""
+    by_minute: bool = False
+    """Whether its rows become final: a batch that has no row for it may still close a minute that the table has open."""
 
 
 def built_in() -> list[Step]:
@@ -52,6 +54,12 @@ def built_in() -> list[Step]:
         Step(
             definitions.QUEUE_MINUTES,
             lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
+        ),
+        Step(
+            definitions.TRIGGER_MINUTES,
+            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
+            when=gold.TRIGGERED,
+            by_minute=True,
         ),
         Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when="event = 'enqueue'"),
         Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
