@@ -110,6 +110,14 @@ COPIES = {
 }
 """A rule for some of the work: it acts, is kept from acting, and changes nothing but a stream of its own."""
 
+STRICT = {
+    "id": "strict",
+    "strict": True,
+    "when": {"to": "jobs"},
+    "do": [{"action": "notify", "to": "told", "payload": {"what": "${env.payload.absent}"}}],
+}
+"""A rule that always fails, until its breaker has it rest."""
+
 
 def content(lake: Path, names: list[str] = INGESTED) -> dict[str, list[dict[str, Any]]]:
     """Every row of some tables, in the order of their keys: what two lakes are compared by."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.pipelines import Alerts, DeadLetters, Silence
+from penstock.core.pipelines import Alerts, DeadLetters, Silence, TriggerFailures
 from penstock.journal.retention import Retention
 from penstock.spark import losses, places, steps
 from penstock.spark.definitions import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
@@ -22,7 +22,7 @@ from penstock.spark.rebuilding import rebuild_table
 from penstock.spark.slices import journal_frame
 from penstock.spark.watch import Watch
 from tests.spark.journaled import JOURNAL
-from tests.spark.stories import COPIES, INGESTED, WATCHED, Story, content, rule, work
+from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a few minutes of work in it, half of it sealed; copied by whoever changes it."""
     data = tmp_path_factory.mktemp("told")
     story = Story(data)
-    rule(story, COPIES)
+    rule(story, COPIES, STRICT)
     work(story, 1)
     rule(story)
     work(story, 1)
@@ -64,7 +64,7 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
         "envelopes": 92,
         "deliveries": 64,
         "queue_minutes": 23,
-        "trigger_minutes": 2,
+        "trigger_minutes": 3,
         "latest_per_agent": 1,
         "conversations": 6,
     }
@@ -298,7 +298,13 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
 # Watching
 
 
-RULES = Alerts((DeadLetters("dead"), Silence("quiet", for_ms=90_000, agent="bob")))
+RULES = Alerts(
+    (
+        DeadLetters("dead"),
+        Silence("quiet", for_ms=90_000, agent="bob"),
+        TriggerFailures("failing", trigger="s*"),
+    )
+)
 
 
 @pytest.fixture
@@ -323,6 +329,9 @@ def test_alerts_are_the_same_however_the_rows_come(
         ("jobs", "firing", 2.0),
         ("agents/ann/inbox", "firing", 4.0),
     }
+    [failing] = [row for row in results[0]["alerts"] if row["rule"] == "failing"]
+    assert (failing["subject"], failing["state"]) == ("strict", "resolved")
+    assert "failed firings in a minute" in failing["message"]
     [quiet] = [row for row in results[0]["alerts"] if row["rule"] == "quiet" and row["state"] == "firing"]
     assert (quiet["subject"], quiet["value"], quiet["envelope_id"]) == ("bob", 90_000.0, None)
     assert {row["agent"] for row in results[0]["agents"]} == {"ann", "bob", "sam"}
