@@ -55,18 +55,18 @@ def built_in() -> list[Step]:
             definitions.QUEUE_MINUTES,
             lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
         ),
-        Step(
-            definitions.TRIGGER_MINUTES,
-            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
-            when=gold.TRIGGERED,
-            by_minute=True,
-        ),
         Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when="event = 'enqueue'"),
         Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
         Step(
             definitions.LATEST_PER_AGENT,
             lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
             when=INBOXES,
+        ),
+        Step(
+            definitions.TRIGGER_MINUTES,
+            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
+            when=gold.TRIGGERED,
+            by_minute=True,
         ),
         Step(
             definitions.CONVERSATIONS,
