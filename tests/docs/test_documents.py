@@ -36,7 +36,7 @@ BLOCK_SECONDS = 60
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path)
     yield process
-    process.stop()
+    process.kill()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -26,7 +26,7 @@ streams:
 def server(tmp_path_factory: pytest.TempPathFactory):
     process = ServerProcess(tmp_path_factory.mktemp("tenants"), config=CONFIG)
     yield process
-    process.stop()
+    process.kill()
 
 
 def test_the_same_names_and_never_a_meeting(server: ServerProcess) -> None:
