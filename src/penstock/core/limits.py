@@ -96,6 +96,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Envelopes that one envelope may cause, directly and indirectly."""
     cooldowns_max: int = 100_000
     """Cooldowns at once, of all triggers and keys; beyond that the oldest is forgotten."""
+    cooldown_bytes_max: int = 64 * MIB
+    """Bytes of suppressed envelopes that cooldowns keep for their summaries; beyond that the oldest cooldown is forgotten."""
     breaker_failures: int = 5
     """Failures in a row after which a trigger rests."""
     breaker_ms: int = 30_000
