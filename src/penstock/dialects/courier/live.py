@@ -120,6 +120,16 @@ class Watcher:
         self.seen = self.told = self.base = since
         self.is_resumed = True
 
+    def look(self, sight: Sight) -> bool:
+        """See other rows than before, beginning with a new snapshot. Returns whether they are others."""
+        if sight == self.sight:
+            return False
+        self.sight = sight
+        self.seen = self.base = None
+        self.is_resumed = False
+        self.rows.clear()
+        return True
+
     @property
     def wants(self) -> bool:
         """Whether it has something to be told and may be told it."""

@@ -72,9 +72,14 @@ def sight(machine: QueueMachine, principal: Principal, addr: str | None) -> Sigh
     """What a reader sees of a view, all of it or the addresses it asks for."""
     if addr is not None and not 0 < len(addr) <= machine.limits.name_max:
         return Refusal("InvalidRequest", f"`addr` has 1 to {machine.limits.name_max} characters", ref="addr")
+    return seen_by(principal, None if addr is None else Glob.parse(addr))
+
+
+def seen_by(principal: Principal, glob: Glob | None) -> Sight:
+    """What a reader sees of the addresses that fit."""
     sees_all = any(scope.kind == "admin" for scope in principal.scopes)
     reader = None if sees_all else Principal("", scopes=principal.scopes, tenant=principal.tenant)
-    return Sight(reader, None if addr is None else Glob.parse(addr))
+    return Sight(reader, glob)
 
 
 def is_made(machine: QueueMachine, view: View) -> bool:
