@@ -254,8 +254,11 @@ class Feed:
             self._complete(watcher, told)
             return bool(out)
         watcher.seen = watcher.told = told
-        for change in changes:
-            watcher.rows[change.addr] = change.op != "remove"
+        if (
+            not watcher.is_resumed
+        ):  # else it is told as if it had them all, and there is no end to what it is told
+            for change in changes:
+                watcher.rows[change.addr] = change.op != "remove"
         return bool(out)
 
     def _complete(self, watcher: Watcher, told: int) -> None:
