@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.scopes import Principal, require
 from penstock.server.auth import TokenStore
 from penstock.server.reload import admit
 from penstock.server.sections import Auth, Token
@@ -69,3 +70,11 @@ def test_a_follower_whose_rights_stay_hears_nothing_of_a_reload() -> None:
     there.heard()
     assert there.reload(*ALL) is None
     assert there.heard() == []
+
+
+def test_a_worker_of_the_server_itself_stays_who_it_is() -> None:
+    tokens = TokenStore(Auth(), operator_token="secret")
+    worker = Principal("skill/x", scopes=require(["streams:x:subscribe"]))
+    for auth in (Auth(), Auth(tokens=(Token(token="x", scopes=("streams:*:*",)),))):
+        tokens.adopt(auth)
+        assert tokens.renewed(worker) is worker
