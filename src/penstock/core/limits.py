@@ -83,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_envelopes_max: int = 50_000
     """Envelopes of one staged batch: its commit holds everybody else up for a moment."""
     stage_apps_max: int = 10_000
-    """Applications whose newest batch is remembered, for good: about 300 bytes each."""
+    """Applications whose newest batch is remembered, for good, of each tenant: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
     """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
     rules_max: int = 1_000
