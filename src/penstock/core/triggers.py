@@ -132,12 +132,18 @@ class Triggers:
             self.given[rule_id] = rule
         self._merge()
 
+    def forget(self, key: tuple[str, str]) -> None:
+        """A cooldown ends without a word. Its timer finds nothing to do, and holds no envelope meanwhile."""
+        cooling = self.cooling.pop(key)
+        self.kept_bytes -= cooling.bytes
+        cooling.ticket = 0
+        cooling.last = None
+
     def _merge(self) -> None:
         self.rules = rules = {**self.base, **self.given}
-        self.cooling = {
-            key: cooling for key, cooling in self.cooling.items() if rules.get(key[0]) is cooling.rule
-        }
-        self.kept_bytes = sum(cooling.bytes for cooling in self.cooling.values())
+        for key, cooling in list(self.cooling.items()):
+            if rules.get(key[0]) is not cooling.rule:
+                self.forget(key)
         enabled = [rule for rule in rules.values() if rule.enabled]
         for hook in HOOKS:
             setattr(self, hook, RuleIndex([rule for rule in enabled if rule.hook == hook]))
@@ -299,12 +305,10 @@ def _evict(book: Book, spared: Cooling | None = None) -> None:
     """Forget the oldest cooldown; one that is spared is the newest from now on."""
     triggers = book.triggers
     key = next(iter(triggers.cooling))
-    oldest = triggers.cooling.pop(key)
-    if oldest is spared:
-        triggers.cooling[key] = oldest
+    if triggers.cooling[key] is spared:
+        triggers.cooling[key] = triggers.cooling.pop(key)
         return
-    oldest.ticket = 0
-    triggers.kept_bytes -= oldest.bytes
+    triggers.forget(key)
     book.totals.cooldowns_evicted += 1
 
 
@@ -349,6 +353,8 @@ def _send(
         if isinstance(one, Failure):
             firing.failures.append(one.reason)
             continue
+        if one.is_source:
+            one.record.due_wall_us = one.record.scheduled_wall_us = firing.source.scheduled_wall_us
         cascade.sent += 1
         firing.left += 1
         book.effects.append(

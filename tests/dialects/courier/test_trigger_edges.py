@@ -113,8 +113,25 @@ def test_what_cooldowns_hold_for_their_summaries_is_bounded() -> None:
     triggers = broker.machine.triggers
     assert sum(len(one.last[1]) for one in triggers.cooling.values() if one.last is not None) <= 10_000
     assert broker.machine.totals.cooldowns_evicted > 0
+    waiting = [one for _, _, one in broker.machine.timers.heap if isinstance(one, Cooling)]
+    assert sum(one.bytes for one in waiting) <= 10_000  # one that was forgotten waits there still
     broker.advance(5_000)
     assert triggers.kept_bytes == 0
+
+
+# Routes
+
+
+@pytest.mark.parametrize("mode", ["copy", "move"])
+def test_an_envelope_that_is_routed_keeps_its_time(mode: str) -> None:
+    route = {"action": "route", "to": "there", "mode": mode}
+    broker = Broker(triggers=[rule(when={"to": "here"}, do=[route])])
+    broker.control().say(type_="enqueue", to="here", env=envelope("a"), delayMs=60_000)
+    assert told(broker, "there") == []
+    broker.advance(59_000)
+    assert told(broker, "there") == []
+    broker.advance(2_000)
+    assert [one["id"] for one in told(broker, "there")] == ["a"]
 
 
 # What failures say

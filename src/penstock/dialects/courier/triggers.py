@@ -222,7 +222,7 @@ class _Route:
         head = source.head
         sender = shared(head.from_) if head.from_ else None
         record = Record(head.id, shared(head.type), body, sender, head.corr)
-        return Emission(to, record, self._moves)
+        return Emission(to, record, self._moves, is_source=True)
 
 
 class _Letter:
