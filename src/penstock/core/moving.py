@@ -87,6 +87,8 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
     record.batch = book.gate
     book.sort(channel, [record])
     admit(book, now, channel, [record], size)
+    if channel.holding is not None:
+        channel.holding.regain(size)  # what it came from is counted out with the next count
     return None
 
 

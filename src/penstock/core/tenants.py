@@ -104,7 +104,7 @@ class Holding:
         return None
 
     def regain(self, size: int) -> None:
-        """A record that had left is back: its settle was refused."""
+        """A record is here that was not asked for: it moved here, or its settle was refused."""
         self._records += 1
         self._bytes += size
 

@@ -273,6 +273,39 @@ def test_what_comes_back_because_its_settle_was_refused_counts_again() -> None:
     assert held == 5  # those that came back were there before
 
 
+def test_what_dead_letters_weigh_more_counts() -> None:
+    broker = Broker()
+    peer = broker.control(ACME)
+    peer.say(type="subscribe", stream="a", credit=9)
+    enqueue(peer, "a", "1", "2", "3")
+    for id_ in "123":
+        peer.say(type="term", id=id_, reason="a long story " * 20)
+    held = sum(channel.bytes for channel in broker.machine.channels.values())
+    broker.machine.tenants.quota_for = lambda name: Quota(bytes_max=held + 50)
+    assert codes(enqueue(peer, "b", "4")) == ["QuotaExceeded"]
+
+
+def test_views_call_a_stream_what_the_reader_calls_it() -> None:
+    broker = Broker()
+    peer = broker.control(ACME)
+    enqueue(peer, "jobs", "t/acme/1")
+    enqueue(peer, INBOX, "t/acme/1")
+    pull(broker, ACME, "jobs")
+    for view in ("inflight", "metrics:streams"):
+        (answer,) = peer.say(type="snapshot", view=view, reqId=1)
+        assert "t/acme/" not in str(answer).replace("t/acme/1", "")
+        assert codes(peer.say(type="live", view=view, subId=view, reqId=2)) == ["ok"]
+    enqueue(peer, "jobs", "t/acme/2")
+    pull(broker, ACME, "jobs")
+    broker.advance(600)
+    broker.advance(600)
+    heard = str(peer.heard())
+    assert "delta" in heard
+    assert "t/acme/" not in heard.replace("t/acme/1", "").replace("t/acme/2", "")
+    (answer,) = peer.say(type="snapshot", view="latestPerAgent", reqId=1)
+    assert answer["result"]["rows"][0]["env"]["id"] == "t/acme/1"
+
+
 @pytest.mark.parametrize("name", ["sam", "other"])
 def test_a_lease_of_another_tenant_is_no_lease_at_all(name: str) -> None:
     broker = Broker()

@@ -20,7 +20,6 @@ from penstock.core.scopes import Principal
 from penstock.core.views import Change, View
 from penstock.dialects.courier import views
 from penstock.dialects.courier.answers import Session
-from penstock.dialects.courier.envelopes import flat
 from penstock.dialects.courier.views import Sight, Version
 
 CACHE_BYTES_MAX = 16 * 1024 * 1024
@@ -276,7 +275,8 @@ class Feed:
             return style.pack([(view.version, b'{"connected":true}')]), 0, view.version
         member = view.member.encode()
         rows = [
-            b'{"addr":%b,"%b":%b}' % (_encode(watcher.sight.shown(entry.addr)), member, flat(entry.data))
+            b'{"addr":%b,"%b":%b}'
+            % (_encode(watcher.sight.shown(entry.addr)), member, watcher.sight.written(view, entry.data))
             for entry in view.rows.values()
             if watcher.sight.sees(entry)
         ]
@@ -293,7 +293,9 @@ class Feed:
         messages: list[Message] = []
         for change in changes:
             addr = _encode(watcher.sight.shown(change.addr))
-            content = b',"%b":%b' % (member, flat(change.data)) if change.data else b""
+            content = b""
+            if change.data:
+                content = b',"%b":%b' % (member, watcher.sight.written(self.view, change.data))
             if not style.compat:
                 body = b'"delta":{"op":"%b","addr":%b%b,"version":%d,"prev":%d}' % (
                     change.op.encode(),
