@@ -323,3 +323,19 @@ def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
     dead = next(row for row in rows if row.event == "dead")
     assert (dead.reason, dead.peer) == ("term", "operator")
     assert dead.meta == '{"error":"not an image"}'
+
+
+def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() -> None:
+    urgent = Policy(priority=True, max_deliveries=1)
+    bench = Bench(policies={"q": Policy(max_deliveries=1, max_depth=4), "dlq/q": urgent})
+    consumer = bench.subscribe("q", 4)
+    bench.put("q", "1", "2", "3", "4")
+    for id_ in "1234":
+        bench.term(consumer, id_)
+    bench.put("q", "a", "b", "c", "d")  # there is no room at home
+    job = bench.machine.redrive(bench.now, "q", 2)
+    assert not isinstance(job, Refusal)
+    bench.apply()
+    bench.commit()
+    assert (job.moved, job.kept) == (0, 2)
+    assert [record.id for record in bench.channel("dlq/q").ready] == ["1", "2", "3", "4"]

@@ -339,3 +339,13 @@ def test_a_record_says_where_it_came_from() -> None:
     record = bench.channel("q").live["a"]
     assert isinstance(record, Record)
     assert (record.kind, record.sender, record.corr) == ("alarm", "pipeline/report", "c-1")
+
+
+def test_no_tenant_uses_up_the_memory_of_applications_for_others() -> None:
+    bench = Bench(limits=Limits(stage_apps_max=2))
+    for app in ("a", "b"):
+        taken(bench, 0, draft_of(app, "t/acme/s"), app=f"t/acme/{app}")
+    refused = take(bench, 0, draft_of("c", "t/acme/s"), app="t/acme/c")
+    assert isinstance(refused, Refusal)
+    assert refused.code == "QuotaExceeded"
+    taken(bench, 0, draft_of("c"), app="c")

@@ -212,6 +212,22 @@ def test_what_does_not_fit_is_dropped_and_counted(
     assert one.log.written == len(found) - 1
 
 
+def test_payloads_that_wait_are_bounded_in_bytes(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "LINGER_S", 600.0)
+    monkeypatch.setattr(events, "PAYLOADS_MAX", 10_000)
+    one = watched(payload=True)
+    one.log._drain()  # as the thread would, which sleeps meanwhile
+    for n in range(20):
+        one.say(type_="enqueue", to="jobs", env=envelope(f"e{n}", payload="x" * 2_000))
+    assert sum(size for _, size in one.log._turns) <= 10_000
+    assert one.log.dropped >= 15
+    one.log._drain()
+    one.say(type_="enqueue", to="jobs", env=envelope("last", payload="x" * 2_000))
+    assert one.read()[-1]["id"] == "last"
+
+
 def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "LINGER_S", 600.0)
     one = watched()

@@ -150,6 +150,9 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         if isinstance(self.ready, deque):
             record.state = READY
             self.ready.insert(place, record)
+        elif isinstance(self.ready, Levels):
+            record.state = READY
+            self.ready.put_back(record, now_us)
         else:
             self.make_ready(record, now_us)
 

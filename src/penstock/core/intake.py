@@ -332,6 +332,8 @@ def _restore(book: Book, now: Now, fact: Settle) -> None:
     channel.recall(record)
     book.ids += len(channel.order) - ids_before
     book.bytes += len(record.body)
+    if channel.holding is not None:
+        channel.holding.regain(len(record.body))
     if fact.event == "move" and fact.fresh:  # it is refused together with the record itself, and next
         record.state = PENDING
         book.pending_bytes += len(record.body)

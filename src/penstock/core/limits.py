@@ -83,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_envelopes_max: int = 50_000
     """Envelopes of one staged batch: its commit holds everybody else up for a moment."""
     stage_apps_max: int = 10_000
-    """Applications whose newest batch is remembered, for good: about 300 bytes each."""
+    """Applications whose newest batch is remembered, for good, of each tenant: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
     """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
     rules_max: int = 1_000
@@ -96,6 +96,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Envelopes that one envelope may cause, directly and indirectly."""
     cooldowns_max: int = 100_000
     """Cooldowns at once, of all triggers and keys; beyond that the oldest is forgotten."""
+    cooldown_bytes_max: int = 64 * MIB
+    """Bytes of suppressed envelopes that cooldowns keep for their summaries; beyond that the oldest cooldown is forgotten."""
     breaker_failures: int = 5
     """Failures in a row after which a trigger rests."""
     breaker_ms: int = 30_000

@@ -297,6 +297,20 @@ class Levels:
         else:
             level.append((now_us, record))
             return
+        self._insert(level, place, record, now_us)
+
+    def put_back(self, record: Record, now_us: int) -> None:
+        """A record that was taken out from the front is ready again, before those that came after it. O(those before it)."""
+        level = self._level(record) or ()
+        place = next((n for n, entry in enumerate(level) if entry[1].seq > record.seq), None)
+        if place is None:
+            self.put(record, now_us, first=False)
+            return
+        assert isinstance(level, deque)
+        self._count += 1
+        self._insert(level, place, record, now_us)
+
+    def _insert(self, level: deque[tuple[int, Record]], place: int, record: Record, now_us: int) -> None:
         # Nobody may hide that those behind have waited longer.
         since_us = min(now_us, level[place][0]) if level else now_us
         level.insert(place, (since_us, record))

@@ -13,7 +13,7 @@ from penstock.core.channels import Channel
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.intake import admit, enqueue
+from penstock.core.intake import RETRY_WRITE_MS, admit, enqueue
 from penstock.core.lines import take_out
 from penstock.core.records import DELAYED, PENDING, Record, Settle
 from penstock.core.tenants import dead_name, home_name, is_dead
@@ -87,12 +87,14 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
     record.batch = book.gate
     book.sort(channel, [record])
     admit(book, now, channel, [record], size)
+    if channel.holding is not None:
+        channel.holding.regain(size)  # what it came from is counted out with the next count
     return None
 
 
 def _accept_from_rule(book: Book, now: Now, send: Send, firing: Firing) -> Refusal | None:
     """Take what a rule sends, as if it had been enqueued. An id that is known came from the same source before."""
-    if send.event == "move" and send.origin.state != PENDING:
+    if send.event == "move" and (send.origin.state != PENDING or send.origin.batch != book.gate):
         return Refusal("NotLeaseHolder", f"`{send.origin.id}` has been moved already", ref=send.origin.id)
     if send.event == "move" and send.channel == send.origin.channel.name:
         return Refusal("IdConflict", f"`{send.origin.id}` is in `{send.channel}` already", ref=send.origin.id)
@@ -102,6 +104,10 @@ def _accept_from_rule(book: Book, now: Now, send: Send, firing: Firing) -> Refus
             return admitted
         firing.known += 1
     elif admitted.duplicates:
+        if send.event == "move" and admitted.gate > book.decided and admitted.gate != book.gate:
+            # Were that commit refused and this one not, the envelope would be nowhere: it stays where it is.
+            busy = f"an earlier commit that brings `{send.record.id}` to `{send.channel}` is being written"
+            return Refusal("JournalUnavailable", busy, ref=send.record.id, retry_after_ms=RETRY_WRITE_MS)
         firing.known += 1
     else:
         book.triggers.pending[send.record] = firing

@@ -359,6 +359,7 @@ def recovered(book: Book, now: Now) -> None:
         channel.gauged = replace(channel.counters)
         channel.wants_gauge = bool(channel.live)
         book.rest(channel, now)
+    book.tenants.recovered()
     for name, dormant in book.dormant.items():
         if dormant.order:
             book.timers.arm(now.us + book.policy_for(name).dedup_us, dormant)

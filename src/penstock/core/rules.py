@@ -34,6 +34,8 @@ class Emission(msgspec.Struct, gc=False, eq=False):
     record: Record
     moves: bool = False
     """The source itself goes there, and leaves where it is."""
+    is_source: bool = False
+    """It is the source itself, or a copy of it: with its time, if it was scheduled."""
 
 
 class Failure(msgspec.Struct, frozen=True):

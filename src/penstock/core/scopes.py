@@ -110,6 +110,10 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         """The channel that it means by a stream's name."""
         return stream if self.tenant is None else prefix_of(self.tenant) + stream
 
+    def meets(self, channel: str) -> bool:
+        """Whether it may know that the channel exists at all: a tenant meets no others."""
+        return self.tenant is None or channel.startswith(prefix_of(self.tenant))
+
     def shown(self, channel: str) -> str:
         """What it calls a channel."""
         return channel if self.tenant is None else channel.removeprefix(prefix_of(self.tenant))

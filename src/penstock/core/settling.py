@@ -294,7 +294,8 @@ def holder_for(
     """Whose lease a request outside any subscription means: exact by lease id, else the caller's own."""
     if lease_id is not None:
         record = book.lease_of(lease_id)
-        if record is not None and record.id == id_ and record.holder is not None:
+        is_theirs = record is not None and not principal.meets(record.channel.name)
+        if record is not None and record.id == id_ and record.holder is not None and not is_theirs:
             if _may_settle_for(principal, record.holder):
                 return record.holder
             return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))

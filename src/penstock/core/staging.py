@@ -19,6 +19,7 @@ from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.intake import RETRY_WRITE_MS, admit, drop, is_same, leave, overflowing, overload
 from penstock.core.records import PENDING, Applied, Record
+from penstock.core.tenants import split
 
 SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
 """What helps against a batch that does not fit."""
@@ -86,11 +87,16 @@ def repeated(book: Book, app: str, batch: int) -> Taken | Refusal | None:
 
 def unknown_app(book: Book, app: str) -> Refusal | None:
     """Why no further application may be remembered."""
-    if app in book.applied or len(book.applied) < book.limits.stage_apps_max:
+    limit = book.limits.stage_apps_max
+    if app in book.applied or len(book.applied) < limit:
+        return None
+    tenant, _ = split(app)  # they are remembered for good, so no tenant may use up what others need
+    known = sum(split(other)[0] == tenant for other in book.applied)
+    if known < limit:
         return None
     return Refusal(
         "QuotaExceeded",
-        f"{len(book.applied)} applications are remembered and `limits.stage_apps_max` allows no more",
+        f"{known} applications are remembered and `limits.stage_apps_max` allows no more",
         ref=app,
         hint="use the name of a known application, or raise `limits.stage_apps_max`",
     )

@@ -94,7 +94,7 @@ class Holding:
         if not self._has_room(quota, records, size):
             if now.us - self._counted_us >= COUNT_EVERY_US:
                 self._counted_us = now.us
-                self._records, self._bytes = self.held()
+                self.recount()
             if not self._has_room(quota, records, size):
                 if self._records + records > quota.envelopes_max:
                     return self._over(f"{self._records} envelopes", "envelopes_max", quota.envelopes_max)
@@ -102,6 +102,15 @@ class Holding:
         self._records += records
         self._bytes += size
         return None
+
+    def regain(self, size: int) -> None:
+        """A record is here that was not asked for: it moved here, or its settle was refused."""
+        self._records += 1
+        self._bytes += size
+
+    def recount(self) -> None:
+        """Records came other than by `admit`: after a restart."""
+        self._records, self._bytes = self.held()
 
     def _has_room(self, quota: Quota, records: int, size: int) -> bool:
         return self._records + records <= quota.envelopes_max and self._bytes + size <= quota.bytes_max
@@ -149,6 +158,11 @@ class Tenants:
         holding.channels.pop(channel.name, None)
         if not holding.channels:
             self.holdings.pop(holding.name, None)
+
+    def recovered(self) -> None:
+        """Everything has been restored."""
+        for holding in self.holdings.values():
+            holding.recount()
 
     def admit(self, now: Now, channel: Channel, records: int, size: int) -> Refusal | None:
         """Count what comes into a tenant's channel, or say why it may not."""

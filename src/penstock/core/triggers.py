@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.core.instant import Now
 
 
+RETRY_WRITE_MS = 50
+"""What somebody who changes a rule is told to wait for an earlier change: a few commits."""
+
+
 class Cascade(msgspec.Struct):
     """Everything that one cause has brought about so far."""
 
@@ -37,12 +41,20 @@ class Cooling(msgspec.Struct, eq=False):
     rule: Rule
     key: str
     until_us: int
-    firing: Firing | None = None
-    """What began it: undone, it never began."""
+    is_owed: bool = False
+    """The journal refused the firing that began it: what it suppressed has to be told of. It holds no firing itself, and so no source."""
     suppressed: int = 0
     last: tuple[Record, bytes] | None = None
     """The newest suppressed source, and its bytes."""
     ticket: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """What it keeps of that source."""
+        if self.last is None:
+            return 0
+        record, body = self.last
+        return len(body) if body is record.body else len(body) + len(record.body)
 
 
 class Firing(msgspec.Struct, eq=False):
@@ -66,8 +78,10 @@ class Triggers:
 
     __slots__ = (
         "base",
+        "changing",
         "cooling",
         "given",
+        "kept_bytes",
         "on_ack",
         "on_dead",
         "on_insert",
@@ -86,7 +100,11 @@ class Triggers:
         """The same as they are journaled. One that this version cannot read is kept and not tried."""
         self.rules: dict[str, Rule] = {}
         """Both, in the order in which they are tried."""
+        self.changing: dict[str, int] = {}
+        """The commit of the newest change of a rule, while that is undecided or was lately."""
         self.cooling: dict[tuple[str, str], Cooling] = {}
+        self.kept_bytes = 0
+        """What cooldowns keep for their summaries."""
         self.pending: dict[Record, Firing] = {}
         """What rules have sent and the journal has not answered for."""
         self.on_insert = self.on_ack = self.on_timeout = self.on_dead = RuleIndex(())
@@ -114,19 +132,32 @@ class Triggers:
             self.given[rule_id] = rule
         self._merge()
 
+    def forget(self, key: tuple[str, str]) -> None:
+        """A cooldown ends without a word. Its timer finds nothing to do, and holds no envelope meanwhile."""
+        cooling = self.cooling.pop(key)
+        self.kept_bytes -= cooling.bytes
+        cooling.ticket = 0
+        cooling.last = None
+
     def _merge(self) -> None:
         self.rules = rules = {**self.base, **self.given}
-        self.cooling = {
-            key: cooling for key, cooling in self.cooling.items() if rules.get(key[0]) is cooling.rule
-        }
+        for key, cooling in list(self.cooling.items()):
+            if rules.get(key[0]) is not cooling.rule:
+                self.forget(key)
         enabled = [rule for rule in rules.values() if rule.enabled]
         for hook in HOOKS:
             setattr(self, hook, RuleIndex([rule for rule in enabled if rule.hook == hook]))
 
 
-def change(book: Book, rule_id: str, text: str | None, rule: Rule | None) -> int:
+def change(book: Book, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
     """Give a rule at run time, or take it back; durable once the returned gate is committed."""
     triggers = book.triggers
+    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > book.decided}
+    if triggers.changing.get(rule_id, book.gate) != book.gate:
+        # Were that one refused and this one not, taking that one back would undo this one.
+        busy = f"an earlier change of `{rule_id}` is being written"
+        return Refusal("JournalUnavailable", busy, ref=rule_id, retry_after_ms=RETRY_WRITE_MS)
+    triggers.changing[rule_id] = book.gate
     fact = Ruled(rule_id, text, triggers.texts.get(rule_id), triggers.given.get(rule_id))
     triggers.give(rule_id, text, rule)
     book.facts.append(fact)
@@ -154,6 +185,9 @@ def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int
             source = book.wrapping.read(channel.name, record.body)
             if not rule.script.fits(source) or rule.id in source.chain or rule.id in source.enriched:
                 continue
+            if rule.open_until_us > now.us:
+                rule.activity.blocked += not rule.acts  # else that is counted when it would act
+                continue
             moment = Moment(now.wall_us, rule.id)
             body = rule.script.enrich(source, moment)
             rule.activity.warn += moment.warnings
@@ -163,6 +197,8 @@ def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int
                 _fail(book, now, rule, body.reason)
             else:
                 rule.activity.enriched += 1
+                if not rule.acts:
+                    rule.failures = 0
                 if record.check is None:
                     record.check = crc32(record.body)
                 grown += len(body) - len(record.body)
@@ -227,11 +263,16 @@ def _fire(
     firing = Firing(rule, record)
     if rule.cooldown_us:
         key = (rule.id, rule.script.key(source))
-        cooling = book.triggers.cooling.get(key)
-        if cooling is not None and now.us < cooling.until_us:
+        known = book.triggers.cooling
+        cooling = known.get(key)
+        if cooling is not None and now.us >= cooling.until_us:
+            if cooling.suppressed:  # its timer is late, and must not find it replaced
+                cooled(book, now, cooling)
+            cooling = known.get(key) if cooling.suppressed else None
+        if cooling is not None:
             _suppress(book, cooling, record, body)
             return
-        firing.cooling = _cool(book, now, rule, key, firing)
+        firing.cooling = _cool(book, now, rule, key)
     attempt = record.attempt if rule.hook == "on_timeout" else 0
     moment = Moment(now.wall_us, rule.id, attempt)
     _send(book, now, firing, rule.script.act(source, moment), moment, cascade)
@@ -240,41 +281,54 @@ def _fire(
 def _suppress(book: Book, cooling: Cooling, record: Record, body: bytes) -> None:
     cooling.suppressed += 1
     cooling.rule.activity.suppressed += 1
+    triggers = book.triggers
+    triggers.kept_bytes -= cooling.bytes
     cooling.last = (record, body)
+    triggers.kept_bytes += cooling.bytes
     if cooling.ticket == 0:  # nobody is woken for a cooldown that suppressed nothing
         book.timers.arm(cooling.until_us, cooling)
+    while triggers.kept_bytes > book.limits.cooldown_bytes_max and len(triggers.cooling) > 1:
+        _evict(book, spared=cooling)
 
 
-def _cool(book: Book, now: Now, rule: Rule, key: tuple[str, str], firing: Firing) -> Cooling:
-    cooling = Cooling(rule, key[1], now.us + rule.cooldown_us, firing)
+def _cool(book: Book, now: Now, rule: Rule, key: tuple[str, str]) -> Cooling:
+    cooling = Cooling(rule, key[1], now.us + rule.cooldown_us)
     known = book.triggers.cooling
     known.pop(key, None)
     if len(known) >= book.limits.cooldowns_max:
-        oldest = known.pop(next(iter(known)))
-        oldest.ticket = 0
-        book.totals.cooldowns_evicted += 1
+        _evict(book)
     known[key] = cooling
     return cooling
 
 
+def _evict(book: Book, spared: Cooling | None = None) -> None:
+    """Forget the oldest cooldown; one that is spared is the newest from now on."""
+    triggers = book.triggers
+    key = next(iter(triggers.cooling))
+    if triggers.cooling[key] is spared:
+        triggers.cooling[key] = triggers.cooling.pop(key)
+        return
+    triggers.forget(key)
+    book.totals.cooldowns_evicted += 1
+
+
 def cooled(book: Book, now: Now, cooling: Cooling) -> None:
-    """Called by its timer: a cooldown that suppressed something is over."""
+    """A cooldown that suppressed something is over: its timer says so, or whoever comes before that."""
     cooling.ticket = 0
     key = (cooling.rule.id, cooling.key)
     if book.triggers.cooling.get(key) is not cooling:
         return
     del book.triggers.cooling[key]
+    book.triggers.kept_bytes -= cooling.bytes
     rule = cooling.rule
     assert cooling.last is not None
     record, body = cooling.last
-    is_owed = cooling.firing is not None and cooling.firing.is_undone
+    is_owed = cooling.is_owed
     if (rule.trailing or is_owed) and rule.open_until_us <= now.us:
         source = book.wrapping.read(record.channel.name, body)
         firing = Firing(rule, record, suppressed=cooling.suppressed)
         moment = Moment(now.wall_us, rule.id, suppressed=cooling.suppressed, is_summary=not is_owed)
-        firing.cooling = _cool(
-            book, now, rule, key, firing
-        )  # a summary is a firing, and a steady burst gets no more
+        firing.cooling = _cool(book, now, rule, key)  # a summary is a firing: a steady burst gets no more
         _send(book, now, firing, rule.script.act(source, moment), moment, Cascade())
         return
     _observe(book, rule, record, "suppressed", {"suppressed": cooling.suppressed})
@@ -299,6 +353,8 @@ def _send(
         if isinstance(one, Failure):
             firing.failures.append(one.reason)
             continue
+        if one.is_source:
+            one.record.due_wall_us = one.record.scheduled_wall_us = firing.source.scheduled_wall_us
         cascade.sent += 1
         firing.left += 1
         book.effects.append(
@@ -403,6 +459,7 @@ def withdrawn(book: Book, now: Now, firing: Firing) -> None:
     cooling = firing.cooling
     if cooling is not None and book.triggers.cooling.get((rule.id, cooling.key)) is cooling:
         if cooling.suppressed:  # what it suppressed meanwhile would never be heard of
+            cooling.is_owed = True
             book.timers.arm(now.us, cooling)
         else:
             del book.triggers.cooling[(rule.id, cooling.key)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.instant import Now
 from penstock.core.links import Link
+from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ class Connection:
 
     def received(self, data: bytes) -> None:
         self._runtime.received(self, data)
+
+    def adopt(self, principal: Principal) -> bool:
+        """Have the peer's followers see by these rights; False when they do not allow one of them."""
+        return self._runtime.live.adopt(self.session, principal)
 
     def lost(self) -> None:
         self._runtime.lost(self)

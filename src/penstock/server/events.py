@@ -3,7 +3,7 @@
     {"ts":"2026-01-01T00:00:00.000Z","event":"ack","stream":"jobs","id":"e-1","seq":1,"attempt":1,"peer":"sam","durMs":12.5}
 
 The loop only puts values aside, a list for each turn; a thread of its own makes lines of them and writes, so a slow
-disk never holds the loop. What waits is bounded in number: beyond that events are dropped, counted, and
+disk never holds the loop. What waits is bounded in number and bytes: beyond that events are dropped, counted, and
 reported as `log.dropped`. Facts are logged when they are durable. A payload is left out unless it is asked for.
 """
 
@@ -27,6 +27,8 @@ from penstock.server.sections import Logs
 
 WAITING_MAX = 200_000
 """Events waiting to be written: about 60 MiB."""
+PAYLOADS_MAX = 64 * 1024 * 1024
+"""Bytes of envelopes that wait with them, where payloads are logged."""
 LEASES_MAX = 200_000
 """Leases whose beginning is remembered; the oldest are forgotten first, and their ends have no `durMs`."""
 LINGER_S = 0.05
@@ -76,10 +78,14 @@ class EventLog:
         self._unwritten = 0
         """Events that the file refused. Only the thread adds to it."""
         self._reported = 0
-        self._turns: deque[Turn] = deque()
+        self._turns: deque[tuple[Turn, int]] = deque()
+        """Events, and the bytes of the envelopes among them."""
         self._waiting = 0
         """Events put aside so far, less those that the thread has taken: each side only ever adds to its own count."""
         self._taken = 0
+        self._waiting_bytes = 0
+        """The same of the bytes of envelopes."""
+        self._taken_bytes = 0
         self._leases: dict[tuple[str, int, int], tuple[int, int]] = {}
         """When a delivery began, and on which link, by stream, number and attempt."""
         self._links: dict[int, list[int]] = {}
@@ -163,6 +169,7 @@ class EventLog:
         at_us = self._proposals.popleft()
         wall_us = now.wall_us
         turn: Turn = []
+        size = 0
         fired = [seen for seen in batch.observations if isinstance(seen, Fired)]
         others = (
             [seen for seen in batch.observations if not isinstance(seen, Fired)]
@@ -185,6 +192,7 @@ class EventLog:
                     fields["from"] = fact.sender
                 if self._payload:
                     fields["payload"] = fact.body
+                    size += len(fact.body)
                 turn.append(("enqueue", wall_us, fields))
             elif isinstance(fact, Settle) and fact.event == "trigger":
                 turn.append((TRIGGERED.get(fact.reason, "trigger.run"), wall_us, _fired(fact)))
@@ -193,7 +201,7 @@ class EventLog:
             elif type(fact) is Applied:
                 fields = {"app": fact.app, "batch": fact.batch, "envelopes": fact.envelopes}
                 turn.append(("staged", wall_us, fields))
-        self._put(turn)
+        self._put(turn, size)
 
     def _settled(self, fact: Settle, at_us: int) -> Fields:
         record = fact.record
@@ -217,14 +225,18 @@ class EventLog:
                     counts[1] += 1
         return fields
 
-    def _put(self, turn: Turn) -> None:
+    def _put(self, turn: Turn, size: int = 0) -> None:
         if not turn:
             return
-        if self._waiting - self._taken + len(turn) > WAITING_MAX:
+        if (
+            self._waiting - self._taken + len(turn) > WAITING_MAX
+            or self._waiting_bytes - self._taken_bytes + size > PAYLOADS_MAX
+        ):
             self._overflowed += len(turn)
             return
         self._waiting += len(turn)
-        self._turns.append(turn)
+        self._waiting_bytes += size
+        self._turns.append((turn, size))
 
     def close(self) -> None:
         """Write what waits, for a moment at most."""
@@ -243,9 +255,10 @@ class EventLog:
         while self._turns:
             lines: list[bytes] = []
             while self._turns and len(lines) < LINES_MAX:
-                turn = self._turns.popleft()
+                turn, size = self._turns.popleft()
                 lines += [self._line(*event) for event in turn]
                 self._taken += len(turn)
+                self._taken_bytes += size
             self._append(lines)
 
     def _line(self, event: str, wall_us: int, fields: Fields) -> bytes:

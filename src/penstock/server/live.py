@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import Refusal
 from penstock.core.instant import Now
+from penstock.core.scopes import Principal
 from penstock.core.views import View
 from penstock.dialects.courier import views
 from penstock.dialects.courier.answers import Session
@@ -68,6 +70,17 @@ class Live:
         self._spoken.pop(session, None)
         for watcher in list(self._sessions.get(session, ())):
             self.unwatch(watcher)
+
+    def adopt(self, session: Session, principal: Principal) -> bool:
+        """A connection's rights changed: its followers see what they may see now. False when one may not look at all."""
+        changed = False
+        for watcher in self._sessions.get(session, ()):
+            if isinstance(views.find(self._machine, principal, watcher.view.name), Refusal):
+                return False
+            changed |= watcher.look(views.seen_by(principal, watcher.sight.glob))
+        if changed:
+            self.wake(self._runtime.scheduler.now())
+        return True
 
     def granted(self, watcher: Watcher) -> None:
         if watcher.wants:

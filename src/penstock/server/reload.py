@@ -96,6 +96,10 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
         return REVOKED
     if any(not principal.allows("subscribe", consumer.channel.name) for consumer in link.consumers):
         return SHRUNK
+    if any(not principal.allows("read", name) for name in link.taps):
+        return SHRUNK
+    if not connection.adopt(principal):
+        return SHRUNK
     link.principal = _kept(link.principal, principal)
     return None
 

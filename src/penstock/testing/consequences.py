@@ -20,6 +20,8 @@ AUDIT = "audit"
 AUDIT_STREAM = "audit/log"
 AUDITED = ("a/jobs", "agents/b/inbox")
 """Streams that the rule is about."""
+MOVED = '{"moved":true}'
+"""What the row of a dead letter says that is sent home, which sets nothing off."""
 _HOPS = "x-courier-hops"
 _RULES = "x-courier-rules"
 _RULE = re.compile(r"trg-([a-z]+)-[0-9]-")
@@ -55,19 +57,10 @@ class Consequences:
             self._bounded(row, headers)
             if row.id.startswith(f"trg-{AUDIT}-"):
                 self._once(row)
-            elif (
-                row.kind == "t"
-                and row.channel in AUDITED
-                and _RULES not in headers
-                and not self._was_dead(row)
-            ):
+            elif row.kind == "t" and row.channel in AUDITED and _RULES not in headers and row.meta != MOVED:
                 self._owed(row, together)
         if len(self._missing) > self._excused + _excuses(machine):
             raise Broken(checks.TRIGGERS, f"of {list(self._missing)} nobody was told, and nothing says why")
-
-    def _was_dead(self, row: Row) -> bool:
-        """A dead letter that is sent home sets nothing off."""
-        return (f"dlq/{row.channel}", row.id) in self._history.known
 
     def _owed(self, row: Row, together: set[tuple[str, str | None]]) -> None:
         """An envelope that the rule waits for is durable: so is what it causes, or it was before."""

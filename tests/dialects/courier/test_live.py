@@ -582,3 +582,19 @@ def test_snapshot_and_changes_make_the_table_at_any_pace(
             for addr, entry in view.rows.items()
             if addr.startswith(glob.rstrip("*")) and reader.allows("read", addr)
         }
+
+
+def test_a_resumed_follower_that_is_always_a_little_behind_costs_no_more_and_more() -> None:
+    limits = Limits(view_rows_max=4, view_log_max=8)
+    broker = Broker(limits=limits)
+    put(broker, "agents/first/inbox", "1")
+    since = broker.machine.views.latest.version
+    for number in range(6):
+        filled(broker, f"agents/before-{number}/inbox", "1")
+    follower = Follower(broker, since=since, credit=0)
+    (watcher,) = broker.runtime.live.feeds["latestPerAgent"].watchers
+    for number in range(60):
+        filled(broker, f"agents/n{number}/inbox", "1")  # one row comes, and one goes for it
+        follower.say({"credit": 2})
+        assert watcher.seen != watcher.view.version
+        assert len(watcher.rows) <= limits.view_rows_max + limits.view_log_max

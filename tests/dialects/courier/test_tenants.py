@@ -19,7 +19,7 @@ from penstock.dialects.courier.operations import (
     SendRequest,
     SettleRequest,
 )
-from tests.dialects.courier.talking import Broker, Peer, envelope
+from tests.dialects.courier.talking import Broker, HandJournal, Peer, envelope
 
 EVERYTHING = require(["streams:*:*", "views:*:*"])
 ACME = Principal("acme/sam", agent="sam", scopes=EVERYTHING, tenant="acme")
@@ -241,3 +241,80 @@ def test_what_a_tenant_holds_is_forgotten_with_its_last_stream() -> None:
     peer.gone()
     broker.advance(61_000)
     assert broker.machine.tenants.holdings == {}
+
+
+def test_what_a_tenant_holds_counts_after_a_restart_too() -> None:
+    before, after = quota(), quota(envelopes_max=3)
+    assert codes(enqueue(before.control(ACME), "a", "1", "2", "3")) == ["ok"] * 3
+    for row in before.machine.snapshot(before.now):
+        after.machine.resume(after.now, row)
+    after.machine.recovered(after.now)
+    assert codes(enqueue(after.control(ACME), "b", "4")) == ["QuotaExceeded"]
+
+
+def test_what_comes_back_because_its_settle_was_refused_counts_again() -> None:
+    journal = HandJournal()
+    broker = Broker(journal=journal)
+    broker.machine.tenants.quota_for = lambda name: Quota(envelopes_max=4)
+    peer = broker.control(ACME)
+    peer.say(type="subscribe", stream="a", credit=9)
+    enqueue(peer, "a", "1", "2", "3", "4")
+    while journal.waiting:
+        journal.commit()
+        broker.run()
+    broker.machine.ack(broker.now, next(iter(broker.machine.consumers.values())), ["1", "2", "3"])
+    broker.runtime.flushed(lambda: None)
+    broker.advance(20)
+    enqueue(peer, "b", "5")  # counts anew: one is left, and one comes
+    journal.refuse()
+    broker.run()
+    enqueue(peer, "b", "6", "7")
+    held = sum(len(channel.live) for channel in broker.machine.channels.values())
+    assert held == 5  # those that came back were there before
+
+
+def test_what_dead_letters_weigh_more_counts() -> None:
+    broker = Broker()
+    peer = broker.control(ACME)
+    peer.say(type="subscribe", stream="a", credit=9)
+    enqueue(peer, "a", "1", "2", "3")
+    for id_ in "123":
+        peer.say(type="term", id=id_, reason="a long story " * 20)
+    held = sum(channel.bytes for channel in broker.machine.channels.values())
+    broker.machine.tenants.quota_for = lambda name: Quota(bytes_max=held + 50)
+    assert codes(enqueue(peer, "b", "4")) == ["QuotaExceeded"]
+
+
+def test_views_call_a_stream_what_the_reader_calls_it() -> None:
+    broker = Broker()
+    peer = broker.control(ACME)
+    enqueue(peer, "jobs", "t/acme/1")
+    enqueue(peer, INBOX, "t/acme/1")
+    pull(broker, ACME, "jobs")
+    for view in ("inflight", "metrics:streams"):
+        (answer,) = peer.say(type="snapshot", view=view, reqId=1)
+        assert "t/acme/" not in str(answer).replace("t/acme/1", "")
+        assert codes(peer.say(type="live", view=view, subId=view, reqId=2)) == ["ok"]
+    enqueue(peer, "jobs", "t/acme/2")
+    pull(broker, ACME, "jobs")
+    broker.advance(600)
+    broker.advance(600)
+    heard = str(peer.heard())
+    assert "delta" in heard
+    assert "t/acme/" not in heard.replace("t/acme/1", "").replace("t/acme/2", "")
+    (answer,) = peer.say(type="snapshot", view="latestPerAgent", reqId=1)
+    assert answer["result"]["rows"][0]["env"]["id"] == "t/acme/1"
+
+
+@pytest.mark.parametrize("name", ["sam", "other"])
+def test_a_lease_of_another_tenant_is_no_lease_at_all(name: str) -> None:
+    broker = Broker()
+    mine = Principal("sam", scopes=EVERYTHING, tenant="acme")
+    enqueue(broker.control(mine), "secret-plans", "1")
+    (delivery,) = pull(broker, mine, "secret-plans")["result"]["deliveries"]
+    foreign = Principal(name, scopes=EVERYTHING, tenant="beta")
+    request = SettleRequest("1", "ack", delivery["leaseId"])
+    outcome = operations.settle(broker.machine, broker.now, foreign, request)
+    assert isinstance(outcome, operations.Late)
+    assert outcome.refusal.code == "UnknownEnvelope"
+    assert "secret-plans" not in str(outcome.refusal.wire())

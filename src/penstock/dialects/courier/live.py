@@ -20,7 +20,6 @@ from penstock.core.scopes import Principal
 from penstock.core.views import Change, View
 from penstock.dialects.courier import views
 from penstock.dialects.courier.answers import Session
-from penstock.dialects.courier.envelopes import flat
 from penstock.dialects.courier.views import Sight, Version
 
 CACHE_BYTES_MAX = 16 * 1024 * 1024
@@ -119,6 +118,16 @@ class Watcher:
         """It was here before, and was told of changes up to that version; of a row that changed since, perhaps not of all."""
         self.seen = self.told = self.base = since
         self.is_resumed = True
+
+    def look(self, sight: Sight) -> bool:
+        """See other rows than before, beginning with a new snapshot. Returns whether they are others."""
+        if sight == self.sight:
+            return False
+        self.sight = sight
+        self.seen = self.base = None
+        self.is_resumed = False
+        self.rows.clear()
+        return True
 
     @property
     def wants(self) -> bool:
@@ -244,8 +253,11 @@ class Feed:
             self._complete(watcher, told)
             return bool(out)
         watcher.seen = watcher.told = told
-        for change in changes:
-            watcher.rows[change.addr] = change.op != "remove"
+        if (
+            not watcher.is_resumed
+        ):  # else it is told as if it had them all, and there is no end to what it is told
+            for change in changes:
+                watcher.rows[change.addr] = change.op != "remove"
         return bool(out)
 
     def _complete(self, watcher: Watcher, told: int) -> None:
@@ -263,7 +275,8 @@ class Feed:
             return style.pack([(view.version, b'{"connected":true}')]), 0, view.version
         member = view.member.encode()
         rows = [
-            b'{"addr":%b,"%b":%b}' % (_encode(watcher.sight.shown(entry.addr)), member, flat(entry.data))
+            b'{"addr":%b,"%b":%b}'
+            % (_encode(watcher.sight.shown(entry.addr)), member, watcher.sight.written(view, entry.data))
             for entry in view.rows.values()
             if watcher.sight.sees(entry)
         ]
@@ -280,7 +293,9 @@ class Feed:
         messages: list[Message] = []
         for change in changes:
             addr = _encode(watcher.sight.shown(change.addr))
-            content = b',"%b":%b' % (member, flat(change.data)) if change.data else b""
+            content = b""
+            if change.data:
+                content = b',"%b":%b' % (member, watcher.sight.written(self.view, change.data))
             if not style.compat:
                 body = b'"delta":{"op":"%b","addr":%b%b,"version":%d,"prev":%d}' % (
                     change.op.encode(),

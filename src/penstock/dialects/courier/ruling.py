@@ -177,7 +177,7 @@ def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, tri
     text = msgspec.json.encode(trigger).decode()
     is_new = rule_id not in triggers.rules
     gate = machine.change_rule(rule_id, text, rule)
-    return Result({"id": rule_id, "created": is_new}, gate)
+    return gate if isinstance(gate, Refusal) else Result({"id": rule_id, "created": is_new}, gate)
 
 
 def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
@@ -188,6 +188,8 @@ def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) 
     triggers = machine.triggers
     if rule_id in triggers.texts:
         gate = machine.change_rule(rule_id, None, None)
+        if isinstance(gate, Refusal):
+            return gate
         return Result({"id": rule_id, "removed": True, "config": rule_id in triggers.base}, gate)
     if rule_id in triggers.base:
         return Refusal(
@@ -233,7 +235,7 @@ def _verdict(machine: QueueMachine, now: Now, rule: Rule, record: Record, source
 
 
 def recovered_rules(machine: QueueMachine) -> list[str]:
-    """Make the rules that were given before a restart work again. Returns those that no longer can."""
+    """Make the rules that were given before a restart work again; at work, they stay. Returns those that no longer can."""
     lost: list[str] = []
     for rule_id, text in list(machine.triggers.texts.items()):
         try:
@@ -243,6 +245,9 @@ def recovered_rules(machine: QueueMachine) -> list[str]:
             continue
         if rules.refusal_of(trigger, machine.limits) is not None:
             lost.append(rule_id)
+            continue
+        known = machine.triggers.given.get(rule_id)
+        if known is not None and known.definition == trigger:
             continue
         machine.triggers.give(rule_id, text, rule_of(trigger, machine.limits, at_run_time=True))
     return lost

@@ -92,6 +92,12 @@ class Text:
     def is_plain(self) -> bool:
         return not any(isinstance(piece, Path) for piece in self._pieces)
 
+    @property
+    def head(self) -> str:
+        """What it begins with, whatever the envelope says."""
+        first = self._pieces[0] if self._pieces else ""
+        return first if isinstance(first, str) else ""
+
     def fill(self, env: Any, moment: Moment) -> Any:
         """With its JSON type when it is one placeholder, else a text."""
         if len(self._pieces) == 1 and isinstance(self._pieces[0], Path):

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from penstock.core.limits import Limits
 from penstock.core.records import Record, shared
 from penstock.core.rules import Emission, Failure, Moment, Rule
+from penstock.core.tenants import split
 from penstock.dialects.courier import envelopes
 from penstock.dialects.courier.rules import Action, Emit, Enrich, Notify, Route, Texts, Trigger, When
 from penstock.dialects.courier.templates import MissingError, Text, Tree
@@ -31,6 +32,8 @@ CHAIN_MAX = 64
 """Rules of one chain that are read: more than any limit of hops that makes sense."""
 REFS_MAX = 32
 """References that an envelope takes over from its source, the newest of them."""
+EXCERPT_MAX = 80
+"""Characters of an envelope that a failure repeats."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -219,7 +222,7 @@ class _Route:
         head = source.head
         sender = shared(head.from_) if head.from_ else None
         record = Record(head.id, shared(head.type), body, sender, head.corr)
-        return Emission(to, record, self._moves)
+        return Emission(to, record, self._moves, is_source=True)
 
 
 class _Letter:
@@ -243,13 +246,14 @@ class _Letter:
         env = source.env
         kind = self._type.fill(env, moment)
         if not isinstance(kind, str) or not 0 < len(kind) <= self._limits.type_max:
-            return Failure(f"`{kind}` is not a type")
+            return Failure(f"{_excerpt(kind)} is not a type")
         head = source.head
         payload = self._payload.fill(env, moment)
         if self._is_notice:
             payload = _notice(payload, head.id, moment)
         headers = {name: _scalar(value) for name, value in self._headers.fill(env, moment).items()}
-        id_ = self._id(head.id, moment)
+        # A tenant chooses its ids: equal ones of others are other sources.
+        id_ = self._id(split(source.stream)[0] + head.id, moment)
         corr = head.corr or head.id
         letter = {
             "id": id_,
@@ -287,6 +291,12 @@ def _notice(payload: Any, ref: str, moment: Moment) -> Any:
     return {**notice, **payload} if isinstance(payload, dict) else payload
 
 
+def _excerpt(value: Any) -> str:
+    """What a template made, short enough to be remembered."""
+    text = str(value)
+    return f"`{text[:EXCERPT_MAX]}`" + ("…" if len(text) > EXCERPT_MAX else "")
+
+
 def _trail(rule: str, source: Envelope) -> dict[str, Any]:
     """What keeps rules from running in circles."""
     return {HOPS: source.hops + 1, RULES: ",".join((*source.chain, rule))}
@@ -295,9 +305,15 @@ def _trail(rule: str, source: Envelope) -> dict[str, Any]:
 def _address(to: Text, source: Envelope, moment: Moment, limits: Limits) -> str | Failure:
     name = to.fill(source.env, moment)
     if not isinstance(name, str):
-        return Failure(f"`{name}` is not the name of a stream")
+        return Failure(f"{_excerpt(name)} is not the name of a stream")
     problem = envelopes.stream_problem(name, limits)
-    return name if problem is None else Failure(problem.message)
+    if problem is not None:
+        return Failure(problem.message)
+    tenant, _ = split(name)
+    if tenant and not to.head.startswith(tenant) and split(source.stream)[0] != tenant:
+        # What an envelope says must not lead where its producer may not write; a rule itself may.
+        return Failure(f"`{name}` belongs to a tenant that neither the rule nor the envelope's stream names")
+    return name
 
 
 def _writer(trigger: Trigger, number: int, action: Action, limits: Limits) -> _Route | _Letter:
