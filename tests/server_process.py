@@ -116,7 +116,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests that only need their own streams."""
     process = ServerProcess(tmp_path_factory.mktemp("server"))
     yield process
-    process.stop()
+    process.kill()  # a drain would wait for the leases that tests leave behind
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     yield start
     for process in started:
         if process.process.poll() is None:
-            process.stop()
+            process.kill()
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def busy(tmp_path_factory):
     (b,) = http.pull("jobs/a", max=1)
     http.settle("b", "ack", leaseId=b["leaseId"])
     yield process
-    process.stop()
+    process.kill()
 
 
 @pytest.fixture

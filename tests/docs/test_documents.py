@@ -26,6 +26,7 @@ CONFIGURED = [
     "docs/how-to/schemas.md",
     "docs/how-to/skills.md",
     "docs/how-to/events.md",
+    "docs/how-to/tenants.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 BLOCK_SECONDS = 60
@@ -35,7 +36,7 @@ BLOCK_SECONDS = 60
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path)
     yield process
-    process.stop()
+    process.kill()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -23,8 +23,8 @@ from penstock.journal.reader import JournalReader
 from tests.integration.serving import Bytes, Http, connected, encode, envelope, until
 from tests.server_process import ServerProcess, environment
 
-ROUNDS = 8
-SEALED_ROUNDS = 4
+ROUNDS = 5
+SEALED_ROUNDS = 3
 STREAM = "jobs"
 ACKED_A_ROUND = 1000
 """A server dies once it has confirmed so many settles more, or fewer."""

@@ -34,7 +34,7 @@ logs: {{record: frames.jsonl}}
 """
     process = ServerProcess(tmp_path_factory.mktemp("tokens"), config=config)
     yield process
-    process.stop()
+    process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ limits: {{connections_per_address_max: 2}}
     }
     process = ServerProcess(tmp_path_factory.mktemp("proxied"), config=config, env=env)
     yield process
-    process.stop()
+    process.kill()
 
 
 def post(http: Http, id_: str, stream: str = "s", **headers: str):

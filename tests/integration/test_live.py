@@ -42,7 +42,7 @@ def alone(tmp_path_factory):
     """A server whose inboxes nobody else fills, and whose heart beats quickly."""
     process = ServerProcess(tmp_path_factory.mktemp("live"), config="limits: {live_heartbeat_ms: 200}")
     yield process
-    process.stop()
+    process.kill()
 
 
 def rows(http: Http, view: str = "latestPerAgent", **query) -> dict:

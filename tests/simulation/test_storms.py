@@ -7,7 +7,7 @@ import pytest
 from penstock.testing import Broken, World, clients, clock, storm, world
 from penstock.testing.storm import STEPS
 
-CHUNKS = 16
+CHUNKS = 12
 SEEDS_A_CHUNK = 10
 REPLAYED_EVERY = 3
 """What makes one replay differ would make any, so not every storm is told twice."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
 from penstock.core.records import Fact
+from penstock.dialects.courier.rules import Trigger
 from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import RealDisk
+from penstock.server.machine import install_rules
 from penstock.spark.definitions import EVENTS, TABLES
 from penstock.spark.lake import LakeTable
+from tests.core.driving import Bench
 from tests.journal.histories import FOREVER, sealer
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, holder
 
@@ -91,6 +95,28 @@ def work(story: Story, minutes: int = 3, each: int = 8) -> None:
             if number % 2:
                 story.ack(inbox, f"ask-{name}")
             story.wait(60 / (2 * each))
+
+
+def rule(bench: Bench, *told: dict[str, Any]) -> None:
+    """Have these triggers tried, and no others."""
+    install_rules(bench.machine, [msgspec.convert(one, Trigger) for one in told])
+
+
+COPIES = {
+    "id": "copies",
+    "when": {"to": "jobs"},
+    "do": [{"action": "route", "to": "copies"}],
+    "limits": {"cooldownMs": 12_000},
+}
+"""A rule for some of the work: it acts, is kept from acting, and changes nothing but a stream of its own."""
+
+STRICT = {
+    "id": "strict",
+    "strict": True,
+    "when": {"to": "jobs"},
+    "do": [{"action": "notify", "to": "told", "payload": {"what": "${env.payload.absent}"}}],
+}
+"""A rule that always fails, until its breaker has it rest."""
 
 
 def content(lake: Path, names: list[str] = INGESTED) -> dict[str, list[dict[str, Any]]]:

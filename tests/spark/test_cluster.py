@@ -129,7 +129,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     story.close()
     process = ServerProcess(folder, config="journal: {retention: {age_ms: 0}}")  # the work is from long ago
     yield process
-    process.stop()
+    process.kill()
 
 
 def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[bytes]:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from penstock.core.rows import Row
 from penstock.spark import gold, silver
 from penstock.spark.definitions import AGENTS, LATEST_PER_AGENT, QUEUE_MINUTES
 from penstock.spark.gold import GRACE_US, MINUTE_US, is_final, queue_minutes, reach_us
+from penstock.spark.slices import INBOXES
 from tests.spark.journaled import COMMIT_US, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:
@@ -208,12 +210,21 @@ def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSessio
         bench.send(to, "elsewhere")
     kim = bench.subscribe("agents/kim/inbox", 1)
     bench.term(kim, "e1")  # its letter is in the dead letters, and no newer envelope of the inbox
-    made = gold.latest_per_agent(silver.envelopes(spark.createDataFrame(bench.events).repartition(2)))
+    bench.send("agents/kim/inbox", "e4", "lee")
+    bench.machine.redrive(bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
+    bench.apply()
+    bench.commit()
+    rows = spark.createDataFrame(bench.events).repartition(2).where(INBOXES)
+    made = gold.latest_per_agent(silver.envelopes(rows))
     assert made.schema.simpleString() == from_arrow_schema(LATEST_PER_AGENT.schema).simpleString()
     found = {row["address"]: row for row in made.toArrow().to_pylist()}
     assert {address: picked(row, "agent", "id", "seq", "sender") for address, row in found.items()} == {
         "agents/sam/inbox": ("sam", "e2", 2, "lee"),
-        "agents/kim/inbox": ("kim", "e1", 1, "lee"),
+        "agents/kim/inbox": ("kim", "e4", 2, "lee"),
+    }
+    live = bench.machine.views.latest.rows
+    assert {address: msgspec.json.decode(row.data)["id"] for address, row in live.items()} == {
+        address: row["id"] for address, row in found.items()
     }
     assert picked(found["agents/sam/inbox"], "offset", "payload", "corr") == (2, '{"n":"e2"}', "c")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.pipelines import Alerts, DeadLetters, Silence
+from penstock.core.pipelines import Alerts, DeadLetters, Silence, TriggerFailures
 from penstock.journal.retention import Retention
 from penstock.spark import losses, places, steps
 from penstock.spark.definitions import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
@@ -22,7 +22,7 @@ from penstock.spark.rebuilding import rebuild_table
 from penstock.spark.slices import journal_frame
 from penstock.spark.watch import Watch
 from tests.spark.journaled import JOURNAL
-from tests.spark.stories import INGESTED, WATCHED, Story, content, work
+from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a few minutes of work in it, half of it sealed; copied by whoever changes it."""
     data = tmp_path_factory.mktemp("told")
     story = Story(data)
-    work(story, 2)
+    rule(story, COPIES, STRICT)
+    work(story, 1)
+    rule(story)
+    work(story, 1)
     story.seal()
     work(story, 2)
     story.wait(120)
@@ -58,9 +61,10 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
     ingest.close()
     made = content(lake)
     assert {name: len(rows) for name, rows in made.items() if name != "gaps"} == {
-        "envelopes": 88,
+        "envelopes": 92,
         "deliveries": 64,
-        "queue_minutes": 21,
+        "queue_minutes": 23,
+        "trigger_minutes": 3,
         "latest_per_agent": 1,
         "conversations": 6,
     }
@@ -114,6 +118,15 @@ def test_many_small_batches_give_the_tables_of_one_computation(
     versions = {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED}
     run(spark, data, again)
     assert {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED} == versions
+    assert content(data / "lake") == expected
+    # A table that this lake never had, as after an upgrade, is filled from the history; the others are left alone.
+    shutil.rmtree(data / "lake" / "trigger_minutes")
+    upgraded = ingest_of(spark, data)
+    assert upgraded.end == 0
+    upgraded.level()
+    assert upgraded.end == end
+    del versions["trigger_minutes"]
+    assert {name: LakeTable(data / "lake", TABLES[name]).version() for name in versions} == versions
     assert content(data / "lake") == expected
 
 
@@ -285,7 +298,13 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
 # Watching
 
 
-RULES = Alerts((DeadLetters("dead"), Silence("quiet", for_ms=90_000, agent="bob")))
+RULES = Alerts(
+    (
+        DeadLetters("dead"),
+        Silence("quiet", for_ms=90_000, agent="bob"),
+        TriggerFailures("failing", trigger="s*"),
+    )
+)
 
 
 @pytest.fixture
@@ -310,6 +329,9 @@ def test_alerts_are_the_same_however_the_rows_come(
         ("jobs", "firing", 2.0),
         ("agents/ann/inbox", "firing", 4.0),
     }
+    [failing] = [row for row in results[0]["alerts"] if row["rule"] == "failing"]
+    assert (failing["subject"], failing["state"]) == ("strict", "resolved")
+    assert "failed firings in a minute" in failing["message"]
     [quiet] = [row for row in results[0]["alerts"] if row["rule"] == "quiet" and row["state"] == "firing"]
     assert (quiet["subject"], quiet["value"], quiet["envelope_id"]) == ("bob", 90_000.0, None)
     assert {row["agent"] for row in results[0]["agents"]} == {"ann", "bob", "sam"}
@@ -385,9 +407,11 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     with tarfile.open(file) as archive:
         archive.extractall(tmp_path, filter="data")
     data = tmp_path / "data"
+    missing = [name for name in INGESTED if LakeTable(data / "lake", TABLES[name]).version() is None]
     before = content(data / "lake", [*INGESTED, *WATCHED])
     assert all(before[name] for name in ("envelopes", "deliveries", "queue_minutes", "alerts", "agents"))
     story = Story(data)
+    rule(story, COPIES)
     story.us += 10 * 60_000_000
     work(story, 1)
     story.close()
@@ -399,3 +423,13 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     whole._note_gap()
     assert content(data / "lake") == content(tmp_path / "lake")
     assert len(content(data / "lake", ["alerts"])["alerts"]) > len(before["alerts"])
+    # It had no triggers when that version wrote it, so the table of their minutes came with what followed.
+    assert "trigger_minutes" in missing
+    minutes = content(data / "lake", ["trigger_minutes"])["trigger_minutes"]
+    assert {(row["trigger"], row["hook"], row["streams"]) for row in minutes} == {("copies", "on_insert", 1)}
+    assert [sum(row[name] for row in minutes) for name in ("fired", "sent", "failed", "suppressed")] == [
+        4,
+        4,
+        0,
+        4,
+    ]

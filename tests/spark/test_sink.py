@@ -30,7 +30,7 @@ APPS = (f"sink-{number}" for number in itertools.count())
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path_factory.mktemp("sink"))
     yield process
-    process.stop()
+    process.kill()
 
 
 @pytest.fixture

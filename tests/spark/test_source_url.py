@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     assert operator.post("/v1/journal/seal", None).status == 200
     operator.enqueue("other", "g", "h")
     yield process
-    process.stop()
+    process.kill()
 
 
 def operator_token(process: ServerProcess) -> str:

@@ -60,7 +60,16 @@ class Silence(Rule, frozen=True, tag="silence"):
     """Agents it looks at; `*` is any run of characters. An agent is known once it did something."""
 
 
-AnyRule: TypeAlias = Rate | Latency | DeadLetters | Silence
+class TriggerFailures(Rule, frozen=True, tag="trigger_failures"):
+    """Firings of a trigger that failed in a minute; nobody else is told of them."""
+
+    above: Annotated[float, Meta(ge=0)] = 0.0
+    """Failed firings a minute."""
+    trigger: Text = "*"
+    """Triggers it looks at; `*` is any run of characters."""
+
+
+AnyRule: TypeAlias = Rate | Latency | DeadLetters | Silence | TriggerFailures
 
 
 class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -360,7 +360,8 @@ def _finish(book: Book, now: Now, firing: Firing) -> None:
         rule.failures = 0
     rule.recent.append(told)
     meta = {key: value for key, value in told.items() if key not in ("at", "stream", "id")}
-    _observe(book, rule, firing.source, "failed" if firing.failures else "fired", meta)
+    adds = len(firing.sent) > firing.known
+    _observe(book, rule, firing.source, "failed" if firing.failures else "fired", meta, adds=adds)
 
 
 def _fail(book: Book, now: Now, rule: Rule, reason: str) -> None:
@@ -376,14 +377,20 @@ def _count_failures(book: Book, now: Now, rule: Rule, count: int) -> None:
         rule.open_until_us = now.us + book.limits.breaker_ms * 1000
 
 
-def _observe(book: Book, rule: Rule, record: Record, outcome: str, meta: dict[str, Any]) -> None:
+def _observe(
+    book: Book, rule: Rule, record: Record, outcome: str, meta: dict[str, Any], *, adds: bool = False
+) -> None:
     fired = Fired("trigger", record, rule.id, record.attempt, record.first_wall_us, outcome)
-    fired.fresh = record.offset < 0  # what is refused with its source never happened
+    fired.fresh = (
+        adds or record.offset < 0
+    )  # what is refused with its source, or with what it sent, never happened
     fired.told = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
     book.observe_settle(fired)
 
 
 # What the journal says
+
+_REFUSED = "the journal refused it"
 
 
 def withdrawn(book: Book, now: Now, firing: Firing) -> None:
@@ -400,4 +407,5 @@ def withdrawn(book: Book, now: Now, firing: Firing) -> None:
         else:
             del book.triggers.cooling[(rule.id, cooling.key)]
     if firing.source.offset >= 0:
-        _fail(book, now, rule, "the journal refused it")
+        _fail(book, now, rule, _REFUSED)
+        _observe(book, rule, firing.source, "failed", {"failures": [_REFUSED]})

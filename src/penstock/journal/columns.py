@@ -50,8 +50,10 @@ SCHEMA = pa.schema(
 _ABOUT_NO_RECORD = (Note, Applied, Ruled)
 
 
-def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
-    """A record batch of facts, dense from `first_offset`."""
+def encode_facts(
+    facts: Sequence[Fact], first_offset: int, recorded_us: int, begun: dict[int, int] | None = None
+) -> pa.RecordBatch:
+    """A record batch of facts, dense from `first_offset`; `begun` knows the records of a longer run that these are part of."""
     kinds = set(map(type, facts))
     if not kinds.isdisjoint(_ABOUT_NO_RECORD):
         return _encode_mixed(facts, first_offset, recorded_us)
@@ -60,7 +62,7 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
     references = [None if settle is None else settle.record.offset for settle in settles]
     if -1 in references:
-        references = _references(facts, references, first_offset)
+        references = _references(facts, references, begun or _begun(facts, first_offset))
     text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
         _counting(first_offset, count),
@@ -90,9 +92,13 @@ def encode_facts(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> 
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _references(facts: Sequence[Fact], known: list[int | None], first_offset: int) -> list[int | None]:
+def _begun(facts: Sequence[Fact], first_offset: int) -> dict[int, int]:
+    """Where the records of a batch begin, by their identity."""
+    return {id(fact): first_offset + index for index, fact in enumerate(facts) if isinstance(fact, Record)}
+
+
+def _references(facts: Sequence[Fact], known: list[int | None], begun: dict[int, int]) -> list[int | None]:
     """Where the records of settles began, also of those that begin in this very batch."""
-    begun = {id(fact): first_offset + index for index, fact in enumerate(facts) if isinstance(fact, Record)}
     return [
         begun.get(id(fact.record)) if offset == -1 and isinstance(fact, Settle) else offset
         for fact, offset in zip(facts, known, strict=True)
@@ -102,6 +108,7 @@ def _references(facts: Sequence[Fact], known: list[int | None], first_offset: in
 def _encode_mixed(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:
     """Facts among which a few are about no single record: these are encoded as rows, the many between them as ever."""
     parts: list[pa.RecordBatch] = []
+    begun = _begun(facts, first_offset)  # a record and what became of it may stand on two sides of a note
     for is_note, group in groupby(facts, lambda fact: isinstance(fact, _ABOUT_NO_RECORD)):
         run = list(group)
         if is_note:
@@ -111,7 +118,7 @@ def _encode_mixed(facts: Sequence[Fact], first_offset: int, recorded_us: int) ->
             ]
             parts.append(encode_rows(rows))
         else:
-            parts.append(encode_facts(run, first_offset, recorded_us))
+            parts.append(encode_facts(run, first_offset, recorded_us, begun))
         first_offset += len(run)
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 

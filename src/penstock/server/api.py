@@ -24,7 +24,7 @@ from penstock.dialects.courier.views import SnapshotQuery
 from penstock.server import idempotency, openapi, prometheus
 from penstock.server.addresses import payer_address
 from penstock.server.auth import Guard, TokenStore, bearer
-from penstock.server.connections import Connection
+from penstock.server.connections import Connection, NoWire
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
 from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
@@ -87,24 +87,6 @@ def error_reply(refusal: Refusal) -> Reply:
     elif refusal.status == 401:
         reply.headers = {"WWW-Authenticate": "Bearer"}
     return reply
-
-
-class NoWire:
-    """The wire of a request that is answered with a reply instead."""
-
-    buffered = 0
-
-    def send(self, messages: list[bytes]) -> None:
-        return None
-
-    def hold(self, on: bool) -> None:
-        return None
-
-    def close(self, code: int, reason: str) -> None:
-        return None
-
-    def abort(self) -> None:
-        return None
 
 
 class Api:

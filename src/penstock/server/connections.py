@@ -87,3 +87,21 @@ class Connection:
 
     def congested(self, on: bool) -> None:
         self._runtime.congested(self, on)
+
+
+class NoWire:
+    """The wire of a session that says nothing by itself: a request that is answered with a reply, a worker inside the server."""
+
+    buffered = 0
+
+    def send(self, messages: list[bytes]) -> None:
+        return None
+
+    def hold(self, on: bool) -> None:
+        return None
+
+    def close(self, code: int, reason: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        return None

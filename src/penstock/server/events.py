@@ -21,7 +21,7 @@ import msgspec
 from penstock.core.book import Batch
 from penstock.core.instant import Now
 from penstock.core.links import Consumer, Link
-from penstock.core.records import Applied, Record, Settle, is_fresh
+from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
 from penstock.dialects.courier.envelopes import rfc3339
 from penstock.server.sections import Logs
 
@@ -163,7 +163,14 @@ class EventLog:
         at_us = self._proposals.popleft()
         wall_us = now.wall_us
         turn: Turn = []
-        for fact in (*batch.observations, *batch.facts):  # a lease that expired did so before its record died
+        fired = [seen for seen in batch.observations if isinstance(seen, Fired)]
+        others = (
+            [seen for seen in batch.observations if not isinstance(seen, Fired)]
+            if fired
+            else batch.observations
+        )
+        # A lease that expired did so before its record died; a rule fires after what it fires on.
+        for fact in (*others, *batch.facts, *fired):
             if is_partial and is_fresh(fact):
                 continue
             if type(fact) is Record:

@@ -123,3 +123,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
                 await _drained(stream)
+    # Now, and not when the loop comes to it: it may be gone by then, and a pipe that somebody keeps stays open for ever.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()

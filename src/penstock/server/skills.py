@@ -36,7 +36,7 @@ from penstock.dialects.courier.skills import (
     wanted_reply,
 )
 from penstock.server import logs
-from penstock.server.connections import Connection
+from penstock.server.connections import Connection, NoWire
 from penstock.server.repositories import Diff, diff, git_dir_of
 from penstock.server.runtime import Runtime
 from penstock.server.sections import GitSkill, Skills
@@ -113,24 +113,6 @@ SKILLS: dict[str, Callable[[Skills], Skill | None]] = {
 """Every skill by its name: how it is made of the config, or that it is off."""
 
 
-class _NoWire:
-    """Nothing leaves a worker but envelopes."""
-
-    buffered = 0
-
-    def send(self, messages: list[bytes]) -> None:
-        return None
-
-    def hold(self, on: bool) -> None:
-        return None
-
-    def close(self, code: int, reason: str) -> None:
-        return None
-
-    def abort(self) -> None:
-        return None
-
-
 class SkillWorker:
     """One skill on one runtime."""
 
@@ -150,7 +132,7 @@ class SkillWorker:
         replies = [Scope("streams", pattern, "enqueue") for pattern in skill.replies]
         scopes = (Scope("streams", skill.stream, "subscribe"), *replies)
         self._principal = Principal(f"skill/{skill.name}", scopes=scopes)
-        connection = runtime.open(self, _NoWire(), self._principal, "here", is_brief=True)
+        connection = runtime.open(self, NoWire(), self._principal, "here", is_brief=True)
         if isinstance(connection, Refusal):
             raise ValueError(f"skill `{skill.name}`: {connection.message}")
         self._connection: Connection = connection

@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec.structs import asdict, replace
 
 from penstock.core.patterns import matches
-from penstock.core.pipelines import AnyRule, DeadLetters, Latency, Rate, Silence
+from penstock.core.pipelines import AnyRule, DeadLetters, Latency, Rate, Silence, TriggerFailures
 from penstock.dialects.courier.envelopes import inbox, rfc3339
 from penstock.spark.definitions import ALERTS
 from penstock.spark.gold import MINUTE_US, is_final
@@ -38,7 +38,7 @@ class Alert(msgspec.Struct, frozen=True):
     rule: str
     severity: str
     subject: str
-    """The stream, or for silence the agent."""
+    """The stream; for silence the agent, and for failures the trigger."""
     window_start: int
     window_end: int
     value: float
@@ -54,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Breach(NamedTuple):
-    """One minute of one stream in which a rule was broken."""
+    """One minute of one stream or trigger in which a rule was broken."""
 
     rule: str
     severity: str
@@ -90,20 +90,22 @@ def alert_id(rule: str, subject: str, window_start: int) -> str:
     return sha256(msgspec.json.encode([rule, subject, window_start])).hexdigest()[:32]
 
 
-# Minutes of streams
+# Minutes of streams and triggers
 
 
-def breaches(minutes: DataFrame, rules: Sequence[AnyRule]) -> DataFrame:
+def breaches(minutes: DataFrame, rules: Sequence[AnyRule], subject: str = "channel") -> DataFrame:
     """The minutes in which a rule was broken, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
 
+    With `trigger` as the subject they are rows of `trigger_minutes`. Rules about other things are left out.
     Counts only grow, so a running minute may break a rule on counts; latency is judged when the minute is final.
     """
     from pyspark.sql import functions as f
 
-    found = [made for rule in rules if (made := _broken(rule)) is not None]
+    found = [made for rule in rules if (made := _broken(rule, subject)) is not None]
+    minutes = minutes.withColumnRenamed(subject, "subject")
     if not found:
         return minutes.where("false").select(*_breach(f.lit(""), f.lit(""), f.lit(0.0), f.lit(0.0)))
-    each = minutes.select("channel", "minute", f.explode(f.array(*found)).alias("broken"))
+    each = minutes.select("subject", "minute", f.explode(f.array(*found)).alias("broken"))
     rule, severity = f.col("broken.rule"), f.col("broken.severity")
     broken = each.where("broken is not null")
     return broken.select(*_breach(rule, severity, f.col("broken.value"), f.col("broken.threshold")))
@@ -112,17 +114,22 @@ def breaches(minutes: DataFrame, rules: Sequence[AnyRule]) -> DataFrame:
 def _breach(rule: Column, severity: Column, value: Column, threshold: Column) -> list[Column]:
     from pyspark.sql import functions as f
 
-    columns = (rule, severity, f.col("channel"), f.unix_micros("minute"), value, threshold)
+    columns = (rule, severity, f.col("subject"), f.unix_micros("minute"), value, threshold)
     return [column.alias(name) for column, name in zip(columns, Breach._fields, strict=True)]
 
 
-def _broken(rule: AnyRule) -> Column | None:
-    """What a rule finds in a row of `queue_minutes`: null where it is kept."""
+def _broken(rule: AnyRule, subject: str) -> Column | None:
+    """What a rule finds in a row of the minutes of a subject: null where it is kept."""
     from pyspark.sql import functions as f
 
+    meant = getattr(rule, subject, None)
+    if meant is None:
+        return None
     match rule:
         case Rate():
             value, is_known = f.col("enqueued"), f.lit(True)
+        case TriggerFailures():
+            value, is_known = f.col("failed"), f.lit(True)
         case DeadLetters():
             value, is_known = f.col("dead"), f.lit(True)
         case Latency():
@@ -136,7 +143,7 @@ def _broken(rule: AnyRule) -> Column | None:
         value.alias("value"),
         f.lit(float(rule.above)).alias("threshold"),
     )
-    is_meant = f.col("channel").like(like(rule.channel))
+    is_meant = f.col("subject").like(like(meant))
     return f.when(is_meant & is_known & (value > f.lit(float(rule.above))), row)
 
 
@@ -335,6 +342,8 @@ def message(alert: Alert, rule: AnyRule | None) -> str:
             )
         case DeadLetters():
             what, limit = "dead letters in a minute", f"{limit} dead letters in a minute"
+        case TriggerFailures():
+            what, limit = "failed firings in a minute", f"{limit} failed firings in a minute"
         case None:
             what, limit = f"by the rule `{alert.rule}`", f"{limit} by the rule `{alert.rule}`"
     if alert.state == "firing":

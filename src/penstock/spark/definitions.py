@@ -141,6 +141,26 @@ QUEUE_MINUTES = Table(
     ("date",),
 )
 
+TRIGGER_MINUTES = Table(
+    "trigger_minutes",
+    _schema(
+        journal=TEXT,
+        date=pa.date32(),
+        minute=TIME,
+        trigger=TEXT,
+        hook=TEXT,
+        fired=WHOLE,
+        failed=WHOLE,
+        suppressed=WHOLE,
+        sent=WHOLE,
+        streams=SHORT,
+        final=FLAG,
+    ),
+    ("journal", "trigger", "minute"),
+    "merge",
+    ("date",),
+)
+
 LATEST_PER_AGENT = Table(
     "latest_per_agent",
     _schema(
@@ -225,6 +245,7 @@ TABLES = {
         DELIVERIES,
         GAPS,
         QUEUE_MINUTES,
+        TRIGGER_MINUTES,
         LATEST_PER_AGENT,
         CONVERSATIONS,
         ALERTS,

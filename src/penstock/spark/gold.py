@@ -1,6 +1,6 @@
-"""Gold: queues by the minute, the latest of each inbox, and what each agent did last.
+"""Gold: queues and triggers by the minute, the latest of each inbox, and what each agent did last.
 
-Functions from DataFrame to DataFrame. A row of `queue_minutes` depends on the journal's rows of its minute alone, so whoever has new rows
+Functions from DataFrame to DataFrame. A row of `queue_minutes` or `trigger_minutes` depends on the journal's rows of its minute alone, so whoever has new rows
 computes the minutes they can touch again (`reach_us`) and puts them in place of the old: the result is the same as of one computation.
 """
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000
 """How long after its minute a gauge may come and still close it. Then the minute is final."""
+TRIGGERED = "door = 'courier' and event = 'trigger'"
+"""Rows in which a trigger acted, as SQL."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GAUGE = (
     "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>"
@@ -109,6 +111,36 @@ with told as (
 select journal, {date_of("minute")} as date, minute, channel, enqueued, delivered, redelivered, acked, nacked, timed_out, dead, dropped,
   purged, duplicates, rejected, bytes_in, last.ready as ready, last.leased as leased, last.delayed as delayed, last.oldest as oldest_ms,
   waits[0] as wait_p50_ms, waits[1] as wait_p95_ms, waits[2] as wait_p99_ms, total_p95_ms,
+  :until_us >= unix_micros(minute) + {MINUTE_US + GRACE_US} as final
+from counted
+"""
+
+
+def trigger_minutes(events: DataFrame, until: datetime) -> DataFrame:
+    """One row for each trigger and minute in which it acted, or a cooldown of it ended that had kept it from acting.
+
+    `events` are all rows of some minutes, to the last one, and `until` is its time. A firing that could not do all it should is `failed`
+    and not `fired`; what it did send counts as `sent`. Of a rule that was changed within the minute, the hook is the later one.
+    """
+    return _sql(_TRIGGER_MINUTES, events, until_us=_us(until))
+
+
+_FIRING = "hook string, sent array<struct<id: string>>, suppressed bigint"
+_TRIGGER_MINUTES = f"""
+with acted as (
+  select journal, peer as trigger, {minute_of("recorded_at")} as minute, channel, offset, reason, from_json(meta, '{_FIRING}') as told
+  from {{rows}} where {TRIGGERED} and peer is not null
+), counted as (
+  select journal, trigger, minute,
+    max_by(told.hook, offset) as hook,
+    count_if(reason = 'fired') as fired,
+    count_if(reason = 'failed') as failed,
+    coalesce(sum(told.suppressed), 0) as suppressed,
+    coalesce(sum(array_size(told.sent)), 0) as sent,
+    cast(count(distinct channel) as int) as streams
+  from acted group by journal, trigger, minute
+)
+select journal, {date_of("minute")} as date, minute, trigger, hook, fired, failed, suppressed, sent, streams,
   :until_us >= unix_micros(minute) + {MINUTE_US + GRACE_US} as final
 from counted
 """

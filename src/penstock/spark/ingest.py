@@ -185,7 +185,7 @@ class Ingest:
     def _write(self, step: Step, part: Slice) -> None:
         table = self._tables[step.table.name]
         spans = {self.app: Span(part.first, part.end)}
-        if step.when in part.unmet:
+        if step.when in part.unmet and not (step.by_minute and _may_close(table, part)):
             nothing = step.table.schema.empty_table()
             _ = table.append([], spans) if step.table.write == "append" else table.merge(nothing, spans)
         elif step.table.write == "append":
@@ -217,6 +217,11 @@ class Ingest:
             with table.try_writing() as is_ours:
                 if is_ours:
                     table.upkeep(moment)
+
+
+def _may_close(table: LakeTable, part: Slice) -> bool:
+    """Whether a table has a minute that was not final before these rows; told by its files' bounds."""
+    return table.version() is not None and bool(table.files({"minute": (part.minutes_since, None)}))
 
 
 def note_gap(gaps: LakeTable, journal: str, app: str, first: int, end: int) -> None:

@@ -27,8 +27,8 @@ RECENT_ROWS = 100_000
 """Journal rows, without bodies, that the driver keeps."""
 ROWS_PER_PART = 250_000
 """Journal rows that one task reads."""
-INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox'"
-"""Rows about the inboxes of agents, as SQL."""
+INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox' and not (meta <=> '{\"moved\":true}')"
+"""Rows of what came to the inboxes of agents, as SQL; a dead letter on its way back is nothing new, as in the live view."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns for counts and times, which need no bodies."""
 

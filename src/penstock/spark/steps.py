@@ -40,6 +40,8 @@ class Step:
     """Tables that it reads, which are brought forward before it."""
     when: str = "true"
     """Which journal rows it needs, as SQL: a batch without any moves the table on without asking Spark."""
+    by_minute: bool = False
+    """Whether its rows become final: a batch that has no row for it may still close a minute that the table has open."""
 
 
 def built_in() -> list[Step]:
@@ -59,6 +61,12 @@ def built_in() -> list[Step]:
             definitions.LATEST_PER_AGENT,
             lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
             when=INBOXES,
+        ),
+        Step(
+            definitions.TRIGGER_MINUTES,
+            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
+            when=gold.TRIGGERED,
+            by_minute=True,
         ),
         Step(
             definitions.CONVERSATIONS,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from penstock.core.pipelines import Alerts, Silence
+from penstock.core.pipelines import Alerts, Silence, TriggerFailures
 from penstock.spark import alerts, gold
 from penstock.spark.alerts import Act, Alert, Breach
 from penstock.spark.definitions import AGENTS, ALERTS, TABLES
@@ -54,7 +54,10 @@ class Watch:
         self._agents = LakeTable(lake, AGENTS)
         self._lock = threading.Lock()
         self._recent = Recent(journal)
-        self._watches_minutes = any(not isinstance(rule, Silence) for rule in settings.rules)
+        self._watches_minutes = any(
+            not isinstance(rule, Silence | TriggerFailures) for rule in settings.rules
+        )
+        self._watches_triggers = any(isinstance(rule, TriggerFailures) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
         self._rewind()
         looked = self._stored(self._alerts)
@@ -99,7 +102,8 @@ class Watch:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Look at a batch of journal rows. For `foreachBatch`."""
-        with batch_slice(self._spark, self._journal, self._table, rows, self._recent) as part:
+        asked = [gold.TRIGGERED] if self._watches_triggers else []
+        with batch_slice(self._spark, self._journal, self._table, rows, self._recent, asked) as part:
             if part is not None:
                 self._look(part)
 
@@ -132,10 +136,15 @@ class Watch:
 
     def _found(self, part: Slice) -> list[Breach]:
         """Minutes in which a rule was broken, of those that the new rows may have changed."""
-        if not self._watches_minutes:
-            return []
-        minutes = gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since)
-        return [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
+        found: list[Breach] = []
+        if self._watches_minutes:
+            minutes = gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since)
+            found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
+        if self._watches_triggers and gold.TRIGGERED not in part.unmet:
+            minutes = gold.trigger_minutes(part.whole_minutes, part.until)
+            broken = alerts.breaches(minutes, self._settings.rules, "trigger")
+            found += [Breach(*row) for row in broken.collect()]
+        return found
 
     def _acts(self, part: Slice) -> list[Act]:
         """When agents were at work, with every pause that a rule may mind."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
-from penstock.core.records import Fired
+from penstock.core.records import Fired, is_fresh
 from penstock.core.scopes import ANONYMOUS, OPERATOR
 from penstock.dialects.courier import rules, ruling
 from penstock.dialects.courier.operations import Result
@@ -500,6 +500,30 @@ def test_an_ack_that_is_kept_without_its_notice_counts_as_a_failure() -> None:
     broker.run()
     assert broker.counts("s")["q.ack"] == 1
     assert counts(broker)["fail"] == 1
+
+
+def test_a_journal_short_of_space_keeps_no_row_of_a_firing_whose_notice_it_refused() -> None:
+    """The ack stays, its notice goes, and so does the row that says it was sent; a row that it failed follows."""
+    journal = HandJournal()
+    broker = Broker(triggers=[rule(hook="on_ack")], journal=journal)
+    consumer = broker.subscribe("s", credit=1)
+    broker.control().say(type="enqueue", to="s", env=envelope("a"))
+    broker.run()
+    journal.commit()
+    broker.run()
+    consumer.say(ack="a")
+    broker.run()
+    [(facts, _)] = journal.waiting
+    assert [getattr(fact, "event", "enqueue") for fact in facts if not is_fresh(fact)] == ["ack"]
+    journal.commit("the disk is full")
+    broker.run()
+    [([failed], _)] = journal.waiting
+    assert isinstance(failed, Fired) and not is_fresh(failed)
+    assert (failed.record.id, failed.peer, failed.reason) == ("a", "r", "failed")
+    assert msgspec.json.decode(failed.meta or "") == {
+        "hook": "on_ack",
+        "failures": ["the journal refused it"],
+    }
 
 
 def test_a_move_that_is_refused_leaves_nothing_behind() -> None:
