@@ -87,8 +87,10 @@ class WebSocketLink:
             reason = str(error)
         finally:
             self._writer.cancel()
-            await self._socket.close()
-            await self._session.close()
+            try:
+                await self._socket.close()
+            finally:  # also when the loop ends meanwhile
+                await self._session.close()
             code = self._socket.close_code
             receiver, self._receiver = self._receiver, None
             if receiver is not None:
