@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import TABLE, PenstockError, Refusal
+from penstock.core.errors import MESSAGE_MAX, TABLE, PenstockError, Refusal
 
 STATUSES = {
     "InvalidJSON": 400, "InvalidEnvelope": 400, "InvalidCredit": 400, "UnknownOp": 400,
@@ -47,6 +47,13 @@ def test_the_wire_shape() -> None:
     }
     full = Refusal("StreamFull", "full", ref="a", retry_after_ms=7, hint="wait").wire()
     assert full == {**bare, "ref": "a", "retryAfterMs": 7, "hint": "wait"}
+
+
+def test_what_is_quoted_to_a_peer_is_bounded() -> None:
+    wire = Refusal("UnknownEnvelope", "no envelope " + "x" * 10**6, ref="y" * 10**6).wire()
+    assert [len(str(wire[part])) for part in ("message", "ref")] == [MESSAGE_MAX] * 2
+    longest = "z" * MESSAGE_MAX
+    assert Refusal("UnknownEnvelope", longest, ref=longest).wire()["ref"] == longest
 
 
 def test_the_exception_carries_the_refusal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -164,10 +165,13 @@ def test_events_in_the_shape_of_the_first_courier(alone):
 
     async def work() -> None:
         async with events(alone.http, "view=latestPerAgent&compat=1&addr=agents/compat/*") as reader:
-            assert (await reader.next())[1] == {"connected": True}
-            http.enqueue("agents/compat/inbox", "a")
-            _, event = await reader.next()
-            assert (event["addr"], event["env"]["id"], len(event)) == ("agents/compat/inbox", "a", 2)
+            content = reader.response.content
+            async with asyncio.timeout(PATIENCE_S):
+                assert await content.readuntil(b"\n\n") == b'data: {"connected":true}\n\n'
+                http.enqueue("agents/compat/inbox", "a")
+                told = await content.readuntil(b"\n\n")
+            assert told.startswith(b'data: {"addr":"agents/compat/inbox","env":{') and told.count(b"\n") == 2
+            assert json.loads(told[6:])["env"]["id"] == "a"
 
     run(work())
 

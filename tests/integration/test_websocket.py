@@ -331,7 +331,7 @@ def test_a_message_over_the_bound_is_told_and_closed_with_1009(server, stream):
     async def go():
         async with sockets(server.http) as ways:
             peer = await ways.subscribe(stream)
-            await peer.say('{"ack":"' + "x" * (9 * 1024 * 1024) + '"}')
+            await peer.say('{"ack":"' + "x" * (1024 * 1024) + '"}')
             assert (await peer.error())["code"] == "TooLarge"
             assert await peer.closed() == 1009
 

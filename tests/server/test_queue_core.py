@@ -55,7 +55,9 @@ def test_the_seeds_calls_in_the_seeds_order() -> None:
     assert delivery.envelope == ENVELOPE
     assert (delivery.seq, delivery.attempt, delivery.stream) == (1, 1, JEN)
     assert core.stats(JEN)["inflight"] == 1
+    assert (subscriber.stream, subscriber.credit, subscriber.in_flight) == (JEN, 9, ["e-91a"])
     core.ack(subscriber.id, "e-91a")
+    assert (subscriber.credit, subscriber.in_flight) == (9, [])
     stats = core.stats(JEN)
     assert (stats["depth"], stats["inflight"]) == (0, 0)
     assert set(stats) >= {"depth", "inflight", "rateIn", "rateOut", "latP50", "latP95", "lastTs"}

@@ -99,6 +99,14 @@ _ROWS = (
 TABLE: dict[str, Kind] = {row[0]: Kind(*row) for row in _ROWS}
 
 
+MESSAGE_MAX = 1_024
+"""Characters of a message, and of what it is about, on the wire: both may quote what a peer sent, and are sent back to it."""
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= MESSAGE_MAX else text[: MESSAGE_MAX - 1] + "…"
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why a request was not done; the request changed nothing."""
 
@@ -122,13 +130,13 @@ class Refusal(msgspec.Struct, frozen=True):
         kind = TABLE[self.code]
         wire: dict[str, object] = {
             "code": self.code,
-            "message": self.message,
+            "message": _clip(self.message),
             "status": kind.status,
             "retryable": kind.retryable,
             "hint": self.hint or kind.hint,
         }
         if self.ref is not None:
-            wire["ref"] = self.ref
+            wire["ref"] = _clip(self.ref)
         if self.retry_after_ms is not None:
             wire["retryAfterMs"] = self.retry_after_ms
         return wire

@@ -27,7 +27,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     envelope_max: int = 1 * MIB
     """Bytes of one envelope."""
     frame_max: int = 8 * MIB
-    """Bytes of one request body, WebSocket message or control line: room for arrays."""
+    """Bytes of one request body, control line or WebSocket message of control lines: room for arrays."""
+    message_max: int = 1 * MIB
+    """Bytes of one message on a subscribe WebSocket, where clients send credit and ids only."""
     batch_max: int = 4096
     """Envelopes or ids in one array."""
     depth_max: int = 64

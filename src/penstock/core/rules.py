@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from penstock.core.patterns import matches
+from penstock.core.tenants import TENANTS
 
 if TYPE_CHECKING:
     from penstock.core.records import Record
@@ -148,6 +149,10 @@ class Rule(msgspec.Struct, eq=False, kw_only=True):
         return sender is not None and any(matches(pattern, sender) for pattern in self.senders)
 
     def takes_channel(self, name: str) -> bool:
+        """Whether it looks at a channel; at a tenant's only where it says so, as scopes do."""
+        if name.startswith(TENANTS):
+            patterns = self.channels or ()
+            return any(pattern.startswith(TENANTS) and matches(pattern, name) for pattern in patterns)
         return self.channels is None or any(matches(pattern, name) for pattern in self.channels)
 
 

@@ -38,7 +38,7 @@ class SubscribePlan(Plan):
         refusal: Refusal | None,
         peer: str,
     ) -> None:
-        self.message_max = runtime.machine.limits.frame_max
+        self.message_max = runtime.machine.limits.message_max
         self._runtime = runtime
         self._principal = principal
         self._query = query

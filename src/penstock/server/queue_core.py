@@ -66,12 +66,23 @@ class Delivered(msgspec.Struct, frozen=True):
 class Subscriber:
     """A subscription in this process: give it credit, take its deliveries."""
 
-    def __init__(self, id_: str, stream: str, on_deliver: Callable[[Delivered], None] | None) -> None:
-        self.id = id_
-        self.stream = stream
+    def __init__(self, consumer: Consumer, on_deliver: Callable[[Delivered], None] | None) -> None:
+        self.id = f"s{consumer.no}"
+        self.stream = consumer.channel.name
+        self._consumer = consumer
         self.deliveries: deque[Delivered] = deque()
         """What was delivered and not yet taken; empty when a callback takes it. Bounded by the credit."""
         self.on_deliver = on_deliver
+
+    @property
+    def credit(self) -> int:
+        """How many more it may be given."""
+        return self._consumer.credit
+
+    @property
+    def in_flight(self) -> list[str]:
+        """Ids of what it holds, oldest delivery first."""
+        return [record.id for record in self._consumer.leases.values()]
 
 
 class _InProcess:
@@ -170,7 +181,7 @@ class QueueCore:
         consumer = self._machine.subscribe(now, self._link, stream, lease_us)
         if isinstance(consumer, Refusal):
             raise PenstockError(consumer)
-        subscriber = Subscriber(f"s{consumer.no}", stream, on_deliver)
+        subscriber = Subscriber(consumer, on_deliver)
         consumer.tag = subscriber
         consumer.label = subscriber.id
         self._consumers[subscriber.id] = consumer

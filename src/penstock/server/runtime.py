@@ -22,6 +22,7 @@ from penstock.core.queue import QueueMachine
 from penstock.core.records import Applied, Ruled, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
+from penstock.dialects.courier.control import FEATURES
 from penstock.dialects.courier.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
@@ -224,7 +225,7 @@ class Runtime:
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
-            "features": ["courier", "control", "views", "live"],
+            "features": ["courier", "control", *FEATURES],
             "spaces": [],
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),

@@ -65,6 +65,15 @@ class TestLines:
         assert (error["reqId"], error["code"]) == (5, "UnknownOp")
         assert "enqueue" in error["hint"]
 
+    @pytest.mark.parametrize(
+        "frame", [b'{"type":"enqueue"}', b'{"type":"enqueue","to":"a","to":"b","env":{}}']
+    )
+    def test_an_enqueue_that_cannot_be_read_is_answered_by_its_name(self, frame: bytes) -> None:
+        peer = Broker().control()
+        peer.send(frame + b"\n")
+        peer.broker.run()
+        assert [error["reqId"] for error in peer.heard()] == ["enqueue"]
+
     def test_too_many_of_them_close_the_connection(self) -> None:
         peer = Broker(limits=Limits(strikes_max=3)).control()
         for _ in range(3):

@@ -5,13 +5,17 @@ The numbers are those of the list of defects that the dialect was designed again
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.core.buckets import Rate, Rates
 from penstock.core.policy import Policy
-from penstock.core.scopes import Principal, require
+from penstock.core.scopes import NOBODY, Principal, require
+from penstock.server.auth import TokenStore
+from penstock.server.config import load, policy_for
 from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
@@ -138,44 +142,6 @@ def test_defect_11_rates_are_rates_and_latency_is_ours() -> None:
     assert (answer["result"]["rateIn"], answer["result"]["rateOut"]) == (0.0, 0.0)
 
 
-def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None:
-    broker = Broker()
-    producer, follower = broker.control(), broker.control()
-    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("1"))
-    (first,) = follower.say(type_="live", view="latestPerAgent")
-    assert [row["env"]["id"] for row in first["snapshot"]["rows"]] == ["1"]
-    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("2"))
-    broker.advance(5_000)
-    (change,) = follower.heard()
-    assert change["delta"]["env"]["id"] == "2"
-
-
-def test_defect_18_views_are_not_for_everybody() -> None:
-    peer = Broker().control(Principal("x", scopes=require(["streams:*:*"])))
-    assert [frame["code"] for frame in peer.say(type_="live", view="latestPerAgent")] == ["Forbidden"]
-    assert [frame["code"] for frame in peer.say(type_="snapshot", view="latestPerAgent")] == ["Forbidden"]
-
-
-@pytest.mark.parametrize("credit", [-1, 0])
-def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
-    broker = Broker()
-    socket, pipe = broker.subscribe("a"), broker.control()
-    socket.send({"credit": credit})
-    broker.run()
-    assert [frame["error"]["code"] for frame in socket.heard()] == ["InvalidCredit"]
-    pipe.say(type_="subscribe", stream="a")
-    assert [frame["code"] for frame in pipe.say(type_="grant", n=credit)] == ["InvalidCredit"]
-    assert sum(consumer.credit for consumer in broker.machine.consumers.values()) == 0
-
-
-def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
-    broker = Broker()
-    peer = broker.control()
-    peer.send(line(type_="hello", reqId="x") + line(type_="hello", reqId="y") + line(type_="hello"))
-    broker.run()
-    assert [frame["reqId"] for frame in peer.heard()] == ["x", "y", "hello"]
-
-
 def notifying(when: dict[str, object], **more: object) -> dict[str, object]:
     action = {"action": "notify", "to": "told", "payload": {"ref": "${env.id}"}}
     return {"id": "r", "when": when, "do": [action], **more}
@@ -212,3 +178,90 @@ def test_defect_15_notices_of_two_rules_and_two_actions_do_not_collide() -> None
     broker = Broker(triggers=[notifying({"type": "note"}), two])
     filled(broker, "jobs", "e-1")
     assert len({one["id"] for one in told(broker)}) == 3
+
+
+def test_defect_16_a_sender_below_its_rate_is_never_refused_and_a_refused_one_recovers() -> None:
+    broker = Broker()
+    broker.machine.limit_rates(Rates(token=Rate(10, 1_000_000, 10), address=Rate(10, 1_000_000, 10)))
+    producer = broker.control()
+    for n in range(60):
+        (answer,) = producer.say(type_="enqueue", to="a", env=envelope(f"paced {n}"))
+        assert answer["type"] == "ok", n
+        broker.advance(333)
+    burst = [producer.say(type_="enqueue", to="a", env=envelope(f"burst {n}"))[0] for n in range(15)]
+    refused = [answer for answer in burst if answer["type"] == "error"]
+    assert [(one["code"], one["status"]) for one in refused] == [("RateLimited", 429)] * 5
+    broker.advance(refused[-1]["retryAfterMs"])
+    (answer,) = producer.say(type_="enqueue", to="a", env=envelope("after the time that was told"))
+    assert answer["type"] == "ok"
+
+
+def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None:
+    broker = Broker()
+    producer, follower = broker.control(), broker.control()
+    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("1"))
+    (first,) = follower.say(type_="live", view="latestPerAgent")
+    assert [row["env"]["id"] for row in first["snapshot"]["rows"]] == ["1"]
+    producer.say(type_="enqueue", to="agents/jen/inbox", env=envelope("2"))
+    broker.advance(5_000)
+    (change,) = follower.heard()
+    assert change["delta"]["env"]["id"] == "2"
+
+
+def test_defect_18_views_are_not_for_everybody() -> None:
+    peer = Broker().control(Principal("x", scopes=require(["streams:*:*"])))
+    assert [frame["code"] for frame in peer.say(type_="live", view="latestPerAgent")] == ["Forbidden"]
+    assert [frame["code"] for frame in peer.say(type_="snapshot", view="latestPerAgent")] == ["Forbidden"]
+
+
+def test_defect_18_a_view_is_followed_only_with_a_token_where_tokens_are_needed() -> None:
+    broker = Broker(tokens={"secret": Principal("x", scopes=require(["views:*:read", "streams:*:read"]))})
+    stranger = broker.control(NOBODY, token_needed=True)
+    assert [frame["code"] for frame in stranger.say(type_="live", view="latestPerAgent")] == ["Unauthorized"]
+    assert stranger.wire.closed == (1008, "Unauthorized")
+    known = broker.control(NOBODY, token_needed=True)
+    known.say(type_="hello", version="v1", token="secret")
+    (first,) = known.say(type_="live", view="latestPerAgent")
+    assert first["snapshot"]["rows"] == []
+
+
+def test_defect_18_every_section_of_the_config_counts(tmp_path: Path) -> None:
+    path = tmp_path / "courier.yaml"
+    path.write_text(
+        """\
+streams: {defaultLeaseMs: 2000, perStreamCaps: {"agents/*": {maxDepth: 1}}}
+auth: {tokens: [{token: dev-local, scopes: ["streams:agents/*:enqueue"]}]}
+"""
+    )
+    config = load(path, {})
+    assert policy_for(config, "other").lease_us == 2_000_000
+    tokens = TokenStore(config.auth)
+    assert tokens.resolve("guess") is None
+    jen = tokens.resolve("dev-local")
+    assert jen is not None
+    inbox = "agents/jen/inbox"
+    broker = Broker(policies={inbox: policy_for(config, inbox)})
+    producer = broker.control(jen)
+    answers = [producer.say(type_="enqueue", to=inbox, env=envelope(id_))[0] for id_ in "ab"]
+    assert [answer.get("code") for answer in answers] == [None, "StreamFull"]
+    assert [frame["code"] for frame in producer.say(type_="subscribe", stream=inbox)] == ["Forbidden"]
+
+
+@pytest.mark.parametrize("credit", [-1, 0])
+def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
+    broker = Broker()
+    socket, pipe = broker.subscribe("a"), broker.control()
+    socket.send({"credit": credit})
+    broker.run()
+    assert [frame["error"]["code"] for frame in socket.heard()] == ["InvalidCredit"]
+    pipe.say(type_="subscribe", stream="a")
+    assert [frame["code"] for frame in pipe.say(type_="grant", n=credit)] == ["InvalidCredit"]
+    assert sum(consumer.credit for consumer in broker.machine.consumers.values()) == 0
+
+
+def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.send(line(type_="hello", reqId="x") + line(type_="hello", reqId="y") + line(type_="hello"))
+    broker.run()
+    assert [frame["reqId"] for frame in peer.heard()] == ["x", "y", "hello"]

@@ -426,7 +426,7 @@ class TestEvents:
         broker = Broker(limits=Limits(view_rows_max=1))
         put(broker, SAM, "1")
         follower = Follower(broker, style=COMPAT_EVENTS)
-        assert follower.raw().endswith(b'\ndata: {"connected":true}\n\n')
+        assert follower.raw() == b'data: {"connected":true}\n\n'
         put(broker, JEN, "2")
         (data,) = [part for part in follower.raw().split(b"\n") if part.startswith(b"data: ")]
         row = msgspec.json.decode(data.removeprefix(b"data: "))

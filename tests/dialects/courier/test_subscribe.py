@@ -186,9 +186,14 @@ class TestEnds:
         assert told(peer, {"credit": 1}) == []
 
     def test_a_message_over_the_bound_closes_with_1009(self) -> None:
-        peer = Broker(limits=Limits(frame_max=50)).subscribe("a")
+        peer = Broker(limits=Limits(message_max=50)).subscribe("a")
         assert errors(told(peer, {"ack": "x" * 60})) == ["TooLarge"]
         assert peer.wire.closed == (1009, "TooLarge")
+
+    def test_that_bound_is_1_mib(self) -> None:
+        peer = Broker().subscribe("a")
+        assert errors(told(peer, {"ack": "x" * (2**20 - 12)})) == ["UnknownEnvelope"]
+        assert errors(told(peer, {"ack": "x" * 2**20})) == ["TooLarge"]
 
     @pytest.mark.parametrize("message", [{}, {"fly": 1}, {"leaseId": "x"}])
     def test_unknown_messages_close_with_1003_after_some(self, message: dict[str, Any]) -> None:

@@ -155,6 +155,26 @@ def test_dead_letters_stay_with_their_tenant_and_go_home_again() -> None:
     assert broker.counts("t/acme/jobs")["q.in"] == 2
 
 
+def test_a_rule_sees_a_tenants_envelopes_only_where_it_says_so() -> None:
+    def rule(id_: str, **when: Any) -> dict[str, Any]:
+        return {"id": id_, "when": when, "do": [{"action": "notify", "to": "told"}]}
+
+    rules = [
+        rule("kind", type="note"), rule("all", to="*jobs"), rule("list", to=["jobs", "t*jobs"]), rule("acme", to="t/acme/*")
+    ]  # fmt: skip
+    broker = Broker(triggers=rules)
+    for who, fired in ((BETA, []), (ACME, ["acme"]), (ANONYMOUS, ["kind", "all", "list"])):
+        before = {rule.id: rule.activity.run for rule in broker.machine.triggers.on_insert.rules}
+        enqueue(broker.control(who), "jobs", who.name)
+        after = {rule.id: rule.activity.run for rule in broker.machine.triggers.on_insert.rules}
+        assert [id_ for id_ in after if after[id_] > before[id_]] == fired
+
+
+def test_what_is_not_there_is_called_what_the_caller_called_it() -> None:
+    (error,) = Broker().control(ACME).say(type="stats", stream="nowhere", reqId=1)
+    assert (error["detail"], error["ref"]) == ("there is no stream `nowhere`", "nowhere")
+
+
 def test_a_view_shows_a_tenant_its_own_agents_by_its_own_names() -> None:
     broker = Broker()
     enqueue(broker.control(ACME), INBOX, "1")

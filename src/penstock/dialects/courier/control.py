@@ -26,7 +26,7 @@ from penstock.dialects.courier.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.surveys import MetricsSurvey, WhereSurvey
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
-FEATURES += ["views", "live", "triggers", "tap"]
+FEATURES += ["views", "live", "triggers", "tap", "partition"]
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -115,7 +115,7 @@ class ControlSession:
         problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
-            self._fail(frame.req_id, problem)
+            self._fail(frames.req_id_of(frame), problem)
             return
         if not self.token_needed and self._joins_run(now, frame):
             return
@@ -150,7 +150,8 @@ class ControlSession:
             self._hello(now, frame)
             return
         if self.token_needed:
-            self._fail(frame.req_id, Refusal("Unauthorized", "say hello with a token first"), close=1008)
+            refusal = Refusal("Unauthorized", "say hello with a token first")
+            self._fail(frames.req_id_of(frame), refusal, close=1008)
             return
         match frame:
             case frames.Enqueue():

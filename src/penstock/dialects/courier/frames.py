@@ -239,6 +239,16 @@ class Reference(msgspec.Struct, rename="camel"):
     type: msgspec.Raw = msgspec.Raw(b"null")
 
 
+NAMED = ("hello", "enqueue")
+"""Frames whose answers carry their name where no `reqId` was given."""
+
+
+def req_id_of(frame: Frame) -> str | int | None:
+    """What an answer to this frame is called; None where it has no name."""
+    name = str(frame.__struct_config__.tag)
+    return name if frame.req_id is None and name in NAMED else frame.req_id
+
+
 decode_reference = msgspec.json.Decoder(Reference).decode
 
 
@@ -249,6 +259,8 @@ def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None, Refusal("InvalidJSON", f"not a JSON object: {error}")
     req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
+    if req_id is None:
+        req_id = next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
     message = str(error)
     if message.endswith("`$.type`") or "field `type`" in message:
         name = bytes(reference.type).decode(errors="replace")[:64]

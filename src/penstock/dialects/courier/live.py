@@ -66,10 +66,15 @@ def events(messages: list[Message]) -> list[bytes]:
     return [b"".join([b"id: %d\ndata: %b\n\n" % message for message in messages])]
 
 
+def plain_events(messages: list[Message]) -> list[bytes]:
+    """Server-sent events without ids, as the first Courier wrote them."""
+    return [b"".join([b"data: %b\n\n" % message for _, message in messages])]
+
+
 SOCKET = Style("socket", b"{", b"}", bare)
 """WebSocket messages that are framed elsewhere."""
 EVENTS = Style("events", b"{", b"}", events, b": heartbeat\n\n")
-COMPAT_EVENTS = Style("compat", b"", b"", events, b": heartbeat\n\n", compat=True)
+COMPAT_EVENTS = Style("compat", b"", b"", plain_events, b": heartbeat\n\n", compat=True)
 
 
 def lines(label: str) -> Style:

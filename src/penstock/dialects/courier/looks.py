@@ -26,8 +26,10 @@ def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str)
     if refusal is not None:
         return refusal
     channel = machine.find(principal.place(stream))
-    if isinstance(channel, Channel):
-        machine.rest(channel, now)
+    if isinstance(channel, Refusal):
+        message = channel.message.replace(principal.place(stream), stream)
+        return msgspec.structs.replace(channel, message=message, ref=stream)
+    machine.rest(channel, now)
     return channel
 
 

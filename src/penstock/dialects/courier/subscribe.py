@@ -130,8 +130,8 @@ class SubscribeSession:
         if flood is not None:
             self._fail(flood, 1008)
             return
-        if len(data) > limits.frame_max:
-            self._fail(Refusal("TooLarge", f"a message has at most {limits.frame_max} bytes"), 1009)
+        if len(data) > limits.message_max:
+            self._fail(Refusal("TooLarge", f"a message has at most {limits.message_max} bytes"), 1009)
             return
         try:
             message = _decode(data)
