@@ -170,7 +170,7 @@ def tenant(name: str) -> Principal:
 
 def test_a_template_leads_into_no_other_tenants_streams() -> None:
     do = [{"action": "route", "to": "${env.headers.reply}"}]
-    broker = Broker(triggers=[rule(do=do)])
+    broker = Broker(triggers=[rule(do=do, when={"to": ["s", "t/*"]})])
     put(broker, "s", "a", who=tenant("acme"), headers={"reply": "t/bolt/inbox"})
     put(broker, "s", "b", who=tenant("acme"), headers={"reply": "t/acme/inbox"})
     put(broker, "s", "c", who=Principal("x", scopes=require(["streams:*:*"])), headers={"reply": "t/bolt/q"})
@@ -185,7 +185,7 @@ def test_a_rule_may_name_a_tenant_itself() -> None:
 
 
 def test_no_tenant_keeps_a_rule_from_telling_of_another() -> None:
-    broker = Broker(triggers=[rule()])
+    broker = Broker(triggers=[rule(when={"to": ["s", "t/*"]})])
     put(broker, "s", "a", who=tenant("acme"))
     put(broker, "s", "a", who=tenant("bolt"))
     put(broker, "s", "a")
