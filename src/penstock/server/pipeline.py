@@ -75,6 +75,9 @@ class PipelineProcess:
                 )
                 process.kill()
                 await process.wait()
+                status = self.status()  # it had no time to say so itself
+                status.state, status.pid = "stopped", 0
+                self._write(status)
         if self._task is not None:
             self._task.cancel()
             try:
