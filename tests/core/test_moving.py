@@ -7,6 +7,7 @@ import pytest
 
 from penstock.core.effects import Job
 from penstock.core.errors import Refusal
+from penstock.core.intake import Admitted
 from penstock.core.policy import Policy
 from penstock.core.rows import row_of
 from tests.core.driving import Bench, body_of, record_of
@@ -339,3 +340,21 @@ def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() ->
     bench.commit()
     assert (job.moved, job.kept) == (0, 2)
     assert [record.id for record in bench.channel("dlq/q").ready] == ["1", "2", "3", "4"]
+
+
+def test_a_redrive_that_the_journal_refuses_leaves_the_memory_of_ids_as_it_was() -> None:
+    bench = Bench()
+    consumer = bench.subscribe("q", 9)
+    bench.put("q", "1", "2", "3")
+    bench.term(consumer, "1")
+    bench.advance(5)
+    bench.ack(consumer, "2")
+    before = list(bench.channel("q").order)
+    bench.machine.redrive(bench.now, "q", 1)
+    bench.apply()
+    bench.refuse()
+    assert list(bench.channel("q").order) == list(bench.channel("q").settled) == before
+    answer = bench.offer("q", record_of("1"))
+    assert isinstance(answer, Admitted)
+    assert answer.duplicates == ["1"]
+    assert bench.machine.revived == {}

@@ -153,6 +153,8 @@ class Book:
         """Settled ids remembered in all channels."""
         self.applied: dict[str, Applied] = {}
         """The newest batch of each application that stages batches, be it durable or about to be."""
+        self.revived: dict[Record, Seen] = {}
+        """Records that came home and the journal has not answered for, and what their channel remembered of them before."""
         self.views = Views(limits)
         self.waiting_pulls = 0
         self.consumers: dict[int, Consumer] = {}

@@ -224,6 +224,20 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         del self.settled[id_]
         self.order.remove(id_)
 
+    def resettle(self, id_: str, seen: Seen) -> None:
+        """Undo `unsettle`: the id did not come in again after all. O(window), and rare."""
+        settled, order = self.settled, self.order
+        place = next(
+            (n for n, other in enumerate(order) if settled[other].settled_us > seen.settled_us), len(order)
+        )
+        settled[id_] = seen
+        if order is NO_IDS:
+            self.order = deque((id_,))
+        else:
+            order.insert(place, id_)
+        if place < len(self.order) - 1:  # both in the same order
+            self.settled = {known: settled[known] for known in self.order}
+
     def recall(self, record: Record) -> None:
         """Undo `remember`, when the journal refused the settle."""
         if record.id in self.settled:

@@ -240,6 +240,9 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         offset += 1
     if refused is not None:
         _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
+    if book.revived:
+        for record in kept:
+            book.revived.pop(record, None)
     now_us, wall_us = now
     pending = book.triggers.pending
     for record in kept:
@@ -294,6 +297,10 @@ def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
             if firing is not None:
                 triggers.withdrawn(book, now, firing)
             channel.forget(fact)
+            seen = book.revived.pop(fact, None)
+            if seen is not None:
+                channel.resettle(fact.id, seen)
+                book.ids += 1
             book.bytes -= len(fact.body)
             book.pending_bytes -= len(fact.body)
             book.totals.records_refused += 1

@@ -83,6 +83,7 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
             )
         channel.unsettle(record.id)
         book.ids -= 1
+        book.revived[record] = seen
     record.seq = channel.seq + 1
     record.batch = book.gate
     book.sort(channel, [record])
