@@ -8,6 +8,8 @@ BENCHES ?= queue http journal pipeline
 DEBIAN_PACKAGES :=
 
 SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
+# Processes that live for seconds have nothing of the best compiler, which takes a core from everybody else.
+QUICK_JAVA  := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 UV_VERSION := 0.13.7
 BIN        := .venv/bin
@@ -52,7 +54,7 @@ ifneq ($(strip $(ARGS)),)
 	$(CHECKS)
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@log=$$(mktemp); $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log" 2>&1 & spark=$$!; \
+	@log=$$(mktemp); JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log" 2>&1 & spark=$$!; \
 	echo "==> style, types and layers, then the tests without Spark, while those with it run beside them"; \
 	( $(CHECKS) ); lint=$$?; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS)); rest=$$?; \
