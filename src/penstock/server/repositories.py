@@ -83,6 +83,7 @@ async def diff(git_dir: Path, request: DiffRequest, *, output_max: int, timeout_
                 said = await complaint
             finally:
                 complaint.cancel()
+                await asyncio.wait([complaint])  # only one may read a pipe, and `_end` will
     except TimeoutError:
         return Refusal("Timeout", f"git took longer than {timeout_s:g} s", hint="ask for fewer paths")
     finally:
