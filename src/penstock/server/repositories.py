@@ -114,17 +114,17 @@ async def _drained(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and all that it started, and read what is left in its pipes, so that they are closed."""
+    """End a process and all that it started, with its pipes: what is left in them is read first, or `wait` would wait for ever."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
     with contextlib.suppress(TimeoutError):  # something it started may have left its group and keep a pipe
         async with asyncio.timeout(CLOSE_S):
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
                 await _drained(stream)
-    # Now, and not when the loop comes to it: it may be gone by then, and a pipe that somebody keeps stays open for ever.
+    # Now, and not when the loop comes to it: the loop may be gone by then.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
+    await process.wait()
