@@ -8,6 +8,7 @@ BENCHES ?= queue http journal pipeline
 DEBIAN_PACKAGES :=
 
 SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
+SERVER_TESTS := tests/integration tests/client tests/cli tests/kernel tests/docs
 # Processes that live for seconds have nothing of the best compiler, which takes a core from everybody else.
 QUICK_JAVA  := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
@@ -48,20 +49,22 @@ up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http loc
 
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# In two halves side by side, because what needs Spark takes as long as everything else, the checks among it.
+# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal.
 test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
 ifneq ($(strip $(ARGS)),)
 	$(CHECKS)
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@log=$$(mktemp); JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log" 2>&1 & spark=$$!; \
-	echo "==> style, types and layers, then the tests without Spark, while those with it run beside them"; \
+	@log=$$(mktemp -d); \
+	JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log/spark" 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
+	echo "==> style, types and layers, then the tests without servers, while those with servers and with Spark run beside them"; \
 	( $(CHECKS) ); lint=$$?; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS)); rest=$$?; \
-	wait $$spark; half=$$?; \
-	echo "==> the tests with Spark"; cat "$$log"; rm -f "$$log"; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
+	wait $$server; served=$$?; echo "==> the tests with servers"; cat "$$log/server"; \
+	wait $$spark; sparked=$$?; echo "==> the tests with Spark"; cat "$$log/spark"; rm -rf "$$log"; \
 	test $$lint -eq 0 || echo "==> style, types or layers failed: see above, or run \`make lint\`" >&2; \
-	test $$lint -eq 0 && test $$rest -eq 0 && test $$half -eq 0
+	test $$lint -eq 0 && test $$rest -eq 0 && test $$served -eq 0 && test $$sparked -eq 0
 endif
 
 lint: setup ## check style, types and layers only

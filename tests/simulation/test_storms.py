@@ -8,7 +8,7 @@ from penstock.testing import Broken, World, clients, clock, storm, world
 from penstock.testing.storm import STEPS
 
 CHUNKS = 12
-SEEDS_A_CHUNK = 10
+SEEDS_A_CHUNK = 8
 REPLAYED_EVERY = 3
 """What makes one replay differ would make any, so not every storm is told twice."""
 
