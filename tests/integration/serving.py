@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long a test waits for what must happen."""
 POLL_S = 0.005
 TS = "2026-01-01T00:00:00Z"
