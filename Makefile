@@ -49,7 +49,8 @@ up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http loc
 
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal.
+# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal; Spark
+# takes longest and goes first.
 test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
 ifneq ($(strip $(ARGS)),)
 	$(CHECKS)
@@ -57,10 +58,10 @@ ifneq ($(strip $(ARGS)),)
 else
 	@log=$$(mktemp -d); \
 	JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log/spark" 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
+	nice -n 5 $(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
 	echo "==> style, types and layers, then the tests without servers, while those with servers and with Spark run beside them"; \
 	( $(CHECKS) ); lint=$$?; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
+	nice -n 5 $(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
 	wait $$server; served=$$?; echo "==> the tests with servers"; cat "$$log/server"; \
 	wait $$spark; sparked=$$?; echo "==> the tests with Spark"; cat "$$log/spark"; rm -rf "$$log"; \
 	test $$lint -eq 0 || echo "==> style, types or layers failed: see above, or run \`make lint\`" >&2; \
