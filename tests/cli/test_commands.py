@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from penstock.cli import main
 from tests.server_process import environment
 
 
@@ -233,3 +234,10 @@ def test_a_server_without_schemas_says_so(cli):
     assert json.loads(ok(cli("schema", "ls", "--json"))) == {"schemas": []}
     done = cli("schema", "validate", "-", stdin='{"schema": "a/b@v1", "payload": 1}\n')
     assert done.returncode == 1 and done.stderr.startswith("error: UnknownSchema:")
+
+
+def test_a_rule_file_that_is_not_there_or_is_no_yaml_is_answered_with_the_cure(tmp_path, capsys):
+    (tmp_path / "bad.yaml").write_text("{: :")
+    for name in ("absent.yaml", "bad.yaml"):
+        assert main(["trigger", "put", str(tmp_path / name)]) == 1
+        assert "docs/how-to/triggers.md" in capsys.readouterr().err

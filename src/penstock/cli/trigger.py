@@ -29,12 +29,15 @@ def _ask(common: Common, op: str, **fields: Any) -> dict[str, Any]:
 def _read(file: Path) -> Any:
     import yaml
 
+    hint = "name a file that holds YAML or JSON, as docs/how-to/triggers.md shows"
     try:
         return yaml.safe_load(file.read_text())
     except OSError as error:
-        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
+        raise PenstockError(
+            Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}", hint=hint)
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is no YAML: {error}")) from None
+        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is no YAML: {error}", hint=hint)) from None
 
 
 @trigger.command

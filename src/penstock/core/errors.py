@@ -44,7 +44,7 @@ _ROWS = (
     ("UnknownStream", 404, None, False, "there is no such stream",
      "a stream appears with its first enqueue, subscribe or pull"),
     ("UnknownView", 404, None, False, "there is no such view", "the views are `latestPerAgent`, `inflight` and `metrics:streams`"),
-    ("UnknownTrigger", 404, None, False, "there is no such trigger", "`GET /v1/triggers` lists them"),
+    ("UnknownTrigger", 404, None, False, "there is no such trigger", "`penstock trigger ls`, or `GET /v1/triggers`, lists them"),
     ("UnknownEnvelope", 404, None, False, "no envelope with this id is known here",
      "ids are remembered for `streams.dedupWindowMs` after they are settled"),
     ("UnknownPart", 404, None, False, "a part to be committed is not staged here",

@@ -80,8 +80,7 @@ def _barred(principal: Principal) -> Refusal | None:
 
 
 def _unknown(rule_id: str) -> Refusal:
-    hint = "`GET /v1/triggers` lists them"
-    return Refusal("UnknownTrigger", f"there is no trigger `{rule_id}`", ref=rule_id, hint=hint)
+    return Refusal("UnknownTrigger", f"there is no trigger `{rule_id}`", ref=rule_id)
 
 
 def listed(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
