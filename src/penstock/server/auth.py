@@ -144,6 +144,10 @@ class Guard:
                     f"the Host `{_shown(host)}` is not a name of this machine",
                     hint="use localhost, 127.0.0.1 or [::1], or configure tokens",
                 )
+        return self.check_origin(host, origin)
+
+    def check_origin(self, host: str | None, origin: str | None) -> Refusal | None:
+        """Whether a page of another site is behind this request."""
         if origin is None:
             return None
         parsed = _origin(origin)
