@@ -8,7 +8,6 @@ guard also looks at `Host` (a page whose name was re-bound to 127.0.0.1) and at 
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -19,6 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.server.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
 from penstock.server.config import Auth, Config, ConfigError, digest_of
+from penstock.server.private_files import write_private
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket: whoever may open the file is on this machine."""
@@ -204,21 +204,6 @@ def write_operator_token(path: Path) -> str:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(path, token.encode() + b"\n")
     return token
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one that nobody else could ever read."""
-    # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # O_EXCL also refuses a link that is already there.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _offered(protocols: str | None) -> list[str]:

@@ -32,7 +32,6 @@ from penstock.server.auth import (
     TokenStore,
     start_check,
     write_operator_token,
-    write_private,
 )
 from penstock.server.config import Config, ConfigError, policy_for, quotas, rates
 from penstock.server.connections import Connection
@@ -40,6 +39,7 @@ from penstock.server.door import CourierDoor
 from penstock.server.events import make_event_log
 from penstock.server.machine import install_rules, make_machine
 from penstock.server.pipeline import PipelineProcess
+from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
