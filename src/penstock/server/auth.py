@@ -102,7 +102,8 @@ class Guard:
 
     def adopt(self, config: Config) -> None:
         """Judge by these settings from now on."""
-        self._tokens_required = bool(config.auth.tokens)
+        # A space never lets anybody in without a token.
+        self._tokens_required = bool(config.auth.tokens) or not config.serves_courier
         self._allow_anonymous = config.auth.allow_anonymous
         self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
         self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
@@ -161,7 +162,7 @@ def start_check(config: Config, http_hosts: Sequence[str], control: str | None) 
 
     `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too.
     """
-    if config.auth.tokens or config.auth.allow_anonymous:
+    if config.auth.tokens or config.auth.allow_anonymous or not config.serves_courier:
         return
     open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
     address = parse_control(control) if control is not None else None

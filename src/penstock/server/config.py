@@ -69,6 +69,8 @@ class Config(Sections, frozen=True):
     """The file they came from."""
     notices: tuple[str, ...] = ()
     """What the file asks for that this version accepts but does not do yet."""
+    serves_courier: bool = True
+    """Whether Courier is served; else its routes are for the operator alone, and the doors of the spaces are open."""
 
 
 def load(path: Path | None, env: Mapping[str, str]) -> Config:

@@ -60,7 +60,7 @@ A refused request changed nothing. What is retryable may succeed later without a
 def to_yaml(config: Config) -> str:
     """The effective config as YAML that loads again, but for its tokens, which are masked."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
-    for name in ("source", "notices"):
+    for name in ("source", "notices", "serves_courier"):
         del plain[name]
     for token in plain["auth"]["tokens"]:
         token["token"] = MASK
