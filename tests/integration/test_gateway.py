@@ -109,6 +109,7 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
 
 def test_a_second_gateway_on_the_same_space_is_refused(start: Start, tmp_path: Path) -> None:
     start("--json").ready()
-    second = start("--json")
-    assert second.process.wait(STOP_S) == 1
-    assert "penstock" in (tmp_path / "gateway.log").read_text()
+    token = (tmp_path / ".mew" / "tokens" / "bot.token").read_text()
+    assert start("--json").process.wait(STOP_S) == 1
+    assert "error: another process writes" in (tmp_path / "gateway.log").read_text()
+    assert (tmp_path / ".mew" / "tokens" / "bot.token").read_text() == token
