@@ -73,7 +73,7 @@ def fanout(
         "sizes": counts,
     }
     outcome = result.begin("fanout", {**options, "broadcastMax": broadcast_max, "peer": peer})
-    wrong = _wrong(kinds, size, participants)
+    wrong = _wrong(kinds, size, participants, wants_plot=plot is not None)
     if wrong is not None:
         print_note(f"error: {wrong}")
         return 1
@@ -99,15 +99,17 @@ def fanout(
         except BenchError as error:
             outcome.failures.append(str(error))
     if plot is not None and not outcome.failures:
-        plot.write_text(_picture(outcome, rate))
+        plot.write_text(picture(outcome, rate))
     return show(outcome, output)
 
 
-def _wrong(kinds: list[str], size: int, participants: int) -> str | None:
+def _wrong(kinds: list[str], size: int, participants: int, *, wants_plot: bool) -> str | None:
     """What is wrong with the options, if anything is."""
     unknown = [kind for kind in kinds if kind not in CELLS]
     if unknown:
         return f"there is no kind `{unknown[0]}`\nhint: there are {', '.join(CELLS)}"
+    if wants_plot and "growth" not in kinds:
+        return "a plot shows the growth, which is not among the kinds to run"
     if size < NUMBER_DIGITS:
         return f"a frame carries its number and so has at least {NUMBER_DIGITS} bytes of data"
     return None if participants > 1 else "a publisher needs somebody beside it: at least 2 participants"
@@ -237,7 +239,7 @@ def _add(outcome: Outcome, workload: str, side: Side, batched: str, rounds: list
     return cell
 
 
-def _picture(outcome: Outcome, rate: int) -> str:
+def picture(outcome: Outcome, rate: int) -> str:
     """Deliveries a second over the number of participants, by the way they go."""
     lines: dict[str, list[tuple[float, float]]] = {"targeted": [], "broadcast": []}
     for cell in outcome.cells:
