@@ -40,7 +40,7 @@ def fanout(
     window: Annotated[int, Parameter(help="Frames that the slowest reader has not had yet, at most.")] = 4096,
     rate: Annotated[int, Parameter(help="Frames a second and participant, of the last two kinds.")] = 10,
     sizes: Annotated[str, Parameter(help="Participants of the growth, with commas.")] = "10,30,100,300,1000",
-    broadcast_max: Annotated[int, Parameter(help="Participants up to which the growth broadcasts.")] = 200,
+    broadcast_max: Annotated[int, Parameter(help="Participants up to which the growth broadcasts.")] = 300,
     peer: Annotated[bool, Parameter(help="Run the Node relay beside it, where Node is installed.")] = True,
     plot: Annotated[Path | None, Parameter(help="Draw the growth into this SVG file.")] = None,
     profile: Annotated[
