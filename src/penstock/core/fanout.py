@@ -110,8 +110,8 @@ class Tally:
 
 Head = Callable[[int], bytes]
 """How a frame of so many bytes begins on the wire."""
-Keep = Callable[[Lane, str, bytes, int], None]
-"""Called with each frame of a lane that is kept in full: the lane, the writer, the data, how many receive it."""
+Keep = Callable[[Lane, str, bytes, int, int], None]
+"""Called with each frame of a lane that is kept in full: the lane, the writer, the data, its number, how many receive it."""
 
 
 class Room:
@@ -166,22 +166,20 @@ class Room:
         lane = self.lanes.get(data[1:end])
         if lane is None or writer not in lane.writers:
             return False
-        size = len(data)
         if lane is not self._lane:
             if self._lane is not None:
                 self.flush()
             self._lane = lane
             self.active[lane] = None
+        size = len(data)
         run = self._run
         run.append(self._head(size))
         run.append(data)
-        self._size += size
-        lane.frames += 1
-        lane.bytes += size - lane.mark
+        self._size = total = self._size + size
         if lane.is_kept:
             self.audience(lane)
-            self._keep(lane, writer, data[lane.mark :], lane.reach)
-        if self._size > RUN_MAX:
+            self._keep(lane, writer, data[lane.mark :], lane.seq + len(run) // 2, lane.reach)
+        if total > RUN_MAX:
             self.flush()
         return True
 
@@ -193,6 +191,8 @@ class Room:
         run = self._run
         piece = b"".join(run)
         count = len(run) // 2
+        lane.frames += count
+        lane.bytes += self._size - count * lane.mark
         self._lane = None
         self._run = []
         self._size = 0
@@ -237,6 +237,7 @@ class Room:
 
     def counts(self) -> dict[str, int]:
         """What all lanes did, open and closed ones, since the start."""
+        self.flush()
         lanes = self.lanes.values()
         return {name: past + sum(getattr(lane, name) for lane in lanes) for name, past in self.past.items()}
 

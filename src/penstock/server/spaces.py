@@ -298,7 +298,7 @@ class Spaces:
     def _count(self) -> None:
         self._is_counting = False
         for session in self.sessions:
-            session.count = 0
+            session.new_second()
         for space in self.spaces.values():
             if space.room.active:
                 space.count_frames()
