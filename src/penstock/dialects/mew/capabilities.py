@@ -297,8 +297,7 @@ def _key_covers(key: str, held: Any, asked: Any, effort: Effort) -> bool:
     effort.spend()
     if asked is _MISSING:
         return held is None and not key.startswith("$")
-    is_plain = not has_wildcard(key) and not key.startswith("$")
-    return _covers(held, asked, effort) if is_plain else _text(held) == _text(asked)
+    return _text(held) == _text(asked) if has_wildcard(key) else _covers(held, asked, effort)
 
 
 def _covers(held: Any, asked: Any, effort: Effort) -> bool:
