@@ -150,9 +150,12 @@ class Spaces:
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
 
-    def joined(self, session: MewSession) -> None:
-        """A connection has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
 
     # Connections
 
@@ -195,9 +198,8 @@ class Spaces:
                 self.runtime.lost(connection)
                 continue
             session.heard = False
-            if not session.outbox.stuck:
-                session.out.append(PING_FRAME)
-                self.runtime.touch(connection)
+            session.out.append(PING_FRAME)  # also where the peer reads slowly: it gets there in the end
+            self.runtime.touch(connection)
         self._expect_pings()
 
     # Turns

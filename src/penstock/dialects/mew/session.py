@@ -43,8 +43,8 @@ class Hall(Protocol):
     def text(self, data: bytes) -> bytes:
         """An envelope as it goes over the wire."""
 
-    def joined(self, session: MewSession) -> None:
-        """A session has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A session has become a participant, or was refused when its turn came."""
 
 
 class _Backlog:
@@ -91,13 +91,16 @@ class MewSession:
         participant = self.participant
         if participant is None or participant.waiting or self.is_joining:
             return False
-        self.count += 1
-        if self.count > self.hall.limits.space_rate or len(data) > self.hall.limits.space_frame_max:
+        limits = self.hall.limits
+        if self.count >= limits.space_rate or len(data) > limits.space_frame_max:
             return False
         end = data.find(b"#", 1)
         space = self.space
         assert space is not None
-        return end > 0 and space.room.publish(participant.id, data, end)
+        if end > 0 and space.room.publish(participant.id, data, end):
+            self.count += 1
+            return True
+        return False
 
     # The rest
 
@@ -230,9 +233,10 @@ class MewSession:
         fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            self.hall.judged(self)
             return
         self.space, self.participant = space, participant
-        self.hall.joined(self)
+        self.hall.judged(self)
         held, self.held = self.held, []
         for data in held:
             self.receive(now, data)
