@@ -413,7 +413,7 @@ def picture(memory: Memory) -> Any:
                     stream.open_id,
                     stream.lane.keep,
                     stream.lane.sheds,
-                    stream.lane.frames,
+                    stream.lane.seq,
                 )
                 for stream in state.streams.values()
             },

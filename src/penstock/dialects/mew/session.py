@@ -80,6 +80,7 @@ class MewSession:
         """Whether the peer gave a sign of life since it was last asked for one."""
         self.count = 0
         """Messages in the running second."""
+        self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
         self._token = token
         self._space_name = space
         self._id = participant
@@ -89,18 +90,20 @@ class MewSession:
     def publish(self, data: bytes) -> bool:
         """Forward a frame at once; False when it needs a closer look."""
         participant = self.participant
-        if participant is None or participant.waiting or self.is_joining:
+        if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
-        limits = self.hall.limits
-        if self.count >= limits.space_rate or len(data) > limits.space_frame_max:
-            return False
-        end = data.find(b"#", 1)
-        space = self.space
-        assert space is not None
-        if end > 0 and space.room.publish(participant.id, data, end):
-            self.count += 1
+        self.count = count = self.count + 1
+        end = data.find(b"#", 1) if count <= self.rate_max else -1
+        if end > 0 and self.space.room.publish(participant.id, data, end):  # type: ignore[union-attr]
             return True
+        self.count -= 1  # whoever looks closer counts it
         return False
+
+    def new_second(self) -> None:
+        """What was sent so far counts no more; limits may have changed."""
+        self.count = 0
+        limits = self.hall.limits
+        self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
 
     # The rest
 
@@ -113,7 +116,7 @@ class MewSession:
             return
         limits = self.hall.limits
         self.count += 1
-        if len(data) > limits.space_frame_max:
+        if len(data) > self.frame_max:
             message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
             self._end(now, Fault("too_large", message, status=413), 1009)
             return
