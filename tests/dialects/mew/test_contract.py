@@ -651,17 +651,17 @@ class TestBounds:
 class TestSigns:
     def test_everybody_is_asked_for_a_sign_of_life_and_the_silent_are_let_go(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
-        house.advance(house.machine.limits.ping_ms)
+        house.advance(house.machine.limits.ping_ms, is_answering=False)
         assert p1.received() == p2.received() == [PING]
         p1.connection.heard()
-        house.advance(house.machine.limits.ping_ms)
+        house.advance(house.machine.limits.ping_ms, is_answering=False)
         assert p2.wire.is_aborted and p1.is_open
         assert [each["payload"]["event"] for each in p1.received() if each != PING] == ["leave"]
 
     def test_whoever_speaks_is_alive(self, house: House) -> None:
         p1, _ = house.joined("p1", "p2")
         for _ in range(5):
-            house.advance(house.machine.limits.ping_ms)
+            house.advance(house.machine.limits.ping_ms, is_answering=False)
             p1.put(envelope("system/heartbeat"))
         assert p1.is_open
 
@@ -669,7 +669,7 @@ class TestSigns:
         (p1,) = house.joined("p1")
         p1.connection.congested(True)
         for _ in range(4):
-            house.advance(house.machine.limits.ping_ms)
+            house.advance(house.machine.limits.ping_ms, is_answering=False)
             if PING in p1.received():
                 p1.connection.heard()
         assert p1.is_open

@@ -132,6 +132,11 @@ Done = Callable[[Now, "Answer | Fault"], None]
 """Told once what became of an envelope: what HTTP answers, or why not."""
 
 
+def accepted(now: Now) -> Answer:
+    """What HTTP answers to an envelope that was passed on."""
+    return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+
+
 class Pending:
     """Something that is told when its commit is durable."""
 
@@ -457,7 +462,7 @@ class Space:
             self.tell(now, data, envelope.id)
             if after is not None:
                 after(now)
-            return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+            return accepted(now)
 
         self.commit(sender, [self.envelope_entry(sender, envelope, data), *entries], tell, done)
 

@@ -13,7 +13,7 @@ from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.dialects.mew.space import Answer, Done, Participant, Space
+from penstock.dialects.mew.space import Answer, Done, Participant, Space, accepted
 from penstock.dialects.mew.state import DOOR, Stream, open_entry
 
 __all__ = ["Stream"]
@@ -208,12 +208,12 @@ def close(
         entries.append(space.envelope_entry(sender, said, data))
     causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
 
-    def tell(now: Now) -> Answer | None:
+    def tell(now: Now) -> Answer:
         if said is not None and data is not None:
             space.tell(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
-        return None
+        return accepted(now)
 
     space.count_frames()  # what it did is written before its end is
     stream.ticket = 0
