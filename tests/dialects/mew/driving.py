@@ -319,8 +319,7 @@ class House:
     def welcome(self, name: str, space: str = "demo") -> Message:
         """What somebody is told when it joins."""
         client = self.client()
-        found = only(client.send(join(name, space)), "system/welcome")
-        return found
+        return only(client.send(join(name, space)), "system/welcome")
 
     def open_stream(self, owner: Client, target: Any = None, **more: Any) -> str:
         """Have somebody open a stream; everybody has heard of it."""

@@ -223,7 +223,7 @@ class TestJoin:
 
 class TestWelcome:
     def test_its_fields_and_their_order(self, house: House) -> None:
-        p1, guest = house.joined("p1", "guest")
+        p1, _guest = house.joined("p1", "guest")
         house.open_stream(p1, ["guest"], content_type="application/json")
         client = house.client()
         client.put(join("p2"))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
-from penstock.core.instant import Now
 from penstock.server.pollers import FileSink
 from tests.dialects.mew.driving import (
     BASELINE,
@@ -323,7 +323,7 @@ class TestPolling:
         assert self.poll(house) == {"messages": [], "frames": []}
 
     def test_it_counts_as_present_and_leaves_when_it_stops(self, house: House) -> None:
-        (p2,) = house.joined("p2")
+        (_p2,) = house.joined("p2")
         self.poll(house)
         house.advance(house.machine.limits.poll_ms // 2)
         self.poll(house)

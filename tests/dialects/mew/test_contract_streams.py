@@ -226,7 +226,7 @@ class TestWriters:
     def test_everybody_hears_the_acknowledgement_in_place_of_the_request(
         self, opened: tuple[House, Client, Client, Client], kind: str, ack: str, told: Any
     ) -> None:
-        house, p1, p2, p3 = opened
+        _house, p1, p2, p3 = opened
         heard = p1.say(kind, PAYLOAD | {"reason": "why"}, id="w1")
         assert heard == p2.heard() == p3.heard()
         (said,) = heard
@@ -254,7 +254,7 @@ class TestWriters:
     def test_a_transfer_takes_the_previous_owners_right_to_write(
         self, opened: tuple[House, Client, Client, Client]
     ) -> None:
-        house, p1, p2, p3 = opened
+        _house, p1, p2, _p3 = opened
         p1.say("stream/transfer-ownership", PAYLOAD)
         assert error(p1.send("#stream-1#x"))["error"] == "unauthorized_stream_write"
         assert error(p1.say("stream/close", {"stream_id": "stream-1"}))["error"] == "unauthorized"
@@ -350,7 +350,7 @@ class TestWriters:
     def test_a_writer_can_be_revoked_by_the_name_of_one_who_is_gone(
         self, opened: tuple[House, Client, Client, Client]
     ) -> None:
-        house, p1, p2, _ = opened
+        house, p1, _p2, _ = opened
         p1.say("stream/grant-write", PAYLOAD)
         later = House(settings("p1", "p2", "p3"), rows=house.journal.rows)
         (owner,) = later.joined("p1")
@@ -447,7 +447,7 @@ class TestReconnect:
         assert house.space.state.streams == {}
 
     def test_a_stream_that_was_given_away_does_not_wait_for_its_first_owner(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+        p1, _p2 = house.joined("p1", "p2")
         id_ = house.open_stream(p1)
         p1.say("stream/transfer-ownership", {"stream_id": id_, "new_owner": "p2"})
         p1.gone()

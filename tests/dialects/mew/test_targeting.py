@@ -360,7 +360,7 @@ class TestSuccess:
         assert kinds(b.heard()) == kinds(a.heard()[-1:]) == ["chat"]
 
     def test_a_client_that_does_not_know_targets_notices_nothing(self, house: House) -> None:
-        owner, a = house.joined("owner", "a")
+        owner, _a = house.joined("owner", "a")
         heard = owner.send(
             envelope("stream/request", {"direction": "upload", "description": "old"}, id="r9", to=["gateway"])
         )

@@ -19,7 +19,8 @@ from penstock.dialects.mew.capabilities import Capability, clean, covers, with_b
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.joining import KICKED, is_id
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
+from penstock.dialects.mew.pending import Answer, Done
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
@@ -218,7 +219,7 @@ def _invite(
         space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
-    space.commit(sender, [entry], tell, done)
+    space.commit(sender, [entry], tell, done, cause=envelope.cause)
     space.forget_rights(who)
     return None
 
