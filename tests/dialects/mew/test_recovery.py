@@ -232,7 +232,7 @@ def house_tokens(house: House) -> list[tuple[str, str]]:
     return [(name, key) for _, name, key in house.minted]
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=100, deadline=None)
 @given(
     operations=st.lists(OPERATION, min_size=5, max_size=40),
     turns=st.lists(st.sampled_from(["commit", "refuse", "fresh", "none"]), min_size=1, max_size=40),

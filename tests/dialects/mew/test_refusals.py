@@ -264,7 +264,8 @@ def test_counts_are_right_after_a_close_that_was_refused(room: tuple[House, Clie
     house.run()
     before = house.space.room.counts()
     house.journal.is_by_hand = True
-    p1.send(envelope("stream/close", {"stream_id": "stream-1"}), b"#stream-1#ignored?")
+    p1.put(envelope("stream/close", {"stream_id": "stream-1"}), b"#stream-1#behind it")
+    house.run()
     house.journal.refuse()
     house.run()
     assert before["frames"] == 1
