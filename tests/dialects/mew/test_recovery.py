@@ -149,8 +149,8 @@ class TestRestart:
         assert key not in text and "p1-token" not in text
 
 
-NAME = st.sampled_from([*NAMES, "guest", "x", "y", "laptop", "robot", "nobody"])
-ID = st.integers(1, 6).map(lambda n: f"stream-{n}")
+NAME = st.sampled_from(["p1", "p2", "p1", "p2", *NAMES, "guest", "x", "laptop", "robot", "nobody"])
+ID = st.integers(1, 4).map(lambda n: f"stream-{n}")
 CAPABILITIES = st.lists(
     st.sampled_from([{"kind": "a"}, {"kind": "a/*"}, {"kind": "*"}]), min_size=1, max_size=2
 )
@@ -234,8 +234,8 @@ def house_tokens(house: House) -> list[tuple[str, str]]:
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(
-    operations=st.lists(OPERATION, min_size=5, max_size=40),
-    turns=st.lists(st.sampled_from(["commit", "refuse", "fresh", "none"]), min_size=1, max_size=40),
+    operations=st.lists(OPERATION, min_size=20, max_size=60),
+    turns=st.lists(st.sampled_from(["commit", "refuse", "fresh", "none", "none"]), min_size=3, max_size=40),
 )
 def test_after_a_restart_a_space_remembers_what_it_remembered_before(
     operations: list[Any], turns: list[str]
