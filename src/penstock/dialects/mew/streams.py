@@ -208,12 +208,12 @@ def close(
         entries.append(space.envelope_entry(sender, said, data))
     causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
 
-    def tell(now: Now) -> Answer | None:
+    def tell(now: Now) -> Answer:
         if said is not None and data is not None:
             space.tell(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
-        return None
+        return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
 
     space.count_frames()  # what it did is written before its end is
     stream.ticket = 0
