@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.core.limits import Limits
 from penstock.dialects.mew import joining, state
 from penstock.dialects.mew.accepting import ACTS
+from penstock.server.space_files import load_space
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/reference/mew.md").read_text()
@@ -65,3 +66,15 @@ def test_links_lead_somewhere() -> None:
     for page in pages:
         for place in re.findall(r"\]\(([^)#:\s]+\.(?:md|py))(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / place).exists(), f"{page.relative_to(ROOT)} links to {place}"
+
+
+def test_the_space_of_the_page_on_targeting_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / "docs/explain/targeting.md").read_text(), re.M | re.S
+    )
+    file = tmp_path / "space.yaml"
+    file.write_text(example)
+    loaded = load_space(file, {})
+    assert not loaded.notices
+    aimed = [name for name, stream in loaded.settings.streams.items() if stream.target == ("collector",)]
+    assert len(aimed) == 2 and loaded.settings.participants["collector"].is_pipeline
