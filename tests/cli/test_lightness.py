@@ -136,3 +136,21 @@ def test_the_list_of_commands_says_what_each_is_for(capsys):
     for name in ("up", "send", "doctor"):
         [line] = [line for line in shown.splitlines() if line.startswith(f"│ {name} ")]
         assert len(line.strip("│ ").split()) > 2
+
+
+@pytest.mark.parametrize(("command", "loaded"), [("config", "False"), ("pipeline", "True")])
+def test_only_what_may_run_spark_loads_pandas(command, loaded):
+    """pyarrow would load it for the first row that a server writes."""
+    script = (
+        "import sys; from penstock.cli import main; main();"
+        "import pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, command, "--help"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == loaded, done.stderr
