@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.client import Client, Delivery, LeaseLost, connect, connect_sync
+    from penstock.client.space import Space
+    from penstock.client.space_blocking import SpaceSync
+    from penstock.client.space_wire import SpaceError, TargetUnsupported
     from penstock.core.errors import PenstockError
     from penstock.server.queue_core import QueueCore
 
@@ -22,6 +25,10 @@ __all__ = [
     "LeaseLost",
     "PenstockError",
     "QueueCore",
+    "Space",
+    "SpaceError",
+    "SpaceSync",
+    "TargetUnsupported",
     "__version__",
     "connect",
     "connect_sync",
@@ -35,6 +42,10 @@ _HOMES = {
     "connect_sync": "penstock.client",
     "PenstockError": "penstock.core.errors",
     "QueueCore": "penstock.server.queue_core",
+    "Space": "penstock.client.space",
+    "SpaceError": "penstock.client.space_wire",
+    "SpaceSync": "penstock.client.space_blocking",
+    "TargetUnsupported": "penstock.client.space_wire",
 }
 
 

@@ -1,0 +1,490 @@
+"""A participant of a MEW space: joins, sends, listens, opens streams, and comes back after a loss.
+
+Owns the link and its life; the roster keeps what the gateway told, feeds keep what was not read, exchanges keep what waits for an echo.
+
+Invariants: an envelope is sent once. What was sent and not echoed when the link is lost fails as `Unreachable`, because nobody can know
+whether it was taken; what was not sent yet waits for the link, or for its deadline. A refused join is final, and so is somebody else's join
+under the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from penstock.client import address
+from penstock.client.space_exchange import Exchanges, Wanted
+from penstock.client.space_feed import Feed, Overflow
+from penstock.client.space_link import SpaceLink, join, socket_url
+from penstock.client.space_roster import Capability, Roster
+from penstock.client.space_stream import SpaceStream, closed_error, opened_id
+from penstock.client.space_wire import (
+    Arrival,
+    Frame,
+    SpaceEnvelope,
+    SpaceError,
+    TargetUnsupported,
+    envelope_text,
+    frame_bytes,
+    object_of,
+    text_of,
+)
+from penstock.core.errors import PenstockError, Refusal
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 5.0
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """How an invited participant gets in."""
+
+    participant: str
+    token: str = msgspec.field(default="")
+    url: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Invitation of {self.participant}>"  # a token has no business in a log
+
+
+class Space:
+    """A place in a space: `async with Space(url, space="demo", participant="sensor-1", token=…) as space`.
+
+    Example:
+        async with penstock.Space("http://localhost:8787", space="demo", participant="sam", token=token) as space:
+            await space.chat("hello")
+            async for envelope in space.envelopes(kind="chat"):
+                print(envelope.sender, envelope.payload["text"])
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        space: str | None = None,
+        participant: str,
+        token: str | None = None,
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+        reconnect: bool = True,
+    ) -> None:
+        """Without a URL, the server on `./penstock-data`; without a token, the operator's if that server is ours."""
+        door = address.discover_http(url)
+        self.url = socket_url(door)
+        self.space = space
+        """The name of the space; None is the only one of a gateway."""
+        self.reconnects = 0
+        """How often the link was lost and found again."""
+        self.dropped = 0
+        """Frames that feeds were too slow for, all together."""
+        self.last_error: SpaceError | None = None
+        """The last refusal that named no envelope of ours."""
+        self._participant = participant
+        self._token = token or address.operator_token(door)
+        self._timeout_s = timeout
+        self._connect_timeout_s = connect_timeout
+        self._may_reconnect = reconnect
+        self._roster = Roster()
+        self._exchanges = Exchanges()
+        self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+        self._streams: weakref.WeakValueDictionary[str, SpaceStream] = weakref.WeakValueDictionary()
+        self._link: SpaceLink | None = None
+        self._is_up = asyncio.Event()
+        """There is a link, or there will never be one again."""
+        self._has_room = asyncio.Event()
+        self._failure: PenstockError | None = None
+        self._life: asyncio.Task[None] | None = None
+
+    # -- what is there
+
+    @property
+    def id(self) -> str:
+        """Our name in the space."""
+        return self._roster.id or self._participant
+
+    @property
+    def welcome(self) -> dict[str, Any]:
+        """What the gateway said when we joined last."""
+        return self._roster.welcome
+
+    @property
+    def capabilities(self) -> list[Capability]:
+        """What we may send, as of the last grant or revoke."""
+        return self._roster.capabilities
+
+    @property
+    def participants(self) -> dict[str, list[Capability]]:
+        """The others who are there now, and what they may send."""
+        return self._roster.participants
+
+    @property
+    def active_streams(self) -> dict[str, dict[str, Any]]:
+        """The streams that are open now, by id."""
+        return self._roster.streams
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None
+
+    # -- sending
+
+    async def send(
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        to: str | Sequence[str] = (),
+        correlation_id: str | Sequence[str] = (),
+        confirm: bool = True,
+        timeout: float | None = None,
+    ) -> str:
+        """Send an envelope and return its id, once its echo came back: it is durable then.
+
+        With `confirm=False` it returns when the envelope is on its way. Raises SpaceError when the gateway refuses it.
+        """
+        if confirm:
+            envelope_id, _ = await self._exchange(kind, payload, to, correlation_id, timeout, "echo")
+            return envelope_id
+        envelope_id = self._exchanges.next_id()
+        try:
+            async with asyncio.timeout(self._timeout_s if timeout is None else timeout):
+                text = envelope_text(envelope_id, self.id, kind, payload, _names(to), _names(correlation_id))
+                await self._write(await self._ready(), text)
+        except TimeoutError:
+            raise self._late(kind) from None
+        return envelope_id
+
+    async def chat(self, text: str, *, to: str | Sequence[str] = ()) -> str:
+        """Say something to everybody; `to` only says whom it is meant for."""
+        return await self.send("chat", {"text": text}, to=to)
+
+    async def request(
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        to: str | Sequence[str] = (),
+        correlation_id: str | Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> SpaceEnvelope:
+        """Send an envelope, and wait for the first other one that is correlated to it."""
+        _, answer = await self._exchange(kind, payload, to, correlation_id, timeout, "answer")
+        return answer
+
+    async def ask_gateway(self, kind: str, payload: object, *, timeout: float | None = None) -> SpaceEnvelope:
+        """Send what the gateway itself answers, such as `stream/request`, and wait for its answer."""
+        _, answer = await self._exchange(kind, payload, "gateway", (), timeout, "gateway")
+        return answer
+
+    async def _exchange(
+        self,
+        kind: str,
+        payload: object,
+        to: str | Sequence[str],
+        correlation_id: str | Sequence[str],
+        timeout: float | None,
+        wants: Wanted,
+    ) -> tuple[str, SpaceEnvelope]:
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s if timeout is None else timeout),
+                self._exchanges.slot(),
+            ):
+                link = await self._ready()
+                exchange = self._exchanges.begin(wants)
+                try:
+                    text = envelope_text(
+                        exchange.id, self.id, kind, payload, _names(to), _names(correlation_id)
+                    )
+                    await self._write(link, text)
+                    return exchange.id, await exchange.future
+                finally:
+                    self._exchanges.end(exchange)
+        except TimeoutError:
+            raise self._late(kind) from None
+
+    async def write_frame(self, stream_id: str, data: bytes | str) -> None:
+        """Send one frame of a stream; `SpaceStream.write` is the same."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                link = await self._ready()
+                if stream_id not in self.active_streams:
+                    raise closed_error(stream_id)
+                await self._write(link, frame_bytes(stream_id, data))
+        except TimeoutError:
+            raise self._late("a frame") from None
+
+    async def _ready(self) -> SpaceLink:
+        """The link; waits while we come back."""
+        if self._life is None:
+            hint = "use `async with Space(…)`, or `await space.open()`"
+            raise PenstockError(Refusal("Unreachable", "the space was not joined yet", hint=hint))
+        while self._link is None:
+            if self._failure is not None:
+                raise self._failure
+            await self._is_up.wait()
+        return self._link
+
+    async def _write(self, link: SpaceLink, message: str | bytes) -> None:
+        try:
+            await link.send(message)
+        except OSError as error:
+            raise _unreachable(f"the connection to {self.url} was lost: {error}") from error
+
+    def _late(self, what: str) -> PenstockError:
+        if self._link is None:
+            return _unreachable(f"no connection to {self.url} in time")
+        message = f"the gateway did not answer `{what}` in time"
+        if self.last_error is not None:
+            message += f"; it complained about something else: {self.last_error.refusal.message}"
+        return PenstockError(Refusal("Timeout", message))
+
+    # -- listening
+
+    def envelopes(self, kind: str | Sequence[str] = "*") -> Feed[SpaceEnvelope]:
+        """Envelopes as they come, from now on, our own echoes among them; `chat`, `mcp/*`, or several of these.
+
+        A reader that is too far behind gets `SlowConsumer`: no envelope is dropped silently.
+        """
+        wants = _kinds(kind)
+        return self._feed(lambda item: isinstance(item, SpaceEnvelope) and wants(item.kind))
+
+    def frames(self, stream_id: str | None = None, *, overflow: Overflow = "drop-oldest") -> Feed[Frame]:
+        """Frames that reach us, from now on, of one stream or of all.
+
+        A reader that is too far behind loses the oldest ones, which `dropped` counts. With `overflow="wait"` nothing is lost here: the
+        socket is not read until there is room, so nothing else arrives either, echoes of what we send included.
+        """
+        return self._feed(
+            lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow=overflow
+        )
+
+    def arrivals(self) -> Feed[Arrival]:
+        """Envelopes and frames in the order in which they come."""
+        return self._feed(lambda _: True)
+
+    def _feed(self, accepts: Callable[[Arrival], bool], *, overflow: Overflow = "drop-oldest") -> Feed[Any]:
+        feed: Feed[Any] = Feed(
+            accepts, overflow=overflow, room=self._has_room.set, dropped=self._count_dropped
+        )
+        weakref.finalize(feed, self._has_room.set)  # one that nobody reads any more must not hold the others
+        if self._failure is not None:
+            feed.end(self._failure)
+        self._feeds.add(feed)
+        return feed
+
+    def _count_dropped(self, count: int) -> None:
+        self.dropped += count
+
+    # -- streams and people
+
+    async def open_stream(
+        self,
+        target: str | Sequence[str] | None = None,
+        *,
+        direction: Literal["upload", "download"] = "upload",
+        content_type: str | None = None,
+        format: str | None = None,  # noqa: A002 - the word of the protocol
+        description: str | None = None,
+        expected_size_bytes: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        overflow: Literal["drop-oldest", "disconnect"] | None = None,
+        timeout: float | None = None,
+    ) -> SpaceStream:
+        """Open a stream whose frames go to the participants in `target`, or to everybody.
+
+        `overflow` says what happens to somebody who does not read: the oldest frames go, or the reader does. Raises TargetUnsupported, and
+        closes the stream, when the gateway would send the frames to everybody although a target was named.
+        """
+        names = _names(target or ())
+        asked: dict[str, object] = {
+            "direction": direction,
+            "target": list(dict.fromkeys(names)) or None,
+            "content_type": content_type,
+            "format": format,
+            "description": description,
+            "expected_size_bytes": expected_size_bytes,
+            "metadata": metadata,
+            "overflow": overflow,
+        }
+        payload = {name: value for name, value in asked.items() if value is not None}
+        opened = await self.ask_gateway("stream/request", payload, timeout=timeout)
+        stream = self.stream(opened_id(opened))
+        if names and not stream.target:
+            await stream.close("the gateway does not know targeted delivery")
+            raise TargetUnsupported(names, stream.id)
+        return stream
+
+    def stream(self, stream_id: str) -> SpaceStream:
+        """A stream that is there already, for somebody who was allowed to write to it."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = SpaceStream(self, stream_id)
+        return stream
+
+    async def invite(
+        self,
+        participant: str,
+        capabilities: Sequence[Capability] = (),
+        reason: str | None = None,
+    ) -> Invitation:
+        """Let somebody new into the space; the answer holds its token, which nobody can look up later."""
+        payload: dict[str, object] = {
+            "participant_id": participant,
+            "initial_capabilities": list(capabilities),
+        }
+        if reason:
+            payload["reason"] = reason
+        answer = object_of((await self.ask_gateway("space/invite", payload)).payload)
+        if not text_of(answer.get("token")):
+            message = text_of(answer.get("error")) or f"`{participant}` was not invited"
+            raise SpaceError({"error": text_of(answer.get("status")) or "not_invited", "message": message})
+        return Invitation(participant, text_of(answer["token"]), text_of(answer.get("connection_url")))
+
+    async def kick(self, participant: str, reason: str | None = None) -> None:
+        """Put somebody out of the space for good."""
+        payload = {"participant_id": participant} | ({"reason": reason} if reason else {})
+        await self.send("space/kick", payload, to=participant)
+
+    # -- the life of the connection
+
+    async def open(self) -> Self:
+        """Join; raises PenstockError when that fails."""
+        if self._life is None:
+            link, welcome = await self._join()
+            self._arrive(link, welcome)
+            self._life = asyncio.create_task(self._live(link))
+        return self
+
+    async def close(self) -> None:
+        """Leave; whoever still waits gets `Unreachable`, and feeds end."""
+        if self._failure is None:
+            self._failure = PenstockError(
+                Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
+            )
+        for feed in list(self._feeds):
+            feed.end()
+        self._depart(self._failure)
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.wait([self._life])
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _join(self) -> tuple[SpaceLink, SpaceEnvelope]:
+        return await join(
+            self.url, self.space, self._participant, self._token, timeout_s=self._connect_timeout_s
+        )
+
+    def _arrive(self, link: SpaceLink, welcome: SpaceEnvelope) -> None:
+        self._link = link
+        self._dispatch(welcome)
+        self._is_up.set()
+
+    def _depart(self, error: PenstockError) -> None:
+        self._link = None
+        if self._failure is None:
+            self._is_up.clear()
+        else:
+            self._is_up.set()
+            self._has_room.set()
+        self._exchanges.fail(error)
+
+    async def _live(self, link: SpaceLink) -> None:
+        """Read until the link is lost, come back, and again."""
+        while True:
+            try:
+                await self._read(link)
+            finally:
+                await asyncio.shield(link.close())
+            if link.is_taken_over:
+                hint = "each participant has one connection; give the other one a name of its own"
+                self._end(
+                    PenstockError(Refusal("Forbidden", f"somebody else joined as `{self.id}`", hint=hint))
+                )
+                return
+            error = _unreachable(f"the connection to {self.url} was lost: {link.reason}")
+            if not self._may_reconnect:
+                self._end(error)
+                return
+            self._depart(error)
+            found = await self._come_back()
+            if found is None:
+                return
+            link = found
+
+    async def _come_back(self) -> SpaceLink | None:
+        delay_s = BACKOFF_FIRST_S
+        while True:
+            # Full jitter: participants that lost the same gateway must not return in step.
+            await asyncio.sleep(random.uniform(0, delay_s))
+            try:
+                link, welcome = await self._join()
+            except PenstockError as error:
+                if not error.retryable:
+                    self._end(error)
+                    return None
+                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+            else:
+                self.reconnects += 1
+                self._arrive(link, welcome)
+                return link
+
+    def _end(self, error: PenstockError) -> None:
+        self._failure = error
+        for feed in list(self._feeds):
+            feed.end(error)
+        self._depart(error)
+
+    async def _read(self, link: SpaceLink) -> None:
+        while (arrival := await link.receive()) is not None:
+            self._dispatch(arrival)
+            while any(feed.is_full for feed in self._feeds):
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def _dispatch(self, arrival: Arrival) -> None:
+        if isinstance(arrival, SpaceEnvelope):
+            self._roster.take(arrival)
+            if (
+                not self._exchanges.take(arrival)
+                and arrival.kind == "system/error"
+                and arrival.is_from_gateway
+            ):
+                self._complaint(SpaceError(object_of(arrival.payload)))
+        for feed in list(self._feeds):
+            feed.put(arrival)
+
+    def _complaint(self, error: SpaceError) -> None:
+        stream = self._streams.get(text_of(error.payload.get("stream_id")))
+        if stream is not None:
+            stream.refused(error)
+        else:
+            self.last_error = error
+
+
+def _names(value: str | Sequence[str]) -> Sequence[str]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _kinds(wanted: str | Sequence[str]) -> Callable[[str], bool]:
+    """Whether a kind fits one of the patterns; `a/*` means everything below `a/`."""
+    patterns = _names(wanted)
+    exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return lambda kind: kind in exact or kind.startswith(prefixes)
+
+
+def _unreachable(message: str) -> PenstockError:
+    return PenstockError(Refusal("Unreachable", message))
