@@ -264,9 +264,10 @@ class Space:
             lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow=overflow
         )
 
-    def arrivals(self) -> Feed[Arrival]:
-        """Envelopes and frames in the order in which they come."""
-        return self._feed(lambda _: True)
+    def arrivals(self, kind: str | Sequence[str] = "*") -> Feed[Arrival]:
+        """Envelopes, of these kinds, and all frames, in the order in which they come."""
+        wants = _kinds(kind)
+        return self._feed(lambda item: isinstance(item, Frame) or wants(item.kind))
 
     def _feed(self, accepts: Callable[[Arrival], bool], *, overflow: Overflow = "drop-oldest") -> Feed[Any]:
         feed: Feed[Any] = Feed(

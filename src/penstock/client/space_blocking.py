@@ -135,9 +135,9 @@ class SpaceSync(Twin[Space]):
         """Frames that reach us, from now on, of one stream or of all."""
         return SyncFeed(self._thread.call(self._source.frames, stream_id, overflow=overflow), self._thread)
 
-    def arrivals(self) -> SyncFeed[Arrival]:
-        """Envelopes and frames in the order in which they come."""
-        return SyncFeed(self._thread.call(self._source.arrivals), self._thread)
+    def arrivals(self, kind: str | Sequence[str] = "*") -> SyncFeed[Arrival]:
+        """Envelopes, of these kinds, and all frames, in the order in which they come."""
+        return SyncFeed(self._thread.call(self._source.arrivals, kind), self._thread)
 
     def open_stream(
         self,
