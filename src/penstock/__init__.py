@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.client import Client, Delivery, LeaseLost, connect, connect_sync
     from penstock.client.space import Space
     from penstock.client.space_blocking import SpaceSync
-    from penstock.client.space_wire import SpaceError, TargetUnsupported
+    from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
     from penstock.core.errors import PenstockError
     from penstock.server.queue_core import QueueCore
 
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Delivery",
+    "Frame",
     "LeaseLost",
     "PenstockError",
     "QueueCore",
     "Space",
+    "SpaceEnvelope",
     "SpaceError",
     "SpaceSync",
     "TargetUnsupported",
@@ -43,6 +45,8 @@ _HOMES = {
     "PenstockError": "penstock.core.errors",
     "QueueCore": "penstock.server.queue_core",
     "Space": "penstock.client.space",
+    "Frame": "penstock.client.space_wire",
+    "SpaceEnvelope": "penstock.client.space_wire",
     "SpaceError": "penstock.client.space_wire",
     "SpaceSync": "penstock.client.space_blocking",
     "TargetUnsupported": "penstock.client.space_wire",

@@ -55,7 +55,7 @@ INSTANCE = {
     Subscription: {"stream", "credit", "lease_ms", "batch"},
     LiveView: {"view", "addr", "credit", "version", "rows"},
     Delivery: set(),
-    Space: {"dropped", "last_error", "reconnects", "space", "url"},
+    Space: {"last_error", "reconnects", "space", "url"},
     SpaceStream: {"id"},
     Feed: {"dropped"},
 }

@@ -411,6 +411,31 @@ class TestStreams:
 
         run(go())
 
+    def test_frames_beyond_the_rate_are_refused_by_the_next_write_of_any_stream(self):
+        async def go():
+            async with joined() as (space, seat, _), space.envelopes("system/error") as errors:
+                stream, _ = await both(space.open_stream(), seat.open())
+                await seat.say("system/error", {"error": "rate_limited", "message": "too fast"})
+                await errors.next()
+                with pytest.raises(penstock.SpaceError, match="too fast") as caught:
+                    await stream.write(b"1")
+                assert caught.value.code == "RateLimited"
+
+        run(go())
+
+    def test_a_target_that_left_is_told_and_is_no_refusal_of_frames(self):
+        async def go():
+            async with joined() as (space, seat, _), space.envelopes("system/error") as errors:
+                stream, request = await both(space.open_stream("agg"), seat.open(target=["agg"]))
+                told = {"error": "target_disconnected", "stream_id": "stream-1", "targets": ["agg"]}
+                await seat.say("system/error", told, correlation_id=[request["id"]])
+                assert (await errors.next()).payload == told
+                await stream.write(b"1")
+                assert await seat.read_frame() == b"#stream-1#1"
+                assert space.last_error is not None and space.last_error.error == "target_disconnected"
+
+        run(go())
+
     def test_writers_and_owners_are_changed_by_asking_the_gateway(self):
         async def go():
             async with joined() as (space, seat, _):
@@ -725,5 +750,37 @@ class TestLosses:
         async def go():
             with pytest.raises(PenstockError, match="not joined"):
                 await penstock.Space("http://localhost:1", participant="sam").chat("x")
+
+        run(go())
+
+
+class TestWithoutAsync:
+    def test_the_sync_twin_says_writes_and_reads(self):
+        def visit(url):
+            with penstock.SpaceSync(url, space="demo", participant="sam", token="secret") as space:
+                feed = space.envelopes("chat")
+                sent = space.chat("hello")
+                first = feed.next()
+                assert first is not None and first.id == sent
+                stream = space.open_stream("agg")
+                assert (stream.target, repr(stream)) == (("agg",), "<SpaceStream stream-1 to agg>")
+                with space.frames() as frames:
+                    stream.write(b"ping")
+                    assert next(frames) == Frame("stream-1", b"pong")
+                stream.close()
+                assert (space.id, space.active_streams, space.dropped) == ("sam", {}, 0)
+                feed.close()
+                assert list(feed) == []
+
+        async def go():
+            async with gateway() as server:
+                visiting = asyncio.ensure_future(asyncio.to_thread(visit, server.url))
+                seat = await server.accept()
+                await seat.echo(await seat.read("chat"))
+                await seat.open(target=["agg"])
+                assert await seat.read_frame() == b"#stream-1#ping"
+                await seat.frame("stream-1", b"pong")
+                await seat.echo(await seat.read("stream/close"))
+                await visiting
 
         run(go())

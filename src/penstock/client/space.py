@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.client import address
 from penstock.client.space_exchange import Exchanges, Wanted
-from penstock.client.space_feed import Feed, Overflow
+from penstock.client.space_feed import Feed, Feeds, Overflow, kinds
 from penstock.client.space_link import SpaceLink, join, socket_url
 from penstock.client.space_roster import Capability, Roster
 from penstock.client.space_stream import SpaceStream, closed_error, opened_id
@@ -80,8 +80,6 @@ class Space:
         """The name of the space; None is the only one of a gateway."""
         self.reconnects = 0
         """How often the link was lost and found again."""
-        self.dropped = 0
-        """Frames that feeds were too slow for, all together."""
         self.last_error: SpaceError | None = None
         """The last refusal that named no envelope of ours."""
         self._participant = participant
@@ -91,12 +89,11 @@ class Space:
         self._may_reconnect = reconnect
         self._roster = Roster()
         self._exchanges = Exchanges()
-        self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+        self._feeds = Feeds()
         self._streams: weakref.WeakValueDictionary[str, SpaceStream] = weakref.WeakValueDictionary()
         self._link: SpaceLink | None = None
         self._is_up = asyncio.Event()
         """There is a link, or there will never be one again."""
-        self._has_room = asyncio.Event()
         self._failure: PenstockError | None = None
         self._life: asyncio.Task[None] | None = None
 
@@ -126,6 +123,11 @@ class Space:
     def active_streams(self) -> dict[str, dict[str, Any]]:
         """The streams that are open now, by id."""
         return self._roster.streams
+
+    @property
+    def dropped(self) -> int:
+        """Frames that feeds were too slow for, all together."""
+        return self._feeds.dropped
 
     @property
     def is_connected(self) -> bool:
@@ -251,8 +253,8 @@ class Space:
 
         A reader that is too far behind gets `SlowConsumer`: no envelope is dropped silently.
         """
-        wants = _kinds(kind)
-        return self._feed(lambda item: isinstance(item, SpaceEnvelope) and wants(item.kind))
+        wants = kinds(kind)
+        return self._feeds.add(lambda item: isinstance(item, SpaceEnvelope) and wants(item.kind))
 
     def frames(self, stream_id: str | None = None, *, overflow: Overflow = "drop-oldest") -> Feed[Frame]:
         """Frames that reach us, from now on, of one stream or of all.
@@ -260,27 +262,14 @@ class Space:
         A reader that is too far behind loses the oldest ones, which `dropped` counts. With `overflow="wait"` nothing is lost here: the
         socket is not read until there is room, so nothing else arrives either, echoes of what we send included.
         """
-        return self._feed(
-            lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow=overflow
+        return self._feeds.add(
+            lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow
         )
 
     def arrivals(self, kind: str | Sequence[str] = "*") -> Feed[Arrival]:
         """Envelopes, of these kinds, and all frames, in the order in which they come."""
-        wants = _kinds(kind)
-        return self._feed(lambda item: isinstance(item, Frame) or wants(item.kind))
-
-    def _feed(self, accepts: Callable[[Arrival], bool], *, overflow: Overflow = "drop-oldest") -> Feed[Any]:
-        feed: Feed[Any] = Feed(
-            accepts, overflow=overflow, room=self._has_room.set, dropped=self._count_dropped
-        )
-        weakref.finalize(feed, self._has_room.set)  # one that nobody reads any more must not hold the others
-        if self._failure is not None:
-            feed.end(self._failure)
-        self._feeds.add(feed)
-        return feed
-
-    def _count_dropped(self, count: int) -> None:
-        self.dropped += count
+        wants = kinds(kind)
+        return self._feeds.add(lambda item: isinstance(item, Frame) or wants(item.kind))
 
     # -- streams and people
 
@@ -368,8 +357,7 @@ class Space:
             self._failure = PenstockError(
                 Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
             )
-        for feed in list(self._feeds):
-            feed.end()
+        self._feeds.end()
         self._depart(self._failure)
         if self._life is not None:
             self._life.cancel()
@@ -399,7 +387,6 @@ class Space:
             self._is_up.clear()
         else:
             self._is_up.set()
-            self._has_room.set()
         self._exchanges.fail(error)
 
     async def _live(self, link: SpaceLink) -> None:
@@ -444,16 +431,13 @@ class Space:
 
     def _end(self, error: PenstockError) -> None:
         self._failure = error
-        for feed in list(self._feeds):
-            feed.end(error)
+        self._feeds.end(error)
         self._depart(error)
 
     async def _read(self, link: SpaceLink) -> None:
         while (arrival := await link.receive()) is not None:
             self._dispatch(arrival)
-            while any(feed.is_full for feed in self._feeds):
-                self._has_room.clear()
-                await self._has_room.wait()
+            await self._feeds.room()
 
     def _dispatch(self, arrival: Arrival) -> None:
         if isinstance(arrival, SpaceEnvelope):
@@ -464,27 +448,22 @@ class Space:
                 and arrival.is_from_gateway
             ):
                 self._complaint(SpaceError(object_of(arrival.payload)))
-        for feed in list(self._feeds):
-            feed.put(arrival)
+        self._feeds.put(arrival)
 
     def _complaint(self, error: SpaceError) -> None:
-        stream = self._streams.get(text_of(error.payload.get("stream_id")))
-        if stream is not None:
-            stream.refused(error)
-        else:
-            self.last_error = error
+        """A refusal of something without an id: of a frame, as far as we can tell."""
+        self.last_error = error
+        if error.error == "unauthorized_stream_write":
+            stream = self._streams.get(text_of(error.payload.get("stream_id")))
+            if stream is not None:
+                stream.refused(error)
+        elif error.code == "RateLimited":  # nobody says of which stream
+            for stream in list(self._streams.values()):
+                stream.refused(error)
 
 
 def _names(value: str | Sequence[str]) -> Sequence[str]:
     return (value,) if isinstance(value, str) else value
-
-
-def _kinds(wanted: str | Sequence[str]) -> Callable[[str], bool]:
-    """Whether a kind fits one of the patterns; `a/*` means everything below `a/`."""
-    patterns = _names(wanted)
-    exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
-    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
-    return lambda kind: kind in exact or kind.startswith(prefixes)
 
 
 def _unreachable(message: str) -> PenstockError:

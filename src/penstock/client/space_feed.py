@@ -8,10 +8,11 @@ reader that is too far behind gets those it holds and then `SlowConsumer`. Cost:
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from penstock.client.space_wire import Arrival, Frame, SpaceEnvelope
 from penstock.core.errors import PenstockError, Refusal
@@ -151,3 +152,51 @@ class Feed(Generic[T]):
         if count:
             self.dropped += count
             self._has_dropped(count)
+
+
+class Feeds:
+    """All readers of one participant; those that nobody holds any more are forgotten."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Frames that readers were too slow for, all together."""
+        self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+        self._has_room = asyncio.Event()
+        self._failure: PenstockError | None = None
+
+    def add(self, accepts: Callable[[Arrival], bool], overflow: Overflow = "drop-oldest") -> Feed[Any]:
+        """A reader of what comes from now on."""
+        feed: Feed[Any] = Feed(accepts, overflow=overflow, room=self._has_room.set, dropped=self._count)
+        weakref.finalize(feed, self._has_room.set)  # one that is gone must not hold the others
+        if self._failure is not None:
+            feed.end(self._failure)
+        self._feeds.add(feed)
+        return feed
+
+    def put(self, arrival: Arrival) -> None:
+        for feed in list(self._feeds):
+            feed.put(arrival)
+
+    async def room(self) -> None:
+        """Wait while a reader wants every frame and has no room for more."""
+        while any(feed.is_full for feed in self._feeds):
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def end(self, error: PenstockError | None = None) -> None:
+        """Nothing more will come, for those that are there and those that will be."""
+        self._failure = self._failure or error
+        for feed in list(self._feeds):
+            feed.end(error)
+        self._has_room.set()
+
+    def _count(self, count: int) -> None:
+        self.dropped += count
+
+
+def kinds(wanted: str | Sequence[str]) -> Callable[[str], bool]:
+    """Whether a kind fits one of the patterns; `a/*` means everything below `a/`."""
+    patterns = (wanted,) if isinstance(wanted, str) else wanted
+    exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return lambda kind: kind in exact or kind.startswith(prefixes)

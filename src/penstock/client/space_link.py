@@ -129,7 +129,7 @@ async def _welcome(link: SpaceLink, url: str) -> SpaceEnvelope:
         if arrival.kind == "system/welcome":
             return arrival
         if arrival.kind == "system/error":
-            raise SpaceError(object_of(arrival.payload))
+            raise SpaceError(object_of(arrival.payload), is_join=True)
     raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {link.reason}"))
 
 

@@ -21,18 +21,35 @@ GATEWAYS = ("gateway", "system:gateway")
 _encode = msgspec.json.Encoder().encode
 _CODES = {
     "capability_violation": "Forbidden",
+    "draining": "Draining",
+    "invalid_from": "Forbidden",
+    "invalid_participant": "Forbidden",
+    "journal_unavailable": "JournalUnavailable",
+    "kicked": "Forbidden",
+    "rate_limited": "RateLimited",
+    "space_full": "QuotaExceeded",
+    "stream_not_found": "UnknownStream",
+    "too_large": "TooLarge",
+    "too_many_grants": "QuotaExceeded",
+    "too_many_invites": "QuotaExceeded",
+    "too_many_streams": "QuotaExceeded",
     "unauthorized": "Forbidden",
     "unauthorized_stream_write": "Forbidden",
-    "stream_not_found": "UnknownStream",
 }
 """Words of the gateway that have one of ours; every other refusal is an `InvalidRequest`."""
 _HINTS = {
+    "already_exists": "choose another name, or put the one that has it out first",
     "capability_violation": "ask for the capability with `capability/grant`, or have it added to the space's file",
-    "unauthorized_stream_write": "its owner lets others write with `grant_write`",
+    "invalid_from": "leave `from` out",
+    "invalid_participant": "join as the participant whose token it is, or under a name that nobody has",
+    "kicked": "whoever runs the space can invite you again",
+    "participant_not_found": "`participants` lists who is in the space",
     "stream_not_found": "`active_streams` lists the streams that are open",
     "target_not_found": "a target must be in the space when the stream is opened; `participants` lists who is",
-    "participant_not_found": "`participants` lists who is in the space",
+    "unauthorized": "only the owner of a stream may do that",
+    "unauthorized_stream_write": "its owner lets others write with `grant_write`",
 }
+_HINT = "the message says what the gateway expects"
 
 
 class Frame(NamedTuple):
@@ -69,15 +86,17 @@ Arrival = SpaceEnvelope | Frame
 class SpaceError(PenstockError):
     """The gateway refused something; `error` is its own word for why and `payload` all it said."""
 
-    def __init__(self, payload: Mapping[str, Any]) -> None:
+    def __init__(self, payload: Mapping[str, Any], *, is_join: bool = False) -> None:
         self.payload = dict(payload)
         self.error = text_of(payload.get("error")) or "error"
-        hint = text_of(payload.get("hint")) or _HINTS.get(self.error)
-        super().__init__(Refusal(self._code(), self._message(), hint=hint))
-
-    def _code(self) -> str:
-        said = text_of(self.payload.get("code"))
-        return said if said in TABLE else _CODES.get(self.error, "InvalidRequest")
+        if is_join and self.error == "unauthorized":  # the same word, for a token
+            code, hint = "Unauthorized", "ask who runs the space for your token"
+        else:
+            said = text_of(self.payload.get("code"))
+            code = said if said in TABLE else _CODES.get(self.error, "InvalidRequest")
+            hint = _HINTS.get(self.error, _HINT if code == "InvalidRequest" else "")
+        hint = text_of(payload.get("hint")) or hint
+        super().__init__(Refusal(code, self._message(), hint=hint or None))
 
     def _message(self) -> str:
         message = text_of(self.payload.get("message"))
