@@ -14,64 +14,73 @@ from tests.client.scripted_peer import PATIENCE_S, run
 from tests.server_process import environment
 
 
-class Command:
-    """A command that runs as a child."""
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs a command in a thread: gives its exit code, and what it printed."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    async def finish(*words):
+        code = await asyncio.to_thread(main, ["space", *words])
+        return code, *capsys.readouterr()
 
-    async def done(self, stdin: bytes = b"") -> tuple[int, str, str]:
-        async with asyncio.timeout(3 * PATIENCE_S):
-            out, err = await self.process.communicate(stdin)
-        assert self.process.returncode is not None
-        return self.process.returncode, out.decode(), err.decode()
+    def start(server, *words):
+        for name, value in variables(server).items():
+            monkeypatch.setenv(name, value)
+        return asyncio.ensure_future(finish(*words))
+
+    return start
 
 
-async def start(server, *words: str) -> Command:
+def variables(server):
+    return {"PENSTOCK_URL": server.url, "PENSTOCK_TOKEN": "secret", "PENSTOCK_SPACE": "demo"}
+
+
+async def piped(server, stdin, *words):
+    """The same as a child with a standard input."""
     pipe = asyncio.subprocess.PIPE
-    return Command(
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "penstock.cli", "space", *words),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=environment(PENSTOCK_URL=server.url, PENSTOCK_TOKEN="secret", PENSTOCK_SPACE="demo"),
-        )
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "penstock.cli", "space", *words),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=environment(**variables(server)),
     )
+    async with asyncio.timeout(3 * PATIENCE_S):
+        out, err = await child.communicate(stdin)
+    return child.returncode, out.decode(), err.decode()
 
 
-def test_send_says_text_or_an_envelope_of_any_kind():
+def test_send_says_text_or_an_envelope_of_any_kind(command):
     async def go():
         async with gateway() as server:
-            command = await start(server, "send", "hello", "--to", "jen,kim")
+            running = command(server, "send", "hello", "--to", "jen,kim")
             seat = await server.accept()
             envelope = await seat.read("chat")
             assert (envelope["payload"], envelope["to"]) == ({"text": "hello"}, ["jen", "kim"])
             await seat.echo(envelope)
-            code, out, _ = await command.done()
+            code, out, _ = await running
             assert code == 0 and out.startswith(f"sent: chat {envelope['id']} from cli-")
             (join,) = server.joins
             assert (join["space"], join["token"]) == ("demo", "secret")
 
-            command = await start(server, "send", "mcp/request", '{"method": "x"}', "--wait", "20", "--json")
+            running = command(server, "send", "mcp/request", '{"method": "x"}', "--wait", "20", "--json")
             seat = await server.accept()
             envelope = await seat.read("mcp/request")
             assert envelope["payload"] == {"method": "x"}
             await seat.echo(envelope)
             await seat.say("mcp/response", {"n": 7}, **{"from": "jen", "correlation_id": [envelope["id"]]})
-            code, out, _ = await command.done()
+            code, out, _ = await running
             assert code == 0 and json.loads(out)["payload"] == {"n": 7}
 
     run(go())
 
 
-def test_a_refusal_is_exit_1_with_a_code_and_a_hint():
+def test_a_refusal_is_exit_1_with_a_code_and_a_hint(command):
     async def go():
         async with gateway() as server:
-            command = await start(server, "send", "hello", "--as", "sam", "--json")
+            running = command(server, "send", "hello", "--as", "sam", "--json")
             seat = await server.accept()
             await seat.refuse(await seat.read("chat"), "capability_violation", attempted_kind="chat")
-            code, out, err = await command.done()
+            code, out, err = await running
             assert code == 1 and json.loads(out)["error"]["code"] == "Forbidden"
             assert err.startswith("error: Forbidden: ") and "\nhint: " in err
             assert server.joins[0]["participantId"] == "sam"
@@ -85,18 +94,18 @@ def test_wrong_usage_is_exit_2(words, capsys):
     assert capsys.readouterr().err.startswith("error: Usage: ")
 
 
-def test_tail_prints_envelopes_and_frames_in_order():
+def test_tail_prints_envelopes_and_frames_in_order(command):
     async def go():
         async with gateway() as server:
             for words in ([], ["--json"]):
-                command = await start(server, "tail", "--kind", "chat", "--count", "4", *words)
+                running = command(server, "tail", "--kind", "chat", "--count", "4", *words)
                 seat = await server.accept()
                 await seat.say("chat", {"text": "one\x1b"}, **{"from": "jen"})
                 await seat.say("mcp/request", {}, **{"from": "jen"})
                 await seat.frame("stream-1", b"two")
                 await seat.frame("stream-1", b"\xff\x00")
                 await seat.say("chat", {"text": "four"}, **{"from": "jen"})
-                code, out, _ = await command.done()
+                code, out, _ = await running
                 lines = out.splitlines()
                 assert code == 0 and len(lines) == 4
                 if words:
@@ -120,8 +129,7 @@ def test_open_stream_sends_lines_or_blocks_and_closes():
                 (["--target", "agg"], b"one\r\n\ntwo\nthree", [b"one", b"two", b"three"]),
                 (["--block", "4", "--lossless", "--target", "agg"], b"123456\n", [b"1234", b"56\n"]),
             ):
-                command = await start(server, "open-stream", *words, "--json")
-                finished = asyncio.ensure_future(command.done(stdin))
+                finished = asyncio.ensure_future(piped(server, stdin, "open-stream", *words, "--json"))
                 seat = await server.accept()
                 request = await seat.open(target=["agg"])
                 assert request["payload"]["target"] == ["agg"]
@@ -141,8 +149,7 @@ def test_open_stream_sends_lines_or_blocks_and_closes():
 def test_open_stream_sends_nothing_through_a_gateway_without_targets():
     async def go():
         async with gateway() as server:
-            command = await start(server, "open-stream", "--target", "agg")
-            finished = asyncio.ensure_future(command.done(b"secret\n"))
+            finished = asyncio.ensure_future(piped(server, b"secret\n", "open-stream", "--target", "agg"))
             seat = await server.accept()
             await seat.open()
             await seat.echo(await seat.read("stream/close"))
@@ -152,11 +159,11 @@ def test_open_stream_sends_nothing_through_a_gateway_without_targets():
     run(go())
 
 
-def test_invite_prints_the_token_and_kick_puts_out():
+def test_invite_prints_the_token_and_kick_puts_out(command):
     async def go():
         async with gateway() as server:
             words = ["--capability", "chat", "--capability", '{"kind": "mcp/*", "payload": {"method": "x"}}']
-            command = await start(server, "invite", "jen", *words)
+            running = command(server, "invite", "jen", *words)
             seat = await server.accept()
             envelope = await seat.read("space/invite")
             assert envelope["payload"]["initial_capabilities"] == [
@@ -165,13 +172,13 @@ def test_invite_prints_the_token_and_kick_puts_out():
             ]
             told = {"status": "created", "participant_id": "jen", "token": "t0k", "connection_url": "ws://h/"}
             await seat.say("space/invite-ack", told, correlation_id=[envelope["id"]])
-            code, out, _ = await command.done()
+            code, out, _ = await running
             assert code == 0 and "t0k" in out and "ws://h/" in out
 
-            command = await start(server, "kick", "jen", "--json")
+            running = command(server, "kick", "jen", "--json")
             seat = await server.accept()
             await seat.echo(await seat.read("space/kick"))
-            code, out, _ = await command.done()
+            code, out, _ = await running
             assert (code, json.loads(out)) == (0, {"kicked": "jen"})
 
     run(go())

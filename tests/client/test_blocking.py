@@ -46,7 +46,7 @@ INSIDE = {
     },
     LiveView: {"arrived", "changed", "emit", "expired", "failed", "link_lost", "resume"},
     Delivery: {"check", "head", "lose", "renew_at", "state"},
-    Space: set(),
+    Space: {"arrived", "ended", "lost", "room"},
     SpaceStream: {"refused"},
     Feed: {"end", "is_full", "put"},
 }
@@ -55,7 +55,7 @@ INSTANCE = {
     Subscription: {"stream", "credit", "lease_ms", "batch"},
     LiveView: {"view", "addr", "credit", "version", "rows"},
     Delivery: set(),
-    Space: {"last_error", "reconnects", "space", "url"},
+    Space: {"last_error", "space", "url"},
     SpaceStream: {"id"},
     Feed: {"dropped"},
 }

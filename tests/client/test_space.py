@@ -706,7 +706,7 @@ class TestLosses:
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
                 await seat.socket.close(code=space_link.TAKEN_OVER)
-                with pytest.raises(PenstockError, match="somebody else joined as `sam`"):
+                with pytest.raises(PenstockError, match="somebody else joined under our name"):
                     await feed.next()
                 assert len(server.seats) == 1
 
@@ -729,6 +729,7 @@ class TestLosses:
                 await seat.read("chat")
                 await space.close()
                 assert await feed.next() is None
+                assert await space.frames().next() is None
                 with pytest.raises(PenstockError, match="was left"):
                     await sending
                 with pytest.raises(PenstockError, match="was left"):

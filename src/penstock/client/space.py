@@ -1,16 +1,13 @@
-"""A participant of a MEW space: joins, sends, listens, opens streams, and comes back after a loss.
+"""A participant of a MEW space: everything it can do there as a method.
 
-Owns the link and its life; the roster keeps what the gateway told, feeds keep what was not read, exchanges keep what waits for an echo.
-
-Invariants: an envelope is sent once. What was sent and not echoed when the link is lost fails as `Unreachable`, because nobody can know
-whether it was taken; what was not sent yet waits for the link, or for its deadline. A refused join is final, and so is somebody else's join
-under the same name.
+Owns no state itself: the connection keeps the link, the roster what the gateway told, feeds what was not read, exchanges what waits for an
+echo. Invariants: an envelope is sent once. What was sent and not echoed when the link is lost fails as `Unreachable`, because nobody can
+know whether it was taken; what was not sent yet waits for the link, or for its deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -19,9 +16,10 @@ from typing import Any, Literal, Self
 import msgspec
 
 from penstock.client import address
+from penstock.client.space_connection import SpaceConnection, unreachable
 from penstock.client.space_exchange import Exchanges, Wanted
 from penstock.client.space_feed import Feed, Feeds, Overflow, kinds
-from penstock.client.space_link import SpaceLink, join, socket_url
+from penstock.client.space_link import join, socket_url
 from penstock.client.space_roster import Capability, Roster
 from penstock.client.space_stream import SpaceStream, closed_error, opened_id
 from penstock.client.space_wire import (
@@ -36,9 +34,6 @@ from penstock.client.space_wire import (
     text_of,
 )
 from penstock.core.errors import PenstockError, Refusal
-
-BACKOFF_FIRST_S = 0.05
-BACKOFF_MAX_S = 5.0
 
 
 class Invitation(msgspec.Struct, frozen=True):
@@ -78,24 +73,21 @@ class Space:
         self.url = socket_url(door)
         self.space = space
         """The name of the space; None is the only one of a gateway."""
-        self.reconnects = 0
-        """How often the link was lost and found again."""
         self.last_error: SpaceError | None = None
         """The last refusal that named no envelope of ours."""
         self._participant = participant
-        self._token = token or address.operator_token(door)
         self._timeout_s = timeout
-        self._connect_timeout_s = connect_timeout
-        self._may_reconnect = reconnect
         self._roster = Roster()
         self._exchanges = Exchanges()
         self._feeds = Feeds()
         self._streams: weakref.WeakValueDictionary[str, SpaceStream] = weakref.WeakValueDictionary()
-        self._link: SpaceLink | None = None
-        self._is_up = asyncio.Event()
-        """There is a link, or there will never be one again."""
-        self._failure: PenstockError | None = None
-        self._life: asyncio.Task[None] | None = None
+        token = token or address.operator_token(door)
+        self._connection = SpaceConnection(
+            self.url,
+            lambda: join(self.url, space, participant, token, timeout_s=connect_timeout),
+            self,
+            reconnect=reconnect,
+        )
 
     # -- what is there
 
@@ -131,7 +123,12 @@ class Space:
 
     @property
     def is_connected(self) -> bool:
-        return self._link is not None
+        return self._connection.is_up
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was lost and found again."""
+        return self._connection.reconnects
 
     # -- sending
 
@@ -156,7 +153,7 @@ class Space:
         try:
             async with asyncio.timeout(self._timeout_s if timeout is None else timeout):
                 text = envelope_text(envelope_id, self.id, kind, payload, _names(to), _names(correlation_id))
-                await self._write(await self._ready(), text)
+                await self._connection.write(await self._connection.ready(), text)
         except TimeoutError:
             raise self._late(kind) from None
         return envelope_id
@@ -197,13 +194,13 @@ class Space:
                 asyncio.timeout(self._timeout_s if timeout is None else timeout),
                 self._exchanges.slot(),
             ):
-                link = await self._ready()
+                link = await self._connection.ready()
                 exchange = self._exchanges.begin(wants)
                 try:
                     text = envelope_text(
                         exchange.id, self.id, kind, payload, _names(to), _names(correlation_id)
                     )
-                    await self._write(link, text)
+                    await self._connection.write(link, text)
                     return exchange.id, await exchange.future
                 finally:
                     self._exchanges.end(exchange)
@@ -214,33 +211,16 @@ class Space:
         """Send one frame of a stream; `SpaceStream.write` is the same."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                link = await self._ready()
+                link = await self._connection.ready()
                 if stream_id not in self.active_streams:
                     raise closed_error(stream_id)
-                await self._write(link, frame_bytes(stream_id, data))
+                await self._connection.write(link, frame_bytes(stream_id, data))
         except TimeoutError:
             raise self._late("a frame") from None
 
-    async def _ready(self) -> SpaceLink:
-        """The link; waits while we come back."""
-        if self._life is None:
-            hint = "use `async with Space(…)`, or `await space.open()`"
-            raise PenstockError(Refusal("Unreachable", "the space was not joined yet", hint=hint))
-        while self._link is None:
-            if self._failure is not None:
-                raise self._failure
-            await self._is_up.wait()
-        return self._link
-
-    async def _write(self, link: SpaceLink, message: str | bytes) -> None:
-        try:
-            await link.send(message)
-        except OSError as error:
-            raise _unreachable(f"the connection to {self.url} was lost: {error}") from error
-
     def _late(self, what: str) -> PenstockError:
-        if self._link is None:
-            return _unreachable(f"no connection to {self.url} in time")
+        if not self._connection.is_up:
+            return unreachable(f"no connection to {self.url} in time")
         message = f"the gateway did not answer `{what}` in time"
         if self.last_error is not None:
             message += f"; it complained about something else: {self.last_error.refusal.message}"
@@ -345,23 +325,13 @@ class Space:
 
     async def open(self) -> Self:
         """Join; raises PenstockError when that fails."""
-        if self._life is None:
-            link, welcome = await self._join()
-            self._arrive(link, welcome)
-            self._life = asyncio.create_task(self._live(link))
+        await self._connection.open()
         return self
 
     async def close(self) -> None:
         """Leave; whoever still waits gets `Unreachable`, and feeds end."""
-        if self._failure is None:
-            self._failure = PenstockError(
-                Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
-            )
         self._feeds.end()
-        self._depart(self._failure)
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait([self._life])
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -371,75 +341,9 @@ class Space:
     ) -> None:
         await self.close()
 
-    async def _join(self) -> tuple[SpaceLink, SpaceEnvelope]:
-        return await join(
-            self.url, self.space, self._participant, self._token, timeout_s=self._connect_timeout_s
-        )
+    # -- for the connection
 
-    def _arrive(self, link: SpaceLink, welcome: SpaceEnvelope) -> None:
-        self._link = link
-        self._dispatch(welcome)
-        self._is_up.set()
-
-    def _depart(self, error: PenstockError) -> None:
-        self._link = None
-        if self._failure is None:
-            self._is_up.clear()
-        else:
-            self._is_up.set()
-        self._exchanges.fail(error)
-
-    async def _live(self, link: SpaceLink) -> None:
-        """Read until the link is lost, come back, and again."""
-        while True:
-            try:
-                await self._read(link)
-            finally:
-                await asyncio.shield(link.close())
-            if link.is_taken_over:
-                hint = "each participant has one connection; give the other one a name of its own"
-                self._end(
-                    PenstockError(Refusal("Forbidden", f"somebody else joined as `{self.id}`", hint=hint))
-                )
-                return
-            error = _unreachable(f"the connection to {self.url} was lost: {link.reason}")
-            if not self._may_reconnect:
-                self._end(error)
-                return
-            self._depart(error)
-            found = await self._come_back()
-            if found is None:
-                return
-            link = found
-
-    async def _come_back(self) -> SpaceLink | None:
-        delay_s = BACKOFF_FIRST_S
-        while True:
-            # Full jitter: participants that lost the same gateway must not return in step.
-            await asyncio.sleep(random.uniform(0, delay_s))
-            try:
-                link, welcome = await self._join()
-            except PenstockError as error:
-                if not error.retryable:
-                    self._end(error)
-                    return None
-                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
-            else:
-                self.reconnects += 1
-                self._arrive(link, welcome)
-                return link
-
-    def _end(self, error: PenstockError) -> None:
-        self._failure = error
-        self._feeds.end(error)
-        self._depart(error)
-
-    async def _read(self, link: SpaceLink) -> None:
-        while (arrival := await link.receive()) is not None:
-            self._dispatch(arrival)
-            await self._feeds.room()
-
-    def _dispatch(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: Arrival) -> None:
         if isinstance(arrival, SpaceEnvelope):
             self._roster.take(arrival)
             if (
@@ -449,6 +353,15 @@ class Space:
             ):
                 self._complaint(SpaceError(object_of(arrival.payload)))
         self._feeds.put(arrival)
+
+    async def room(self) -> None:
+        await self._feeds.room()
+
+    def lost(self, error: PenstockError) -> None:
+        self._exchanges.fail(error)
+
+    def ended(self, error: PenstockError) -> None:
+        self._feeds.end(error)
 
     def _complaint(self, error: SpaceError) -> None:
         """A refusal of something without an id: of a frame, as far as we can tell."""
@@ -464,7 +377,3 @@ class Space:
 
 def _names(value: str | Sequence[str]) -> Sequence[str]:
     return (value,) if isinstance(value, str) else value
-
-
-def _unreachable(message: str) -> PenstockError:
-    return PenstockError(Refusal("Unreachable", message))

@@ -163,12 +163,13 @@ class Feeds:
         self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
         self._has_room = asyncio.Event()
         self._failure: PenstockError | None = None
+        self._is_over = False
 
     def add(self, accepts: Callable[[Arrival], bool], overflow: Overflow = "drop-oldest") -> Feed[Any]:
         """A reader of what comes from now on."""
         feed: Feed[Any] = Feed(accepts, overflow=overflow, room=self._has_room.set, dropped=self._count)
         weakref.finalize(feed, self._has_room.set)  # one that is gone must not hold the others
-        if self._failure is not None:
+        if self._is_over:
             feed.end(self._failure)
         self._feeds.add(feed)
         return feed
@@ -185,7 +186,8 @@ class Feeds:
 
     def end(self, error: PenstockError | None = None) -> None:
         """Nothing more will come, for those that are there and those that will be."""
-        self._failure = self._failure or error
+        if not self._is_over:
+            self._is_over, self._failure = True, error
         for feed in list(self._feeds):
             feed.end(error)
         self._has_room.set()
