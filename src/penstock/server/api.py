@@ -46,6 +46,8 @@ The whole surface  %(url)s/openapi.json
 """
 
 
+GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
+
 METRICS = ("metrics", "prometheus")
 """Routes that `auth.protectMetrics` is about."""
 
@@ -126,6 +128,7 @@ class Api:
         self.recorder = recorder
         self._reload = reload
         self._protects_metrics = False
+        self._serves_courier = True
         self.serves_requests = True
         self.serves_sockets = True
         self._pipeline = pipeline
@@ -138,6 +141,7 @@ class Api:
         self._query_token = config.auth.query_token
         self._protects_metrics = config.auth.protect_metrics
         self._prometheus.per_stream = config.metrics.per_stream
+        self._serves_courier = config.serves_courier
         self.serves_requests = config.listen.requests
         self.serves_sockets = config.listen.sockets
 
@@ -169,6 +173,10 @@ class Api:
         if principal is None and not match.route.is_open:
             message = "the token is not known" if token else "a token is needed"
             return Refusal("Unauthorized", message)
+        if not (self._serves_courier or match.route.is_open or (principal and principal.operator)):
+            return Refusal(
+                "UnknownRoute", "this is a gateway of spaces: Courier is not served here", hint=GATEWAY_HINT
+            )
         if principal is not None and principal.anonymous and not match.route.is_open:
             refusal = self._guard.check_peer(request.peer, request.is_loopback_bind)
             if refusal is not None:

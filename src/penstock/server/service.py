@@ -32,7 +32,6 @@ from penstock.server.auth import (
     TokenStore,
     start_check,
     write_operator_token,
-    write_private,
 )
 from penstock.server.config import Config, ConfigError, policy_for, quotas, rates
 from penstock.server.connections import Connection
@@ -40,12 +39,14 @@ from penstock.server.door import CourierDoor
 from penstock.server.events import make_event_log
 from penstock.server.machine import install_rules, make_machine
 from penstock.server.pipeline import PipelineProcess
+from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.schemas import load_registry, reload_registry
 from penstock.server.skills import SkillWorker, start_skills
+from penstock.server.space_files import load_spaces
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -132,6 +133,9 @@ class Service:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
         for lost in install_rules(machine, config.triggers):
             logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
+        self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
+        for space in self.spaces:
+            logs.event("space.loaded", space=space.settings.id, dir=str(space.mewdir), made=space.made)
         self.events = make_event_log(config.logs)
         self.runtime = Runtime(
             machine,
