@@ -147,7 +147,12 @@ async def _dial(url: str) -> SpaceLink:
         await session.close()
         code = _STATUSES.get(error.status) or ("Unreachable" if error.status >= 500 else "Unsupported")
         message = f"`{url}` is no gateway for us: it answered with status {error.status}"
-        raise PenstockError(Refusal(code, message)) from error
+        hint = (
+            "has it spaces? the section `spaces` of a server's config adds them"
+            if code == "UnknownRoute"
+            else None
+        )
+        raise PenstockError(Refusal(code, message, hint=hint)) from error
     except aiohttp.ClientConnectorError as error:
         await session.close()
         raise OSError(error.os_error.strerror or str(error)) from error
