@@ -27,7 +27,7 @@ from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection, NoWire
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
-from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, PeekQuery, SpacesQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.server.config import Config
     from penstock.server.recorder import Recorder
     from penstock.server.reload import Report
+    from penstock.server.spaces import Spaces
 
 WELCOME = """Penstock is running.
 
@@ -91,6 +92,12 @@ def error_reply(refusal: Refusal) -> Reply:
     return reply
 
 
+def _not_admin(principal: Principal, what: str) -> Refusal:
+    if principal.anonymous:
+        return Refusal("Unauthorized", f"{what} needs the operator's token")
+    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
+
+
 class Api:
     """Every HTTP route of the server."""
 
@@ -109,8 +116,10 @@ class Api:
         reload: Callable[[], Report | Refusal] | None = None,
         recorder: Recorder | None = None,
         per_stream: bool = False,
+        spaces: Spaces | None = None,
     ) -> None:
         self.runtime = runtime
+        self.spaces = spaces
         self.tokens = tokens
         self._guard = guard
         self._assign_id = assign_id
@@ -269,14 +278,26 @@ class Api:
                 return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
             case "reload":
                 return self._reloaded(principal)
+            case "spaces":
+                return self._spaces_shown(principal, request)
             case _:
                 return None
 
+    def _spaces_shown(self, principal: Principal, request: Request) -> Reply:
+        if not principal.is_admin:
+            return error_reply(_not_admin(principal, "the state of spaces"))
+        shown = [] if self.spaces is None else self.spaces.describe()
+        wanted = self.query(request, SpacesQuery)
+        if isinstance(wanted, Refusal):
+            return error_reply(wanted)
+        found = [each for each in shown if wanted.space in (None, each["id"])]
+        if wanted.space is not None and not found:
+            return error_reply(Refusal("UnknownStream", f"there is no space `{wanted.space}`", ref="space"))
+        return json_reply(200, {"spaces": found})
+
     def _reloaded(self, principal: Principal) -> Reply:
         if not principal.is_admin:
-            if principal.anonymous:
-                return error_reply(Refusal("Unauthorized", "a reload needs the operator's token"))
-            return error_reply(Refusal("Forbidden", "a reload needs the scope `admin:*`"))
+            return error_reply(_not_admin(principal, "a reload"))
         if self._reload is None:
             return error_reply(Refusal("Unsupported", "this server has no config to read again"))
         report = self._reload()

@@ -23,6 +23,8 @@ from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Partic
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
+IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
+"""What everybody may send."""
 TOKEN_BYTES = 32
 _encode = msgspec.json.encode
 
@@ -41,7 +43,7 @@ def accept(
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:
-        refuse(space, now, sender, msgspec.structs.replace(fault, cause=envelope.id), done)
+        refuse(space, now, sender, msgspec.structs.replace(fault, cause=envelope.cause), done)
 
 
 def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done | None) -> None:
@@ -68,18 +70,15 @@ def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, tran
     if kind.startswith("system/") and kind != HEARTBEAT:
         return Fault("invalid_request", f"{kind} is reserved for the gateway")
     rights = space.rights(sender.party)
-    found = (
-        ({"kind": HEARTBEAT}, "implicit") if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
-    )
+    found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
     if watch is not None:
-        matched, source = (None, None) if found is None else found
         decision = Decision(
             envelope.id,
             sender.id,
             space.id,
             kind,
-            matched,
-            source,
+            None if found is None else found[0],
+            None if found is None else found[1],
             rights.all,
             transport,
             tuple(envelope.correlations),
@@ -94,7 +93,7 @@ def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, tran
         return Fault("capability_violation", message, more, status=403)
     if space.ledger.draining:
         return Fault("draining", "the server is shutting down; reconnect in a moment", status=503)
-    size = sum(map(len, envelope.fields.values()))
+    size = envelope.size
     if size > space.limits.envelope_max:
         message = (
             f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"

@@ -33,6 +33,8 @@ class Envelope(msgspec.Struct):
     """What `from` says."""
     corr: str | None
     """The first correlation id."""
+    cause: str | None = None
+    """Its id, where its sender gave one: what errors refer to."""
     _payload: Any = msgspec.UNSET
 
     @property
@@ -66,6 +68,11 @@ class Envelope(msgspec.Struct):
         raw = self.fields.get("to")
         value = None if raw is None else _any.decode(raw)
         return value if isinstance(value, list) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its members."""
+        return sum(len(bytes(raw)) for raw in self.fields.values())
 
     def put(self, name: str, value: object) -> None:
         """Set a member."""
@@ -105,14 +112,14 @@ def read_envelope(
     With `strict`, the payloads of kinds that need something are looked at too.
     """
     protocol = _text(fields, "protocol")
-    if not protocol and fields.get("protocol", _NULL) in (_NULL, b'""'):
+    if not protocol and _is_empty(fields, "protocol"):
         fields["protocol"] = msgspec.Raw(_encode(PROTOCOL))
     elif protocol not in PROTOCOLS:
         shown = bytes(fields["protocol"])[:60].decode(errors="replace") if protocol is None else protocol[:60]
         return Fault.validation(f"Invalid protocol version: {shown}", _text(fields, "id"))
-    id_ = _text(fields, "id")
-    if not id_:
-        if fields.get("id", _NULL) not in (_NULL, b'""'):
+    id_ = given = _text(fields, "id") or None
+    if id_ is None:
+        if not _is_empty(fields, "id"):
             return Fault.validation("Message id must be a string")
         id_ = fresh_id
         fields["id"] = msgspec.Raw(_encode(id_))
@@ -120,30 +127,36 @@ def read_envelope(
         return Fault.validation(f"Message id is longer than {limits.id_max} characters")
     kind = _text(fields, "kind")
     if not kind:
-        return Fault.validation("Message kind is required", id_)
+        return Fault.validation("Message kind is required", given)
     if len(kind) > limits.type_max:
-        return Fault.validation(f"Message kind is longer than {limits.type_max} characters", id_)
+        return Fault.validation(f"Message kind is longer than {limits.type_max} characters", given)
     if not _text(fields, "ts"):
         fields["ts"] = msgspec.Raw(_encode(rfc3339(now.wall_us)))
     sender = _text(fields, "from")
-    if sender is None and fields.get("from", _NULL) != _NULL:
-        return Fault.validation("Message from must be a string", id_)
+    if sender is None and not _is_empty(fields, "from"):
+        return Fault.validation("Message from must be a string", given)
     corr = _correlation(fields)
-    envelope = Envelope(fields, kind, id_, sender, corr)
+    envelope = Envelope(fields, kind, id_, sender, corr, given)
     if strict and kind == "chat" and not envelope.payload.get("text"):
-        return Fault.validation("Chat message requires payload.text", id_)
+        return Fault.validation("Chat message requires payload.text", given)
     if strict and kind == "mcp/request" and not envelope.payload.get("method"):
-        return Fault.validation("MCP request requires payload.method", id_)
+        return Fault.validation("MCP request requires payload.method", given)
     return envelope
 
 
 def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
     raw = fields.get(name)
-    if raw is None or bytes(raw[:1]) != b'"':
+    if raw is None or not bytes(raw).startswith(b'"'):
         return None
     value = _any.decode(raw)
     assert isinstance(value, str)
     return value
+
+
+def _is_empty(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    """Whether a member is as good as not there."""
+    raw = fields.get(name)
+    return raw is None or bytes(raw) in (_NULL, b'""')
 
 
 def _correlation(fields: dict[str, msgspec.Raw]) -> str | None:
@@ -151,7 +164,7 @@ def _correlation(fields: dict[str, msgspec.Raw]) -> str | None:
     raw = fields.get("correlation_id")
     if raw is None or bytes(raw) == _NULL:
         return None
-    if bytes(raw[:1]) != b"[":
+    if not bytes(raw).startswith(b"["):
         raw = fields["correlation_id"] = msgspec.Raw(b"[" + bytes(raw) + b"]")
     first = next(iter(_any.decode(raw)), None)
     return first if isinstance(first, str) else None

@@ -125,7 +125,7 @@ class MewSession:
         if isinstance(fields, Fault):
             self._fail(now, fields)
         elif _is_join(fields):
-            self._join(now, fields)
+            self._join(now, fields, data)
         elif self.participant is None and self._join_by_token(now) and self.is_joining:
             self.held.append(data)
         elif end > 0:
@@ -159,7 +159,7 @@ class MewSession:
 
     # Joining
 
-    def _join(self, now: Now, fields: dict[str, msgspec.Raw]) -> None:
+    def _join(self, now: Now, fields: dict[str, msgspec.Raw], data: bytes) -> None:
         told = _told(fields)
         protocol = told.get("protocol")
         if protocol and protocol not in PROTOCOLS:
@@ -174,7 +174,11 @@ class MewSession:
 
         token = first("token") or self._token
         cause = told.get("id") if isinstance(told.get("id"), str) else None
-        self._admit(now, first("space") or self._space_name, first(*IDS) or self._id, token, cause)
+        name, id_ = first("space") or self._space_name, first(*IDS) or self._id
+        space = self.hall.find(name)
+        if isinstance(space, Space) and space.watch is not None:
+            space.watch.received(now, data, cause or "", id_ or "", space.id, "websocket")
+        self._admit(now, name, id_, token, cause)
 
     def _join_by_token(self, now: Now) -> bool:
         """Take a client in that showed a token when it connected and has not said more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -30,6 +30,8 @@ OPERATOR = "operator"
 """Who the holder of the operator's token is, in every space."""
 _EVERYTHING: tuple[Capability, ...] = ({"kind": "*"},)
 _encode = msgspec.json.encode
+
+Source = Literal["static", "dynamic", "implicit"]
 
 
 class Ledger(Protocol):
@@ -70,7 +72,7 @@ class Decision(msgspec.Struct, frozen=True):
     space: str
     kind: str
     matched: Capability | None
-    source: str | None
+    source: Source | None
     """`static` from the settings or the invitation, `dynamic` from a grant, `implicit` from the protocol."""
     held: tuple[Capability, ...]
     transport: str
@@ -88,7 +90,7 @@ class Rights:
         self.granted = Matcher(dynamic) if dynamic else None
         self.all = with_baseline(clean([*static, *dynamic]))
 
-    def match(self, kind: str, payload: bytes | None) -> tuple[Capability, str] | None:
+    def match(self, kind: str, payload: bytes | None) -> tuple[Capability, Source] | None:
         found = self.static.match(kind, payload)
         if found is not None:
             return found, "static"
