@@ -738,6 +738,20 @@ class TestLosses:
 
         run(go())
 
+    def test_leaving_right_after_joining_closes_the_socket(self):
+        async def go():
+            async with gateway() as server:
+                space = penstock.Space(server.url, participant="sam")
+
+                async def visit():
+                    await space.open()
+                    await space.close()
+
+                _, seat = await both(visit(), server.accept())
+                await seat.over()
+
+        run(go())
+
     def test_leaving_while_coming_back_ends_at_once(self):
         async def go():
             async with joined() as (space, seat, server):

@@ -88,10 +88,13 @@ class SpaceConnection:
             self._failure = PenstockError(
                 Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
             )
+        link = self._link
         self._depart(self._failure)
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
+        if link is not None:  # whose life may not have begun
+            await link.close()
 
     def _arrive(self, link: SpaceLink, welcome: SpaceEnvelope) -> None:
         self._link = link
