@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.cli import main
+from penstock.client import space_connection
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import run, until
 from tests.server_process import ServerProcess, environment
@@ -202,23 +206,51 @@ def test_the_operator_token_opens_every_space(lab):
     run(go())
 
 
-def test_a_restart_of_the_server_loses_neither_the_participant_nor_its_stream(start_server):
+def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
+    def listed(*words):
+        token = (lab.data / "run" / "operator.token").read_text().strip()
+        assert main(["space", "ls", *words, "--url", lab.http, "--token", token]) == 0
+        return capsys.readouterr().out
+
+    async def go():
+        async with place(lab, "jen") as jen, place(lab, "kim") as kim:
+            received = kim.frames()
+            stream = await jen.open_stream("kim")
+            await stream.write(b"12345")
+            await received.next()
+            whole = await asyncio.to_thread(listed, "--space", "lab")
+            told = json.loads(await asyncio.to_thread(listed, "--space", "lab", "--json"))
+            assert re.search(r"^jen +jen +websocket +yes +chat, stream/\*", whole, re.M)
+            assert re.search(rf"^{stream.id} +- +jen +jen +kim +1 +5 +1 +0 *$", whole, re.M)
+            (space,) = told["spaces"]
+            assert space["streams"][-1]["target"] == ["kim"]
+            await stream.close()
+
+    run(go())
+    assert {line.split()[0] for line in listed().splitlines()[1:]} == {"demo", "lab"}
+    assert main(["space", "ls", "--url", lab.http, "--token", "wrong", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "Unauthorized"
+
+
+def test_a_restart_of_the_server_loses_neither_the_participant_nor_its_stream(start_server, monkeypatch):
+    monkeypatch.setattr(space_connection, "BACKOFF_MAX_S", 0.2)
     first = start_server(config=CONFIG)
     port = first.http.rpartition(":")[2]
 
     async def go():
         async with place(first, "jen") as jen, place(first, "kim") as kim:
             received = kim.frames()
+            welcomes = [space.envelopes("system/welcome") for space in (jen, kim)]
             stream = await jen.open_stream("kim")
             await stream.write(b"before")
             assert (await received.next()).data == b"before"
             first.kill()
             await asyncio.to_thread(start_server, "--http", f"127.0.0.1:{port}", config=CONFIG)
-            await until(lambda: jen.reconnects and kim.reconnects)
-            await until(lambda: jen.is_connected and kim.is_connected)
+            for welcome in welcomes:
+                await welcome.next()
             await stream.write(b"after")
             assert (await received.next()).data == b"after"
-            assert stream.target == ("kim",)
+            assert (stream.target, jen.reconnects) == (("kim",), 1)
 
     run(go())
 
