@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 
 import pytest
@@ -34,16 +35,20 @@ def variables(server):
     return {"PENSTOCK_URL": server.url, "PENSTOCK_TOKEN": "secret", "PENSTOCK_SPACE": "demo"}
 
 
-async def piped(server, stdin, *words):
+async def child_of(server, *words):
     """The same as a child with a standard input."""
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "penstock.cli", "space", *words),
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
         env=environment(**variables(server)),
     )
+
+
+async def piped(server, stdin, *words):
+    child = await child_of(server, *words)
     async with asyncio.timeout(3 * PATIENCE_S):
         out, err = await child.communicate(stdin)
     return child.returncode, out.decode(), err.decode()
@@ -155,6 +160,24 @@ def test_open_stream_sends_nothing_through_a_gateway_without_targets():
             await seat.echo(await seat.read("stream/close"))
             code, _, err = await finished
             assert code == 1 and "does not know targeted delivery" in err and seat.arrived.empty()
+
+    run(go())
+
+
+def test_ctrl_c_closes_the_stream_and_is_quiet():
+    async def go():
+        async with gateway() as server:
+            child = await child_of(server, "open-stream", "--json")
+            child.stdin.write(b"one\n")
+            seat = await server.accept()
+            await seat.open()
+            assert await seat.read_frame() == b"#stream-1#one"
+            child.send_signal(signal.SIGINT)
+            envelope = await seat.read("stream/close")
+            assert envelope["payload"]["reason"] == "interrupted"
+            await seat.echo(envelope)
+            out, err = await child.communicate()
+            assert (child.returncode, out, err) == (130, b"", b"")
 
     run(go())
 

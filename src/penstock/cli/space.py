@@ -290,10 +290,14 @@ def open_stream(
             print_note(f"opened {stream.id} to {whom}")
         count = size = 0
         source = Input()
-        async for data in lines(source) if block is None else chunks(source, block):
-            await stream.write(data)
-            count += 1
-            size += len(data)
+        try:
+            async for data in lines(source) if block is None else chunks(source, block):
+                await stream.write(data)
+                count += 1
+                size += len(data)
+        except asyncio.CancelledError:  # Ctrl-C; else the stream would wait for us
+            await stream.close("interrupted")
+            raise
         # Frames and envelopes of one connection keep their order, so the echo of this one says that all are through.
         await stream.close()
         if seat.as_json:

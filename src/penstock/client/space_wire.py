@@ -46,6 +46,7 @@ _HINTS = {
     "participant_not_found": "`participants` lists who is in the space",
     "stream_not_found": "`active_streams` lists the streams that are open",
     "target_not_found": "a target must be in the space when the stream is opened; `participants` lists who is",
+    "unknown_space": "`penstock space ls` lists the spaces of a server",
     "unauthorized": "only the owner of a stream may do that",
     "unauthorized_stream_write": "its owner lets others write with `grant_write`",
 }
