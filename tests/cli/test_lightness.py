@@ -46,6 +46,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "log",
         "pipeline",
         "schema",
+        "space",
         "trigger",
     }  # these hold commands and are none themselves
     names = [
@@ -59,6 +60,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LAKE
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
+        + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0

@@ -34,6 +34,7 @@ _COMMANDS = {
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
+    "space": "Look into MEW spaces, and take part in them.",
     "trigger": "List, explain, try and change triggers.",
     "log": "Look into the journal: files, rows, soundness, sealing, readers.",
     "tail": "Print rows of the journal as they come.",
