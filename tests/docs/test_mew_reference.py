@@ -64,7 +64,7 @@ def test_every_row_is_listed() -> None:
 def test_links_lead_somewhere() -> None:
     pages = (ROOT / "docs").rglob("*.md")
     for page in pages:
-        for place in re.findall(r"\]\(([^)#:\s]+\.(?:md|py))(?:#[^)]*)?\)", page.read_text()):
+        for place in re.findall(r"\]\(([^)#:\s]+\.(?:md|py|svg))(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / place).exists(), f"{page.relative_to(ROOT)} links to {place}"
 
 
