@@ -65,6 +65,8 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
         "deliveries": 64,
         "queue_minutes": 23,
         "trigger_minutes": 3,
+        "frames": 0,
+        "fanout_minutes": 0,
         "latest_per_agent": 1,
         "conversations": 6,
     }
