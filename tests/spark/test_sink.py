@@ -153,7 +153,7 @@ def test_a_row_for_a_space_needs_no_type_and_says_how_its_payload_is_meant():
         {"to": "space:demo/x", "payload": None},
     ]
     with pytest.raises(PenstockError, match="a row has no `type`"):
-        list(encoder_for("agents/sam/inbox", None, is_text=False)(texts))
+        list(encoder_for("agents/sam/inbox", None, is_text=True)(texts))
 
 
 def test_all_rows_for_a_space_need_no_column_but_the_payload():
