@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from penstock.core.records import Fact, Record
@@ -51,7 +51,7 @@ class Journaled(Bench):
 
     def send(self, to: str, id_: str, sender: str | None = None, **more: Any) -> None:
         """Enqueue an envelope as the doors do."""
-        moment = envelopes.rfc3339(self.now.wall_us)
+        moment = rfc3339(self.now.wall_us)
         made = {"id": id_, "ts": moment, "type": "note", "payload": {"n": id_}, **more}
         if sender is not None:
             made["from"] = sender

@@ -26,7 +26,7 @@ from penstock.core.limits import Limits
 from penstock.core.lines import NORMAL, Keyed
 from penstock.core.links import Consumer, Link
 from penstock.core.policy import Policy
-from penstock.core.records import Applied, Fact, Note, Record, Settle
+from penstock.core.records import Applied, Entry, Fact, Note, Record, Settle
 from penstock.core.rules import Source
 from penstock.core.tapping import Tap
 from penstock.core.tenants import Tenants
@@ -102,7 +102,7 @@ class Batch(msgspec.Struct, eq=False):
 
     no: int
     facts: list[Fact]
-    observations: list[Settle | Note]
+    observations: list[Settle | Note | Entry]
 
 
 class Book:
@@ -135,7 +135,7 @@ class Book:
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
         self.effects: list[Effect] = []
         self.facts: list[Fact] = []
-        self.observations: list[Settle | Note] = []
+        self.observations: list[Settle | Note | Entry] = []
         self.observed = 0
         """Observations in the open batch and in those the journal has not answered for."""
         self.gate = 1
@@ -324,7 +324,7 @@ class Book:
         """Note what happened to a record and gates nothing."""
         self.observe_settle(Settle(event, record, peer, record.attempt, record.first_wall_us))
 
-    def observe_settle(self, settle: Settle) -> None:
+    def observe_settle(self, settle: Settle | Entry) -> None:
         """Beyond the bound it is counted instead."""
         if self.observed >= self.limits.observations_max:
             self.totals.observations_dropped += 1

@@ -198,7 +198,28 @@ class Ruled(msgspec.Struct, frozen=True, eq=False):
         return msgspec.json.encode({"trigger": self.id, "rule": rule}).decode()
 
 
-Fact = Record | Settle | Note | Applied | Ruled
+class Entry(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A row of a door that keeps no queue: a fact, or an observation. Complete in itself."""
+
+    door: str
+    event: str
+    channel: str
+    seq: int = 0
+    id: str | None = None
+    kind: str | None = None
+    sender: str | None = None
+    peer: str | None = None
+    corr: str | None = None
+    size: int | None = None
+    recipients: int | None = None
+    reason: str | None = None
+    meta: str | None = None
+    body: bytes | None = None
+    fresh: bool = True
+    """Whether a journal short of space may refuse it."""
+
+
+Fact = Record | Settle | Note | Applied | Ruled | Entry
 
 
 def is_fresh(fact: Fact) -> bool:
@@ -207,4 +228,6 @@ def is_fresh(fact: Fact) -> bool:
         return not fact.reserved
     if isinstance(fact, Settle):
         return fact.fresh or fact.event == "drop"
+    if isinstance(fact, Entry):
+        return fact.fresh
     return isinstance(fact, Applied)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.records import Applied, Fact, Note, Record, Ruled
+from penstock.core.records import Applied, Entry, Fact, Note, Record, Ruled
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def row_of(fact: Fact) -> Row:
-    """The row of a queue's fact. Reads only what never changes, so it may run later and elsewhere."""
+    """The row of a fact. Reads only what never changes, so it may run later and elsewhere."""
     if isinstance(fact, Record):
         return Row(
             event="enqueue",
@@ -57,6 +57,23 @@ def row_of(fact: Fact) -> Row:
     if isinstance(fact, Note):
         return Row(
             door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta
+        )
+    if isinstance(fact, Entry):
+        return Row(
+            door=fact.door,
+            event=fact.event,
+            channel=fact.channel,
+            seq=fact.seq,
+            id=fact.id,
+            kind=fact.kind,
+            sender=fact.sender,
+            peer=fact.peer,
+            corr=fact.corr,
+            size=fact.size,
+            recipients=fact.recipients,
+            reason=fact.reason,
+            meta=fact.meta,
+            body=fact.body,
         )
     if isinstance(fact, Applied | Ruled):
         return Row(door="server", event=fact.event, meta=fact.meta)

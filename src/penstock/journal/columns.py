@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from penstock.core.records import Applied, Fact, Note, Record, Ruled, Settle
+from penstock.core.records import Applied, Entry, Fact, Note, Record, Ruled, Settle
 from penstock.core.rows import Row, row_of
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 )
 
 
-_ABOUT_NO_RECORD = (Note, Applied, Ruled)
+_ABOUT_NO_RECORD = (Note, Applied, Ruled, Entry)
 
 
 def encode_facts(

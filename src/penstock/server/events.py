@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 
 from penstock.core.book import Batch
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
-from penstock.dialects.courier.envelopes import rfc3339
 from penstock.server.sections import Logs
 
 WAITING_MAX = 200_000

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.core.book import Schemas
+from penstock.core.nesting import depth_problem
 from penstock.core.policy import Policy
-from penstock.dialects.courier.envelopes import depth_problem, json_problem
+from penstock.dialects.courier.envelopes import json_problem
 from penstock.dialects.courier.schemas import (
     MESSAGE_MAX,
     PROBLEMS_MAX,

@@ -16,14 +16,13 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
 from penstock.core.settling import Denied
 from penstock.dialects.courier import operations
 from penstock.dialects.courier.answers import Answers
-from penstock.dialects.courier.envelopes import rfc3339
 from penstock.dialects.courier.operations import EnqueueRequest, Late, SettleRequest
 from penstock.dialects.courier.skills import (
     GIT_REQUEST,

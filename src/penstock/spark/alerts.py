@@ -15,9 +15,10 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import asdict, replace
 
+from penstock.core.instant import rfc3339
 from penstock.core.patterns import matches
 from penstock.core.pipelines import AnyRule, DeadLetters, Latency, Rate, Silence, TriggerFailures
-from penstock.dialects.courier.envelopes import inbox, rfc3339
+from penstock.dialects.courier.envelopes import inbox
 from penstock.spark.definitions import ALERTS
 from penstock.spark.gold import MINUTE_US, is_final
 from penstock.spark.silver import OWN_SENDER

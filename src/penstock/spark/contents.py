@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.dialects.courier.envelopes import depth_problem, json_problem
+from penstock.core.nesting import depth_problem
+from penstock.dialects.courier.envelopes import json_problem
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of a body that is read. The doors take less unless told otherwise, and a table is no place for more."""

@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.core.book import Cause
 from penstock.core.errors import Refusal
+from penstock.core.instant import rfc3339
 from penstock.core.limits import Limits
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, Principal, require
-from penstock.dialects.courier.envelopes import (
-    bury,
-    inbox,
-    json_problem,
-    parse,
-    revive,
-    rfc3339,
-    stream_problem,
-)
+from penstock.dialects.courier.envelopes import bury, inbox, json_problem, parse, revive, stream_problem
 
 LIMITS = Limits()
 JEN = Principal("jen token", agent="Jen", scopes=require(["streams:*:*"]))

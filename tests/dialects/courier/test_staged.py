@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.limits import Limits
 from penstock.core.scopes import OPERATOR, Principal
 from penstock.core.staging import Draft, numbered
-from penstock.dialects.courier.envelopes import rfc3339
 from penstock.dialects.courier.staged import HOP_HEADER, Source, part_problem, read, source_of
 
 LIMITS = Limits()

@@ -7,15 +7,16 @@ checked for well-formedness and never re-encoded. Cost: about two decodes of the
 from __future__ import annotations
 
 import json
-import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 
 from penstock.core.book import Cause
 from penstock.core.errors import Refusal
+from penstock.core.instant import rfc3339
 from penstock.core.limits import Limits
+from penstock.core.nesting import depth_problem
 from penstock.core.records import Record, shared
 from penstock.core.scopes import Principal
 
@@ -74,23 +75,6 @@ def stream_problem(name: str, limits: Limits) -> Refusal | None:
 def inbox(to: str) -> str:
     """The stream that a short address means."""
     return to if "/" in to else f"agents/{to}/inbox"
-
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.S)
-_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-
-
-def depth_problem(data: bytes, levels: int) -> Refusal | None:
-    """Whether well-formed JSON is nested deeper than `levels`. Few brackets need no closer look."""
-    if data.count(b"{") + data.count(b"[") <= levels:
-        return None
-    brackets = _STRING.sub(b"", data).translate(_TO_SQUARE, _NOT_BRACKETS)
-    for _ in range(levels):  # each pass removes the innermost level
-        brackets = brackets.replace(b"[]", b"")
-        if not brackets:
-            return None
-    return Refusal("InvalidJSON", f"nested deeper than {levels} levels")
 
 
 def json_problem(data: bytes) -> Refusal | None:
@@ -210,12 +194,6 @@ def _insert(raw: bytes, members: bytes) -> bytes:
     start = raw.index(b"{") + 1
     comma = b"" if raw[start:].lstrip().startswith(b"}") else b","
     return raw[:start] + members + comma + raw[start:]
-
-
-def rfc3339(wall_us: int) -> str:
-    """A wall time for people, in UTC with milliseconds."""
-    moment = datetime.fromtimestamp(wall_us / 1_000_000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def bury(body: bytes, cause: Cause) -> bytes:

@@ -12,11 +12,10 @@ import msgspec
 from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
 from penstock.core.inspection import place
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name
-from penstock.dialects.courier import envelopes
 from penstock.dialects.courier.operations import Body, Outcome, Result, allowed, may
 
 
@@ -35,7 +34,7 @@ def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str)
 
 def _stats(machine: QueueMachine, now: Now, channel: Channel) -> Body:
     row = machine.stats(now, channel)
-    row["lastTs"] = envelopes.rfc3339(row["lastTs"]) if row["lastTs"] else None
+    row["lastTs"] = rfc3339(row["lastTs"]) if row["lastTs"] else None
     return row
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.intake import Admitted
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
@@ -236,7 +236,7 @@ def send(
     present = channel is not None and bool(channel.consumers)
     envelope: dict[str, Any] = {
         "id": request.id or new_id(machine),
-        "ts": envelopes.rfc3339(now.wall_us),
+        "ts": rfc3339(now.wall_us),
         "from": request.from_ or principal.agent or principal.name,
         "to": stream,
         "type": request.type,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
 from penstock.core.rules import Emission, Moment, Rule
@@ -114,7 +114,7 @@ def explained(machine: QueueMachine, now: Now, principal: Principal, rule_id: st
         for one in cooling[-COOLING_SHOWN:]
     ]
     body["recent"] = [
-        {"at": envelopes.rfc3339(told["at"]), **{key: told[key] for key in told if key != "at"}}
+        {"at": rfc3339(told["at"]), **{key: told[key] for key in told if key != "at"}}
         for told in reversed(rule.recent)
     ]
     return Result(body)

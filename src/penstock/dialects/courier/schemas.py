@@ -16,9 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.nesting import depth_problem
 from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
-from penstock.dialects.courier.envelopes import depth_problem, misfit
+from penstock.dialects.courier.envelopes import misfit
 from penstock.dialects.courier.operations import Outcome, Result
 
 PROBLEMS_MAX = 20

@@ -14,11 +14,11 @@ from typing import Annotated
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.limits import Limits
 from penstock.core.scopes import Principal
 from penstock.core.staging import Draft
-from penstock.dialects.courier.envelopes import json_problem, misfit, parse, rfc3339
+from penstock.dialects.courier.envelopes import json_problem, misfit, parse
 from penstock.dialects.courier.staged_frames import SPACE_FORM, Frame, read_frame
 
 HOP_HEADER = "x-penstock-hop"

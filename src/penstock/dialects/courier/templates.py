@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.instant import rfc3339
 from penstock.core.rules import Moment
-from penstock.dialects.courier.envelopes import rfc3339
 
 _PLACEHOLDER = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _NAMES = ("now", "rule.id", "suppressed")

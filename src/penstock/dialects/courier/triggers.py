@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from penstock.core.instant import rfc3339
 from penstock.core.limits import Limits
 from penstock.core.records import Record, shared
 from penstock.core.rules import Emission, Failure, Moment, Rule
@@ -257,7 +258,7 @@ class _Letter:
         corr = head.corr or head.id
         letter = {
             "id": id_,
-            "ts": envelopes.rfc3339(moment.wall_us),
+            "ts": rfc3339(moment.wall_us),
             "from": SYSTEM,
             "to": to,
             "type": kind,

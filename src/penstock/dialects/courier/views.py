@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.patterns import Glob
 from penstock.core.queue import QueueMachine
 from penstock.core.records import Record
@@ -22,7 +22,7 @@ from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of
 from penstock.core.views import Change, Entry, View
 from penstock.dialects.courier import looks
-from penstock.dialects.courier.envelopes import flat, rfc3339
+from penstock.dialects.courier.envelopes import flat
 from penstock.dialects.courier.operations import Outcome, Result
 
 SLICE = 500
