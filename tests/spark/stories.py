@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
-from penstock.core.records import Fact
+from penstock.core.records import Entry, Fact
 from penstock.dialects.courier.rules import Trigger
 from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import RealDisk
@@ -55,6 +55,11 @@ class Story(Journaled):
         position = self._log.position
         self._disk.overwrite(WATERMARK, encode_watermark(position.offset, position.epoch))
 
+    def note(self, entry: Entry) -> None:
+        """A row of a space."""
+        self.machine.facts.append(entry)
+        self.commit()
+
     def seal(self, retention: Any = FOREVER) -> None:
         self._log.rotate()
         sealer(self.data, retention=retention).seal(self.now.wall_us, wants_live=True)
@@ -95,6 +100,64 @@ def work(story: Story, minutes: int = 3, each: int = 8) -> None:
             if number % 2:
                 story.ack(inbox, f"ask-{name}")
             story.wait(60 / (2 * each))
+
+
+def talk(story: Story, minutes: int, first: int = 0) -> None:
+    """Some minutes in a space, beside what queues do: requests and answers, frames in full and counted, and a word on a job."""
+    for number in range(first, first + minutes * 2):
+        body = {
+            "protocol": "mew/v0.4",
+            "id": f"req-{number}",
+            "from": "kim",
+            "kind": "mcp/request",
+            "payload": {},
+        }
+        story.note(
+            Entry(
+                "mew",
+                "envelope",
+                "demo",
+                3 * number,
+                body["id"],
+                body["kind"],
+                "kim",
+                body=msgspec.json.encode(body),
+            )
+        )
+        told = Entry(
+            "mew",
+            "envelope",
+            "demo",
+            3 * number + 1,
+            f"w-{number}",
+            "chat",
+            "sam",
+            corr="talk-0-0",
+            body=b"{}",
+        )
+        story.note(told)
+        counts = {"frames": 10, "bytes": 100, "deliveries": 10, "participants": 4, "broadcast": 40}
+        story.note(
+            Entry(
+                "mew", "frame_counts", "demo/stream-1", 10 * number, meta=msgspec.json.encode(counts).decode()
+            )
+        )
+        story.wait(29)
+        body = {
+            "id": f"res-{number}",
+            "from": "sam",
+            "kind": "mcp/response",
+            "correlation_id": [f"req-{number}"],
+        }
+        answer = Entry(
+            "mew", "envelope", "demo", 3 * number + 2, body["id"], body["kind"], "sam", corr=f"req-{number}"
+        )
+        story.note(msgspec.structs.replace(answer, body=msgspec.json.encode(body)))
+        kept = Entry(
+            "mew", "frame", "demo/stream-2", number, sender="kim", size=4, recipients=1, body=b"data"
+        )
+        story.note(msgspec.structs.replace(kept, meta='{"participants":4,"target":["sam"]}'))
+        story.wait(1)
 
 
 def rule(bench: Bench, *told: dict[str, Any]) -> None:
