@@ -42,11 +42,11 @@ Lines = list[Draft | Frame]
 class SpaceWriter(Protocol):
     """Where frames for spaces go."""
 
-    def writable(self, space: str, stream: str) -> Refusal | None:
+    def writable(self, space: str, stream: str, /) -> Refusal | None:
         """Why a pipeline may not write to this stream, by its name or id."""
         ...
 
-    def write(self, space: str, stream: str, frames: list[bytes]) -> Refusal | None:
+    def write(self, space: str, stream: str, frames: list[bytes], /) -> Refusal | None:
         """Send frames to those who hear the stream."""
         ...
 
