@@ -41,6 +41,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
     families = {
         "bench",
         "config",
+        "gateway",
         "lake",
         "log",
         "pipeline",
@@ -53,6 +54,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
     for words in (
         [[name] for name in names]
         + [["config", name] for name in ("check", "show", "doc")]
+        + [["gateway", "start"]]
         + LOG
         + LAKE
         + PIPELINE

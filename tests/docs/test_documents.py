@@ -27,6 +27,7 @@ CONFIGURED = [
     "docs/how-to/skills.md",
     "docs/how-to/events.md",
     "docs/how-to/tenants.md",
+    "docs/how-to/gateway.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 BLOCK_SECONDS = 60

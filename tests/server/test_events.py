@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
         return real(file, data)
 
     monkeypatch.setattr(events, "WAITING_MAX", 50)
-    monkeypatch.setattr(events.os, "write", slow)
+    monkeypatch.setattr(os, "write", slow)
     one = watched()
     for n in range(500):
         one.log.write("tick", n=n)
@@ -240,7 +240,7 @@ def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: p
             raise OSError(28, "No space left on device")
         return real(file, data)
 
-    monkeypatch.setattr(events.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     one.log.write("lost")
     one.log._drain()
     assert one.log.dropped == 1

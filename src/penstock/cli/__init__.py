@@ -19,6 +19,7 @@ EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 _COMMANDS = {
     "up": "Run the server.",
+    "gateway": "Run a MEW space alone.",
     "stdio": "Speak Control v1 on stdin and stdout.",
     "pipe": "Carry Control v1 over Stream Kernel pipes.",
     "send": "Write to an agent.",

@@ -80,6 +80,36 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A control connection that needs a token must present it within this."""
     observations_max: int = 10_000
     """Observations waiting for the journal: further ones are dropped and counted."""
+    spaces_max: int = 100
+    """Spaces of the server."""
+    participants_max: int = 1_000
+    """Participants of one space at once, virtual ones included."""
+    space_streams_max: int = 10_000
+    """Streams of one space that are open at once."""
+    space_request_max: int = 16 * 1024
+    """Bytes of the payload of a request for a stream: every participant that joins is told of it."""
+    space_frame_max: int = 4 * MIB
+    """Bytes of one message of a participant, frame or envelope."""
+    space_rate: int = 1_000_000
+    """Messages of one participant in a second: further ones are refused."""
+    space_outbox_max: int = 8 * MIB
+    """Bytes of envelopes that a participant has not read: then it is let go."""
+    space_telemetry_max: int = 8 * MIB
+    """Bytes of frames that a participant has not read: then the oldest are dropped and counted."""
+    invites_max: int = 10_000
+    """Invited participants of one space."""
+    grants_max: int = 1_000
+    """Grants of one participant that were not taken back."""
+    join_ms: int = 10_000
+    """A connection to a space must join within this."""
+    join_pause_ms: int = 200
+    """How long a client that showed a token may leave the join out before it is taken in without one."""
+    owner_grace_ms: int = 30_000
+    """How long a stream waits for an owner that is gone."""
+    ping_ms: int = 30_000
+    """How often participants are asked for a sign of life; one that gives none until the next time is let go."""
+    poll_ms: int = 60_000
+    """A participant that polls over HTTP counts as present for this long after each time."""
     stage_bytes_max: int = 64 * MIB
     """Bytes of parts that applications have staged and not committed, all together."""
     stage_envelopes_max: int = 50_000

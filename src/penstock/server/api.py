@@ -27,7 +27,7 @@ from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection, NoWire
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
-from penstock.server.routes import Match, PeekQuery, StreamQuery, find, methods, nearest
+from penstock.server.routes import Match, PeekQuery, SpacesQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.server.config import Config
     from penstock.server.recorder import Recorder
     from penstock.server.reload import Report
+    from penstock.server.spaces import Spaces
 
 WELCOME = """Penstock is running.
 
@@ -45,6 +46,8 @@ Take it            curl -d '{"stream":"agents/sam/inbox"}' %(url)s/v1/pull
 The whole surface  %(url)s/openapi.json
 """
 
+
+GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
 
 METRICS = ("metrics", "prometheus")
 """Routes that `auth.protectMetrics` is about."""
@@ -89,6 +92,12 @@ def error_reply(refusal: Refusal) -> Reply:
     return reply
 
 
+def _not_admin(principal: Principal, what: str) -> Refusal:
+    if principal.anonymous:
+        return Refusal("Unauthorized", f"{what} needs the operator's token")
+    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
+
+
 class Api:
     """Every HTTP route of the server."""
 
@@ -107,8 +116,10 @@ class Api:
         reload: Callable[[], Report | Refusal] | None = None,
         recorder: Recorder | None = None,
         per_stream: bool = False,
+        spaces: Spaces | None = None,
     ) -> None:
         self.runtime = runtime
+        self.spaces = spaces
         self.tokens = tokens
         self._guard = guard
         self._assign_id = assign_id
@@ -126,6 +137,7 @@ class Api:
         self.recorder = recorder
         self._reload = reload
         self._protects_metrics = False
+        self._serves_courier = True
         self.serves_requests = True
         self.serves_sockets = True
         self._pipeline = pipeline
@@ -138,6 +150,7 @@ class Api:
         self._query_token = config.auth.query_token
         self._protects_metrics = config.auth.protect_metrics
         self._prometheus.per_stream = config.metrics.per_stream
+        self._serves_courier = config.serves_courier
         self.serves_requests = config.listen.requests
         self.serves_sockets = config.listen.sockets
 
@@ -169,6 +182,10 @@ class Api:
         if principal is None and not match.route.is_open:
             message = "the token is not known" if token else "a token is needed"
             return Refusal("Unauthorized", message)
+        if not (self._serves_courier or match.route.is_open or (principal and principal.operator)):
+            return Refusal(
+                "UnknownRoute", "this is a gateway of spaces: Courier is not served here", hint=GATEWAY_HINT
+            )
         if principal is not None and principal.anonymous and not match.route.is_open:
             refusal = self._guard.check_peer(request.peer, request.is_loopback_bind)
             if refusal is not None:
@@ -261,14 +278,26 @@ class Api:
                 return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
             case "reload":
                 return self._reloaded(principal)
+            case "spaces":
+                return self._spaces_shown(principal, request)
             case _:
                 return None
 
+    def _spaces_shown(self, principal: Principal, request: Request) -> Reply:
+        if not principal.is_admin:
+            return error_reply(_not_admin(principal, "the state of spaces"))
+        shown = [] if self.spaces is None else self.spaces.describe()
+        wanted = self.query(request, SpacesQuery)
+        if isinstance(wanted, Refusal):
+            return error_reply(wanted)
+        found = [each for each in shown if wanted.space in (None, each["id"])]
+        if wanted.space is not None and not found:
+            return error_reply(Refusal("UnknownStream", f"there is no space `{wanted.space}`", ref="space"))
+        return json_reply(200, {"spaces": found})
+
     def _reloaded(self, principal: Principal) -> Reply:
         if not principal.is_admin:
-            if principal.anonymous:
-                return error_reply(Refusal("Unauthorized", "a reload needs the operator's token"))
-            return error_reply(Refusal("Forbidden", "a reload needs the scope `admin:*`"))
+            return error_reply(_not_admin(principal, "a reload"))
         if self._reload is None:
             return error_reply(Refusal("Unsupported", "this server has no config to read again"))
         report = self._reload()

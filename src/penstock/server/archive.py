@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.instant import Now
-from penstock.core.queue import QueueMachine
 from penstock.journal.directory import Opened, Progress
 from penstock.journal.disk import RealDisk
 from penstock.journal.sealing import Report
 from penstock.journal.writer import DiskJournal
 from penstock.server import logs
 from penstock.server.config import Config
+from penstock.server.machine import Machines
 from penstock.server.sealer import Task
 
 LOOK_S = 1.0
@@ -54,11 +54,11 @@ class Archive:
     def data(self) -> Path:
         return self._data
 
-    def recover(self, machine: QueueMachine, now: Now, progress: Progress | None = None) -> int:
+    def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
         """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
         if not self._disk.lock():
             raise LockedError(
-                f"another process writes `{self._data}`\nhint: stop it, or choose another directory with `--data`"
+                f"another process writes `{self._data}`\nhint: stop it, or choose another directory"
             )
         # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
         (self._data / "lake").mkdir(mode=0o700, exist_ok=True)

@@ -8,7 +8,6 @@ guard also looks at `Host` (a page whose name was re-bound to 127.0.0.1) and at 
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -19,6 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.server.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
 from penstock.server.config import Auth, Config, ConfigError, digest_of
+from penstock.server.private_files import write_private
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket: whoever may open the file is on this machine."""
@@ -102,7 +102,8 @@ class Guard:
 
     def adopt(self, config: Config) -> None:
         """Judge by these settings from now on."""
-        self._tokens_required = bool(config.auth.tokens)
+        # A space never lets anybody in without a token.
+        self._tokens_required = bool(config.auth.tokens) or not config.serves_courier
         self._allow_anonymous = config.auth.allow_anonymous
         self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
         self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
@@ -144,6 +145,10 @@ class Guard:
                     f"the Host `{_shown(host)}` is not a name of this machine",
                     hint="use localhost, 127.0.0.1 or [::1], or configure tokens",
                 )
+        return self.check_origin(host, origin)
+
+    def check_origin(self, host: str | None, origin: str | None) -> Refusal | None:
+        """Whether a page of another site is behind this request."""
         if origin is None:
             return None
         parsed = _origin(origin)
@@ -161,7 +166,7 @@ def start_check(config: Config, http_hosts: Sequence[str], control: str | None) 
 
     `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too.
     """
-    if config.auth.tokens or config.auth.allow_anonymous:
+    if config.auth.tokens or config.auth.allow_anonymous or not config.serves_courier:
         return
     open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
     address = parse_control(control) if control is not None else None
@@ -204,21 +209,6 @@ def write_operator_token(path: Path) -> str:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(path, token.encode() + b"\n")
     return token
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one that nobody else could ever read."""
-    # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # O_EXCL also refuses a link that is already there.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _offered(protocols: str | None) -> list[str]:

@@ -6,8 +6,6 @@ loading, tokens exist only as their sha256, so a config can be shown or logged w
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
@@ -22,8 +20,10 @@ from penstock.core.limits import Limits
 from penstock.core.policy import Policy, Retry
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.dialects.courier.rules import Trigger
-from penstock.server import environment, shape, yamltree
+from penstock.server import environment, shape, space_files, space_sections, yamltree
 from penstock.server.contradictions import contradictions
+from penstock.server.digests import digest_of, token_problem
+from penstock.server.problems import ConfigError, placed, read_text
 from penstock.server.schemas import read_schemas
 from penstock.server.sections import (
     Auth,
@@ -58,10 +58,8 @@ __all__ = [
     "rates",
 ]
 
-LATER_SECTIONS = ("spaces", "relay", "console")
+LATER_SECTIONS = ("relay", "console")
 """Sections of later versions: known by name, so that the error does not suggest something else."""
-
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Config(Sections, frozen=True):
@@ -71,21 +69,15 @@ class Config(Sections, frozen=True):
     """The file they came from."""
     notices: tuple[str, ...] = ()
     """What the file asks for that this version accepts but does not do yet."""
-
-
-class ConfigError(Exception):
-    """The config cannot be used; holds every problem, not only the first."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    serves_courier: bool = True
+    """Whether Courier is served; else its routes are for the operator alone, and the doors of the spaces are open."""
 
 
 def load(path: Path | None, env: Mapping[str, str]) -> Config:
     """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
-    tree = yamltree.Tree() if path is None else yamltree.parse(_read(path))
+    tree = yamltree.Tree() if path is None else yamltree.parse(read_text(path))
     problems = list(tree.problems)
     document: dict[str, Any] = {}
     if isinstance(tree.value, dict):
@@ -113,8 +105,9 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     problems += _places(config)
     config, missing = _hide_tokens(config, env)
     problems += missing
+    config = _with_spaces(config, document.get("spaces"), path, problems)
     if problems:
-        raise ConfigError([_line(where, message, tree.lines) for where, message in problems])
+        raise ConfigError([placed(where, message, tree.lines) for where, message in problems])
     return config
 
 
@@ -200,38 +193,15 @@ def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
     return config.streams.max_deliveries if own is UNSET else own
 
 
-def digest_of(token: str) -> str:
-    """The sha256 of a token in hex; a text that already is `sha256:<hex>` gives that."""
-    if _SHA256.fullmatch(token):
-        return token.removeprefix("sha256:")
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
 def _overlaid(streams: Streams, caps: StreamCaps) -> Streams:
     given = {name: value for name, value in msgspec.structs.asdict(caps).items() if value is not UNSET}
     return msgspec.structs.replace(streams, **given)
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(4 * yamltree.TEXT_MAX + 1).decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([f"cannot read `{path}`: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"`{path}` is not UTF-8 text"]) from error
-
-
-def _line(where: yamltree.Path, message: str, lines: Mapping[yamltree.Path, int]) -> str:
-    """One problem as one line, with the line of the nearest key that the file really has."""
-    if not where:
-        return message
-    known = [lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines]
-    return f"{yamltree.show(where)}: {message}" + (f" (line {known[0]})" if known else "")
-
-
 def _is_secret(path: yamltree.Path) -> bool:
     """Whether a value at this path could be a token, even one that is in the wrong place."""
+    if path[:1] == ("spaces",):
+        return space_sections.is_secret(path)
     return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
 
 
@@ -272,11 +242,9 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[s
             if not text:
                 problems.append((path, f"the environment has no variable `{variable}`"))
                 continue
-        elif text.startswith("sha256:") and not _SHA256.fullmatch(text):
-            problems.append((path, "expected 64 lower case hexadecimal digits after `sha256:`"))
-            continue
-        if not re.fullmatch(r"[!-~]+", text) or not text.strip("*"):
-            problems.append((path, "expected printable ASCII without spaces, and more than asterisks"))
+        problem = token_problem(text)
+        if problem is not None:
+            problems.append((path, problem))
             continue
         digest = digest_of(text)
         if digest in seen:
@@ -285,3 +253,11 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[s
         hidden.append(msgspec.structs.replace(token, token=f"sha256:{digest}"))
     auth = msgspec.structs.replace(config.auth, tokens=tuple(hidden))
     return msgspec.structs.replace(config, auth=auth), problems
+
+
+def _with_spaces(config: Config, given: Any, path: Path | None, problems: list[shape.Misfit]) -> Config:
+    """The config with the spaces that it names checked, their files found and their tokens hidden."""
+    folder = Path() if path is None else path.parent
+    entries, found, notices = space_files.check(config.spaces, given, folder.absolute())
+    problems += found
+    return msgspec.structs.replace(config, spaces=entries, notices=(*config.notices, *notices))

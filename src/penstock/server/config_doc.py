@@ -35,6 +35,8 @@ Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) 
 _SENTENCES = {
     "triggers[]": "A rule that is tried on every new envelope. Rules are checked by this version, but not run yet.",
     "journal.retention": "How long sealed history is kept. Zero means no bound.",
+    "spaces[]": "One MEW space: the path of a `space.yaml`, which counts from the directory of this file, or a mapping of the same "
+    "shape. Keys that are not listed here are left alone, but for those of `streams`. How to run one: `docs/how-to/gateway.md`.",
     "limits": "Every bound of the server, with the reason for its default.",
     "journal": "How records become durable, and how long they are kept. With `--data none` nothing of this applies.",
 }
@@ -58,10 +60,14 @@ A refused request changed nothing. What is retryable may succeed later without a
 def to_yaml(config: Config) -> str:
     """The effective config as YAML that loads again, but for its tokens, which are masked."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
-    for name in ("source", "notices"):
+    for name in ("source", "notices", "serves_courier"):
         del plain[name]
     for token in plain["auth"]["tokens"]:
         token["token"] = MASK
+    for space in plain["spaces"]:
+        for one in (space.get("participants") or {}).values() if isinstance(space, dict) else ():
+            if one and one["tokens"]:
+                one["tokens"] = [MASK] * len(one["tokens"])
     return yamltree.dump(plain)
 
 

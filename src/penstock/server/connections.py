@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.links import Link
 from penstock.core.scopes import Principal
@@ -15,6 +16,24 @@ from penstock.dialects.courier.answers import Session
 
 if TYPE_CHECKING:
     from penstock.server.runtime import Runtime
+
+
+MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
+"""What clients of spaces look for."""
+
+
+class Neighbour(Protocol):
+    """Another door's machines, which share the journal and the turns of this one."""
+
+    @property
+    def count(self) -> int:
+        """How many spaces there are."""
+
+    def turn(self) -> None:
+        """A turn ends: hand over what is to be written."""
+
+    def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
+        """Batch `no` has its outcome."""
 
 
 class Timer(Protocol):
@@ -89,6 +108,9 @@ class Connection:
 
     def lost(self) -> None:
         self._runtime.lost(self)
+
+    def gone(self, now: Now) -> None:
+        """The runtime has let go of it."""
 
     def congested(self, on: bool) -> None:
         self._runtime.congested(self, on)

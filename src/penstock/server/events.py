@@ -9,8 +9,6 @@ reported as `log.dropped`. Facts are logged when they are durable. A payload is 
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -22,6 +20,7 @@ from penstock.core.book import Batch
 from penstock.core.instant import Now, rfc3339
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
+from penstock.server.line_log import LineLog
 from penstock.server.sections import Logs
 
 WAITING_MAX = 200_000
@@ -32,10 +31,6 @@ LEASES_MAX = 200_000
 """Leases whose beginning is remembered; the oldest are forgotten first, and their ends have no `durMs`."""
 LINGER_S = 0.05
 """How often the thread looks for new events: that many more fit into one write."""
-LINES_MAX = 10_000
-"""Lines of one write, more or less."""
-CLOSE_S = 5.0
-"""How long the end of the process waits for the last lines."""
 
 LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
 
@@ -47,8 +42,9 @@ TRIGGERED: dict[str | None, str] = {
 """What an observation about a rule is called here, by its reason."""
 
 Fields = dict[str, Any]
-Turn = list[tuple[str, int, Fields]]
-"""Events of one turn: name, wall time, fields."""
+Event = tuple[str, int, Fields]
+"""Name, wall time, fields."""
+Turn = list[Event]
 
 
 class _Payload(msgspec.Struct):
@@ -63,28 +59,11 @@ def _ms(us: int) -> float:
     return round(us / 1000, 3)
 
 
-class EventLog:
+class EventLog(LineLog[Event]):
     """One file of events, and the thread that writes it."""
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-        self._keep = keep
         self._payload = payload
-        self.written = 0
-        self._overflowed = 0
-        """Events dropped because too many waited. Only the loop adds to it."""
-        self._unwritten = 0
-        """Events that the file refused. Only the thread adds to it."""
-        self._reported = 0
-        self._turns: deque[tuple[Turn, int]] = deque()
-        """Events, and the bytes of the envelopes among them."""
-        self._waiting = 0
-        """Events put aside so far, less those that the thread has taken: each side only ever adds to its own count."""
-        self._taken = 0
-        self._waiting_bytes = 0
-        """The same of the bytes of envelopes."""
-        self._taken_bytes = 0
         self._leases: dict[tuple[str, int, int], tuple[int, int]] = {}
         """When a delivery began, and on which link, by stream, number and attempt."""
         self._links: dict[int, list[int]] = {}
@@ -93,18 +72,17 @@ class EventLog:
         """When each batch that the journal has not answered for was closed."""
         self._moment = (-1, "")
         """The latest millisecond as text: many events share it."""
-        self._file = self._open()
-        self._size = os.fstat(self._file).st_size
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-events", daemon=True)
-        self._thread.start()
+        super().__init__(
+            path,
+            max_bytes=max_bytes,
+            keep=keep,
+            waiting_max=WAITING_MAX,
+            waiting_bytes_max=PAYLOADS_MAX,
+            linger_s=LINGER_S,
+            thread="penstock-events",
+        )
 
     # On the loop
-
-    @property
-    def dropped(self) -> int:
-        """Events that were not written."""
-        return self._overflowed + self._unwritten
 
     def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
         """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
@@ -224,43 +202,10 @@ class EventLog:
                     counts[1] += 1
         return fields
 
-    def _put(self, turn: Turn, size: int = 0) -> None:
-        if not turn:
-            return
-        if (
-            self._waiting - self._taken + len(turn) > WAITING_MAX
-            or self._waiting_bytes - self._taken_bytes + size > PAYLOADS_MAX
-        ):
-            self._overflowed += len(turn)
-            return
-        self._waiting += len(turn)
-        self._waiting_bytes += size
-        self._turns.append((turn, size))
-
-    def close(self) -> None:
-        """Write what waits, for a moment at most."""
-        self._closing.set()
-        self._thread.join(CLOSE_S)
-
     # On the thread
 
-    def _run(self) -> None:
-        while not self._closing.wait(LINGER_S):
-            self._drain()
-        self._drain()
-        os.close(self._file)
-
-    def _drain(self) -> None:
-        while self._turns:
-            lines: list[bytes] = []
-            while self._turns and len(lines) < LINES_MAX:
-                turn, size = self._turns.popleft()
-                lines += [self._line(*event) for event in turn]
-                self._taken += len(turn)
-                self._taken_bytes += size
-            self._append(lines)
-
-    def _line(self, event: str, wall_us: int, fields: Fields) -> bytes:
+    def _line(self, item: Event) -> bytes:
+        event, wall_us, fields = item
         body = fields.get("payload")
         if event == "enqueue" and isinstance(body, bytes):
             fields["payload"] = _payload.decode(body).payload
@@ -275,41 +220,6 @@ class EventLog:
             OverflowError,
         ) as error:  # a field that has no JSON must not end the thread
             return _encode({**head, "unprintable": str(error)})
-
-    def _append(self, lines: list[bytes]) -> None:
-        missing = self.dropped - self._reported
-        if missing:
-            report = {"event": "log.dropped", "count": missing, "total": self.dropped}
-            lines.append(_encode(report))
-        data = b"\n".join(lines) + b"\n"
-        try:
-            if self._size and self._size + len(data) > self._max_bytes:
-                self._rotate()
-            self._size += _write_all(self._file, data)
-        except OSError:
-            # A full disk: the next write may do better, and the report comes with it.
-            self._unwritten += len(lines) - bool(missing)
-            return
-        self._reported += missing
-        self.written += len(lines) - bool(missing)
-
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def _rotate(self) -> None:
-        """Put the file aside as `.1`, those before it as `.2` and so on."""
-        if self._keep == 0:
-            os.ftruncate(self._file, 0)
-            self._size = 0
-            return
-        for number in range(self._keep - 1, 0, -1):
-            aside = Path(f"{self._path}.{number}")
-            if aside.exists():
-                aside.replace(f"{self._path}.{number + 1}")
-        self._path.replace(f"{self._path}.1")
-        fresh = self._open()
-        os.close(self._file)
-        self._file, self._size = fresh, 0
 
 
 def _fired(fact: Settle) -> Fields:
@@ -333,10 +243,3 @@ def make_event_log(logs: Logs) -> EventLog | None:
     return EventLog(
         Path(logs.events), max_bytes=logs.events_max_bytes, keep=logs.events_keep, payload=logs.payload
     )
-
-
-def _write_all(file: int, data: bytes) -> int:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-    return len(data)

@@ -18,12 +18,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
 
+from penstock.core.records import Applied, Entry, Ruled
 from penstock.server.sections import Logs
 
 QUEUE_MAX = 10_000
@@ -268,3 +269,20 @@ def _word(value: Any) -> str:
 def _printable(text: str) -> str:
     """The text with control characters spelled out: a peer's name must not steer the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def log_facts(log: Callable[..., None], facts: list[Any]) -> None:
+    """A line for each fact that became durable."""
+    for fact in facts:
+        if isinstance(fact, Applied):
+            log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
+            continue
+        if isinstance(fact, Entry):
+            log(f"{fact.door}.{fact.event}", channel=fact.channel, id=fact.id, sender=fact.sender)
+            continue
+        if isinstance(fact, Ruled):
+            log("trigger.changed", rule=fact.id, gone=fact.text is None)
+            continue
+        event = getattr(fact, "event", "enqueue")
+        record = getattr(fact, "record", fact)
+        log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)

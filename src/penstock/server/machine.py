@@ -1,17 +1,20 @@
-"""Making the queue machine that a config describes."""
+"""Making the queue machine that a config describes, and what a journal rebuilds with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.core.book import Wrapping
+from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
+from penstock.core.rows import Row
 from penstock.dialects.courier import envelopes, lanes
 from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.ruling import recovered_rules
 from penstock.dialects.courier.triggers import Envelope, rule_of
+from penstock.dialects.mew.state import DOOR, Memory
 
 WRAPPING = Wrapping(
     bury=envelopes.bury,
@@ -33,6 +36,36 @@ def make_machine(
     return QueueMachine(
         limits=limits, policy_for=policy_for, wrapping=WRAPPING, entropy=entropy, auto_create=auto_create
     )
+
+
+class Machines:
+    """What a journal rebuilds: the queue, and what the spaces remember."""
+
+    def __init__(self, queue: QueueMachine, memory: Memory) -> None:
+        self.queue = queue
+        self.memory = memory
+
+    def snapshot(self, now: Now) -> Iterator[Row]:
+        yield from self.queue.snapshot(now)
+        yield from self.memory.snapshot()
+
+    def resume(self, now: Now, row: Row) -> None:
+        if row.door == DOOR:
+            self.memory.restore(row)
+        else:
+            self.queue.resume(now, row)
+
+    def restore(self, now: Now, row: Row) -> None:
+        if row.door == DOOR:
+            self.memory.restore(row)
+        else:
+            self.queue.restore(now, row)
+
+    def recovered(self, now: Now) -> None:
+        self.queue.recovered(now)
+
+    def wake(self, now: Now) -> None:
+        self.queue.wake(now)
 
 
 def install_rules(machine: QueueMachine, triggers: Iterable[Trigger]) -> list[str]:

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.instant import Now
+from penstock.dialects.mew.state import Memory
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.sealing import Report
 from penstock.server.archive import Archive, LockedError
 from penstock.server.config import Config, ConfigError, load, policy_for
-from penstock.server.machine import make_machine
+from penstock.server.machine import Machines, make_machine
 
 KEEP_ALL = Retention(age_ms=0, bytes_max=0)
 
@@ -41,7 +42,7 @@ def seal_directory(data: Path, config_path: Path | None) -> Report:
 async def _seal(data: Path, config: Config) -> Report:
     archive = Archive(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(machine, Now(time.monotonic_ns() // 1000, time.time_ns() // 1000))
+    archive.recover(Machines(machine, Memory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000))
     archive.start(asyncio.get_running_loop())
     try:
         return await archive.seal(wants_live=True)

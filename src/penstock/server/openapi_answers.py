@@ -213,6 +213,23 @@ ANSWERS: dict[str, Schema] = {
         }
     ),
     "Reloaded": _object({"changed": _list(_TEXT), "restart": _list(_TEXT), "closed": _COUNT}),
+    "Spaces": _object(
+        {
+            "spaces": _list(
+                _object(
+                    {
+                        "id": _TEXT,
+                        "name": _TEXT,
+                        "participants": _list({"type": "object"}),
+                        "streams": _list({"type": "object"}),
+                        "invited": _list(_TEXT),
+                        "kicked": _list(_TEXT),
+                        "counts": {"type": "object"},
+                    }
+                )
+            )
+        }
+    ),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -220,7 +237,7 @@ ANSWERS: dict[str, Schema] = {
             "version": _TEXT,
             "bootId": _TEXT,
             "features": _list(_TEXT),
-            "spaces": _list({}),
+            "spaces": _COUNT,
             "clients": _COUNT,
             "uptime": _NUMBER,
             "journal": {"type": "object"},
@@ -257,6 +274,7 @@ ANSWERS_OF = {
     "trigger_remove": "TriggerRemoved",
     "trigger_try": "TriggersTried",
     "reload": "Reloaded",
+    "spaces": "Spaces",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

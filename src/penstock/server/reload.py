@@ -31,6 +31,7 @@ RESTART = (
     "logs.redact",
     "logs.events",
     "skills",
+    "spaces",
 )
 """Settings, or sections of them, that count from the next start on."""
 
@@ -76,7 +77,13 @@ def merged(old: Config, new: Config) -> Config:
     )
     logs = msgspec.structs.replace(old.logs, level=new.logs.level)
     return msgspec.structs.replace(
-        new, listen=listen, logs=logs, journal=old.journal, pipeline=old.pipeline, skills=old.skills
+        new,
+        listen=listen,
+        logs=logs,
+        journal=old.journal,
+        pipeline=old.pipeline,
+        skills=old.skills,
+        spaces=old.spaces,
     )
 
 

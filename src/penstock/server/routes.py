@@ -78,6 +78,13 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A query without parameters."""
 
 
+class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Query of `/v1/spaces`."""
+
+    space: str | None = None
+    """Only this one."""
+
+
 class Route(msgspec.Struct, frozen=True):
     """One method on one path, which may hold names in braces; an `{id}` or a `{stream}` takes slashes too."""
 
@@ -134,6 +141,8 @@ ROUTES = (
           "Enqueue the staged parts of a batch, once however often it is asked", StageCommit),
     Route("POST", "/v1/stage/{app}/{batch}/abort", "stage_abort", "Drop what is staged of a batch"),
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest batch of an application that is in"),
+    Route("GET", "/v1/spaces", "spaces", "Every space: who is there, which streams are open, what passed (admin)",
+          query=SpacesQuery),
     Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),

@@ -19,7 +19,7 @@ from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
-from penstock.core.records import Applied, Ruled, Settle
+from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.answers import Session
 from penstock.dialects.courier.control import FEATURES
@@ -27,8 +27,9 @@ from penstock.dialects.courier.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.addresses import is_ip, payer_address
 from penstock.server.beats import Beats
-from penstock.server.connections import Connection, Scheduler, Timer, Wire
+from penstock.server.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
 from penstock.server.live import Live
+from penstock.server.logs import log_facts
 
 if TYPE_CHECKING:
     from penstock.server.events import EventLog
@@ -83,10 +84,11 @@ class Runtime:
         self._started = scheduler.now()
         machine.views.begin(self._started)
         self.live = Live(self)
+        self.neighbour: Neighbour | None = None
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
-        self._beats = Beats(machine, scheduler, self._schedule) if keeps_history else None
+        self._beats = Beats(machine, scheduler, self.stir) if keeps_history else None
         """Where somebody will read the rows, ticks and gauges are written among them."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
@@ -96,7 +98,14 @@ class Runtime:
     # Connections
 
     def open(
-        self, session: Session, wire: Wire, principal: Principal, peer: str, *, is_brief: bool = False
+        self,
+        session: Session,
+        wire: Wire,
+        principal: Principal,
+        peer: str,
+        *,
+        is_brief: bool = False,
+        make: type[Connection] = Connection,
     ) -> Connection | Refusal:
         """A peer has connected; a brief one is a single request, and not worth a line in the log."""
         address = payer_address(peer)
@@ -114,7 +123,7 @@ class Runtime:
         self._crowds[address] = here + 1
         link.address = address
         session.link = link
-        connection = Connection(self, session, link, wire, peer)
+        connection = make(self, session, link, wire, peer)
         connection.opened_us = self.scheduler.now().us
         connection.is_brief = is_brief
         self._connections[link.no] = connection
@@ -154,8 +163,9 @@ class Runtime:
         self.live.left(connection.session)
         now = self.scheduler.now()
         self.machine.disconnect(now, link)
+        connection.gone(now)
         self.apply(now)
-        self._schedule()
+        self.stir()
         if self.events is not None and not connection.is_brief:
             self.events.closed(now, link, connection.peer, connection.opened_us)
         if self._log is not None and not connection.is_brief:
@@ -181,7 +191,7 @@ class Runtime:
     def touch(self, connection: Connection) -> None:
         """Something may have to be written to this peer."""
         self._dirty[connection] = None
-        self._schedule()
+        self.stir()
 
     # What sessions call
 
@@ -215,7 +225,7 @@ class Runtime:
                 connection = self._connections.get(link.no)
                 if connection is not None:
                     self._dirty[connection] = None
-        self._schedule()
+        self.stir()
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
@@ -225,8 +235,8 @@ class Runtime:
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
-            "features": ["courier", "control", *FEATURES],
-            "spaces": [],
+            "features": ["courier", "control", *FEATURES, *MEW_FEATURES],
+            "spaces": 0 if self.neighbour is None else self.neighbour.count,
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
@@ -263,7 +273,7 @@ class Runtime:
         if gate == self.machine.gate:
             self.machine.gated = True
         self._gates.setdefault(gate, []).append((fresh, call))
-        self._schedule()
+        self.stir()
 
     def flushed(self, call: Callable[[], None]) -> None:
         """Call back when everything asked so far is durable, answered and handed to the wires."""
@@ -275,7 +285,8 @@ class Runtime:
 
     # Turns
 
-    def _schedule(self) -> None:
+    def stir(self) -> None:
+        """Have a turn end soon."""
         if not self._turning:
             self._turning = True
             self.scheduler.soon(self._turn)
@@ -283,6 +294,8 @@ class Runtime:
     def _turn(self) -> None:
         """End of a turn: append what is new, write what is due, arm the timer."""
         self._turning = False
+        if self.neighbour is not None:
+            self.neighbour.turn()
         batch = self.machine.take_batch()
         if batch is not None:
             facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
@@ -363,7 +376,7 @@ class Runtime:
             if outcome.refused is not None:
                 fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
             if self._log is not None and self.log_records:
-                self._log_batch(batch.facts)
+                log_facts(self._log, batch.facts)
             if self.events is not None:
                 self.events.committed(now, batch, outcome.refused is not None)
         else:
@@ -373,6 +386,8 @@ class Runtime:
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         self._note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
+        if self.neighbour is not None:
+            self.neighbour.decided(now, batch.no, fresh, whole)
         if self.live.followed:
             self.live.changed(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
@@ -388,7 +403,7 @@ class Runtime:
         if self._held and machine.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
         if self._beats is not None and (
-            batch.facts or any(isinstance(seen, Settle) for seen in batch.observations)
+            batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)
         ):
             self._beats.expect(now)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
@@ -404,19 +419,6 @@ class Runtime:
             self._log("journal.refused", reason=trouble, note="new envelopes are refused, settles go on")
         elif self._log is not None:
             self._log("journal.mended")
-
-    def _log_batch(self, facts: list[Any]) -> None:
-        assert self._log is not None
-        for fact in facts:
-            if isinstance(fact, Applied):
-                self._log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
-                continue
-            if isinstance(fact, Ruled):
-                self._log("trigger.changed", rule=fact.id, gone=fact.text is None)
-                continue
-            event = getattr(fact, "event", "enqueue")
-            record = getattr(fact, "record", fact)
-            self._log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)
 
     # Time
 
@@ -442,13 +444,13 @@ class Runtime:
         now = self.scheduler.now()
         self.machine.wake(now)
         self.apply(now)
-        self._schedule()
+        self.stir()
 
     def note(self, event: str, **meta: Any) -> None:
         """Write a row about the server itself into the history, where one is kept."""
         if self._beats is not None:
             self.machine.note(event, msgspec.json.encode(meta).decode())
-            self._schedule()
+            self.stir()
 
     # The end
 
@@ -472,7 +474,7 @@ class Runtime:
         self.machine.drain(now)
         self.apply(now)
         self.scheduler.at(now.us + self.machine.limits.drain_ms * 1000, self._end_drain)
-        self._schedule()
+        self.stir()
 
     def _end_drain(self) -> None:
         drained = self._drained

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.core.queue import QueueMachine
+from penstock.dialects.mew.state import Memory
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
 from penstock.journal.sealing import Sealer
 from penstock.server.config import Config, policy_for
-from penstock.server.machine import make_machine
+from penstock.server.machine import Machines, make_machine
 from penstock.server.sections import Streams
 
 
@@ -37,8 +37,10 @@ def run(task: Task) -> bytes:
     data = Path(task.data)
     config = Config(streams=task.streams, limits=task.limits)
 
-    def machine() -> QueueMachine:
-        return make_machine(task.limits, lambda name: policy_for(config, name), os.urandom)
+    def machine() -> Machines:
+        return Machines(
+            make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), Memory()
+        )
 
     disk = RealDisk(data / "journal")
     # The sealer of a server that was killed may still be at work; two would take each other's drafts for their own.

@@ -19,6 +19,7 @@ from penstock.core.errors import Refusal
 from penstock.core.pipelines import Status
 from penstock.core.policy import Policy
 from penstock.core.scopes import Principal
+from penstock.dialects.mew.state import Memory
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
 from penstock.server import logs
@@ -32,20 +33,24 @@ from penstock.server.auth import (
     TokenStore,
     start_check,
     write_operator_token,
-    write_private,
 )
 from penstock.server.config import Config, ConfigError, policy_for, quotas, rates
 from penstock.server.connections import Connection
 from penstock.server.door import CourierDoor
+from penstock.server.doors import Doors
 from penstock.server.events import make_event_log
-from penstock.server.machine import install_rules, make_machine
+from penstock.server.hosting import Hosting
+from penstock.server.machine import Machines, install_rules, make_machine
+from penstock.server.mew_door import MewDoor
 from penstock.server.pipeline import PipelineProcess
+from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.schemas import load_registry, reload_registry
 from penstock.server.skills import SkillWorker, start_skills
+from penstock.server.space_files import load_spaces
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -119,6 +124,7 @@ class Service:
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
+        memory = Memory()
         journal: Journal
         self.archive: Archive | None = None
         if data is None:
@@ -126,12 +132,15 @@ class Service:
         else:
             self.archive = Archive(data, config)
             with progress_bar("reading the journal") as progress:
-                rows = self.archive.recover(machine, self.scheduler.now(), progress)
+                rows = self.archive.recover(Machines(machine, memory), self.scheduler.now(), progress)
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
         for lost in install_rules(machine, config.triggers):
             logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
+        self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
+        for space in self.spaces:
+            logs.event("space.loaded", space=space.settings.id, dir=str(space.mewdir), made=space.made)
         self.events = make_event_log(config.logs)
         self.runtime = Runtime(
             machine,
@@ -143,6 +152,9 @@ class Service:
             log_records=config.logs.level == "debug",
             keeps_history=data is not None,
             events=self.events,
+        )
+        self.halls = Hosting(
+            self.runtime, memory, self.spaces, self.tokens, keeps_logs=not config.serves_courier
         )
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
@@ -180,6 +192,7 @@ class Service:
             reload=self.reload,
             recorder=self._recorder,
             per_stream=config.metrics.per_stream,
+            spaces=self.halls.spaces,
         )
         self._api.adopt(config)
         url = await self._start_http(self._api, address)
@@ -204,10 +217,14 @@ class Service:
         return parse_host_port(self._config.listen.http).hosts + (alias.hosts if alias is not None else ())
 
     async def _start_http(self, api: Api, address: HostPort) -> str:
-        door = CourierDoor(api, is_loopback_bind=all(is_loopback(host) for host in address.hosts))
+        is_local = all(is_loopback(host) for host in address.hosts)
+        courier = CourierDoor(api, is_loopback_bind=is_local)
+        door = Doors(courier, MewDoor(self.halls.spaces, self.guard, is_loopback_bind=is_local))
         listener = HttpListener(door)
         self._listeners.append(listener)
-        return f"http://{HostPort(address.host, await listener.start(address.hosts, address.port))}"
+        port = await listener.start(address.hosts, address.port)
+        self.halls.serve_at(address.host, port)
+        return f"http://{HostPort(address.host, port)}"
 
     def reload(self) -> Report | Refusal:
         """Read the config again and go on with it, or keep the old one whole and say every problem."""
@@ -350,6 +367,7 @@ class Service:
             self.runtime.flushed(flushed.set)
             await flushed.wait()
             await self.archive.close()
+        await asyncio.to_thread(self.halls.close)
         if self.events is not None:
             await asyncio.to_thread(self.events.close)
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def _struct(
     for key, item in value.items():
         if key in fields:
             yield from misfits(item, fields[key].type, (*path, key), is_secret)
-        else:
+        elif kind.forbid_unknown_fields:
             yield (*path, key), "unknown key" + suggestion(key, list(fields))
     for name, field in fields.items():
         if field.required and name not in value:

@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -40,6 +40,16 @@ class Options(msgspec.Struct):
     no_pipeline: bool = False
     demo: bool = False
     as_json: bool = False
+
+
+class Cures(msgspec.Struct, frozen=True):
+    """The flags of a command that help when the system refuses something."""
+
+    port: str = "`--http localhost:PORT` or `--control 127.0.0.1:PORT` (0 takes a free one)"
+    place: str = "`--data`"
+
+
+CURES = Cures()
 
 
 def configure(options: Options, env: Mapping[str, str]) -> Config:
@@ -76,6 +86,11 @@ def main(options: Options) -> int:
         return EXIT_USAGE
     data = None if options.data == "none" else Path(options.data or "penstock-data").absolute()
     writer = logs.setup(config.logs)
+    return run(lambda: _run(config, data, writer, options), writer)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, int]], writer: Writer, cures: Cures = CURES) -> int:
+    """Run a server on the quickest loop there is, and say every failure with its cure."""
     try:
         import uvloop
 
@@ -83,7 +98,7 @@ def main(options: Options) -> int:
     except ImportError:
         runner = asyncio.run  # type: ignore[assignment]
     try:
-        return runner(_run(config, data, writer, options))
+        return runner(work())
     except ConfigError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -96,7 +111,7 @@ def main(options: Options) -> int:
             )
         return EXIT_ERROR
     except OSError as error:
-        print(f"error: {_fault(error)}\nhint: {_cure(error)}", file=sys.stderr)
+        print(f"error: {_fault(error)}\nhint: {_cure(error, cures)}", file=sys.stderr)
         return EXIT_ERROR
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -110,19 +125,16 @@ def _fault(error: OSError) -> str:
     return f"`{error.filename}`: {said}" if error.filename else said
 
 
-def _cure(error: OSError) -> str:
+def _cure(error: OSError, cures: Cures) -> str:
     match error.errno:
         case 98 | 48:
-            return (
-                "another program listens there; stop it, or choose another port "
-                "with `--http localhost:PORT` or `--control 127.0.0.1:PORT` (0 takes a free one)"
-            )
+            return f"another program listens there; stop it, or choose another port with {cures.port}"
         case 13 | 1:
             return "choose a directory or port that you may use"
         case 28:
-            return "the disk is full: free some space, or choose another directory with `--data`"
+            return f"the disk is full: free some space, or choose another directory with {cures.place}"
         case 2 | 20 | 30:
-            return "choose another directory with `--data`"
+            return f"choose another directory with {cures.place}"
         case _:
             return "`penstock doctor` checks the machine"
 
@@ -141,9 +153,11 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
     return f"{config.pipeline.master}, joins when Spark is up; tables in {data / 'lake'}"
 
 
-async def _run(config: Config, data: Path | None, writer: Writer, options: Options) -> int:
-    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
-    # Before anybody can know that we are there: a signal that comes with the first light must drain too.
+def stop_signals(writer: Writer, reload: Callable[[], object] | None = None) -> asyncio.Event:
+    """What is set when somebody wants the server to stop; the second who wants it ends the process.
+
+    Call it before anybody can know that we are there: a signal that comes with the first light must drain too.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -156,10 +170,25 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    if config.source is not None or not sys.stdout.isatty():
-        loop.add_signal_handler(signal.SIGHUP, service.reload)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, reload)
     else:  # nothing to read again: the terminal was closed
         loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP.name)
+    return stopping
+
+
+async def drain(service: Service) -> int:
+    """Let a server end in peace; returns the exit code."""
+    logs.event("server.drain", leased=service.runtime.machine.leased)
+    abandoned = await service.drain()
+    logs.event("server.stop", abandoned=abandoned)
+    return EXIT_OK
+
+
+async def _run(config: Config, data: Path | None, writer: Writer, options: Options) -> int:
+    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
+    can_reload = config.source is not None or not sys.stdout.isatty()
+    stopping = stop_signals(writer, service.reload if can_reload else None)
     endpoints = await service.start()
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
@@ -174,6 +203,8 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         if endpoints.ws is not None:
             print(f"  also     {endpoints.ws}", flush=True)
         print(f"  control  {endpoints.control or 'off'}", flush=True)
+        if service.spaces:
+            print(f"  spaces   {', '.join(space.settings.id for space in service.spaces)}", flush=True)
         print(f"  journal  {_journal_line(config, data)}", flush=True)
         print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
         if options.demo:
@@ -187,7 +218,4 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
     await stopping.wait()
     if demo is not None:
         await demo.stop()
-    logs.event("server.drain", leased=service.runtime.machine.leased)
-    abandoned = await service.drain()
-    logs.event("server.stop", abandoned=abandoned)
-    return EXIT_OK
+    return await drain(service)

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.outbox import Endpoint, EventWire, SocketWire, tune
+from penstock.transports.outbox import Endpoint, EventWire, Living, SocketWire, tune
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
@@ -30,6 +30,8 @@ class Plan(ABC):
     """Whether the messages of a turn may share a frame."""
     subprotocol: str | None = None
     message_max: int
+    hears_pongs = False
+    """Whether the endpoint is told of the peer's signs of life; it has a method `heard` then."""
 
     @abstractmethod
     def open(self, wire: SocketWire) -> Endpoint | None:
@@ -298,7 +300,12 @@ class HttpListener:
         # aiohttp's bound is above ours, so that ours can say why before it closes.
         bound = 2 * plan.message_max
         ws = web.WebSocketResponse(
-            autoclose=False, compress=False, max_msg_size=bound, protocols=protocols, decode_text=False
+            autoclose=False,
+            autoping=not plan.hears_pongs,
+            compress=False,
+            max_msg_size=bound,
+            protocols=protocols,
+            decode_text=False,
         )
         if not ws.can_prepare(request):
             return _response(self._door.failed(exchange, ValueError("not a WebSocket request")))
@@ -316,6 +323,12 @@ class HttpListener:
             while True:
                 message = await ws.receive()
                 if message.type is not WSMsgType.TEXT and message.type is not WSMsgType.BINARY:
+                    if plan.hears_pongs and message.type in (WSMsgType.PING, WSMsgType.PONG):
+                        if message.type is WSMsgType.PING:
+                            wire.pong(message.data)
+                        if isinstance(endpoint, Living):
+                            endpoint.heard()
+                        continue
                     break
                 if endpoint is not None and not wire.is_closing:
                     data: bytes = message.data

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 TEXT = 0x81
+BINARY = 0x82
 CLOSE = 0x88
 PING = 0x89
+PONG = 0x8A
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to answer a close."""
 
@@ -36,6 +38,13 @@ class Endpoint(Protocol):
     def lost(self) -> None: ...
 
     def congested(self, on: bool) -> None: ...
+
+
+@runtime_checkable
+class Living(Protocol):
+    """An endpoint that wants to know that its peer is alive."""
+
+    def heard(self) -> None: ...
 
 
 class Wire:
@@ -81,6 +90,18 @@ def frame(opcode: int, payload: bytes) -> bytes:
     return bytes((opcode, 127)) + size.to_bytes(8, "big") + payload
 
 
+_SHORT_HEADS = tuple(bytes((BINARY, size)) for size in range(126))
+
+
+def frame_head(size: int) -> bytes:
+    """How a binary frame of so many bytes begins."""
+    if size < 126:
+        return _SHORT_HEADS[size]
+    if size < 65_536:
+        return bytes((BINARY, 126, size >> 8, size & 255))
+    return bytes((BINARY, 127)) + size.to_bytes(8, "big")
+
+
 class EventWire(Wire):
     """The body of an HTTP answer that goes on until one of both ends the connection."""
 
@@ -120,6 +141,11 @@ class SocketWire(Wire):
             super().send([frame(TEXT, b"".join(messages))])
         else:
             super().send([frame(TEXT, message) for message in messages])
+
+    def pong(self, data: bytes) -> None:
+        """Answer a ping."""
+        if not self.is_closing:
+            super().send([frame(PONG, bytes(data))])
 
     def hold(self, on: bool) -> None:
         """The library below reads the transport; we stop taking from it, and it stops reading."""

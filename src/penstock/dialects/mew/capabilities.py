@@ -1,0 +1,333 @@
+"""Capabilities: which envelopes a participant may send, and which capabilities it may pass on.
+
+A capability is a JSON object with a `kind`, a pattern or a list of which one must fit, and perhaps a `payload`, a pattern that
+must fit as well. Its other keys (`id`, `to` and so on) mean nothing here. Somebody may send what any one capability of theirs
+fits; there are no rules that forbid. Patterns of kinds, texts and keys are those of `globs.py`. In a payload:
+
+- An object fits an object of which every key fits; what the pattern does not name is free. An empty `payload` is none.
+- A text fits texts by its glob; a number, `true` and `false` fit what equals them; `null` fits anything, or nothing at all.
+- `!glob` fits whatever is no such text, and a key that is not there.
+- A list fits a value that one of its items fits (there `null` is `null`). A value that is a list itself is compared item by
+  item, in order, and may go on.
+- A key with wildcards looks for any key that fits; `**` looks at any depth. A `!glob` behind such a key must hold for all of
+  them. A key that begins with `$`, a path in other programs, is a plain name here, and must be there.
+
+Everything that the gateways of old allow is allowed, but for what they let pass by not looking, which here counts: numbers and
+booleans; a payload pattern beside `kind: "*"`; a glob behind `!`; a text or a list where the pattern has an object; a payload
+pattern that is no object. What is too big to be judged within `STEPS_MAX` is not allowed.
+
+Cost: the capabilities that fit a kind are remembered, so the usual envelope costs one lookup. A payload is decoded only where a
+capability that fits the kind has a pattern for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.dialects.mew.globs import DEEP, Effort, ExhaustedError, Glob, has_wildcard, parse
+
+Capability = dict[str, Any]
+
+BASELINE: Final[Capability] = {"id": "mcp-response", "kind": "mcp/response"}
+"""What everybody may send: the answers to what they were asked."""
+
+CAPABILITIES_MAX = 1_024
+"""Capabilities of one participant; further ones are left out."""
+PATTERN_MAX = 1_024
+"""Characters of one text in a capability; a capability with a longer one is left out."""
+NODES_MAX = 1_024
+"""Values in one capability; a larger one is left out."""
+DEPTH_MAX = 32
+"""Nesting of one capability; a deeper one is left out."""
+KIND_MAX = 256
+"""Characters of a kind; nobody may send a longer one."""
+KINDS_MAX = 1_024
+"""Kinds whose capabilities a matcher remembers; beyond that the oldest is worked out again."""
+STEPS_MAX = 50_000
+"""Steps of one question, about 10 ms: what takes more is not allowed, and counted."""
+
+_MISSING: Final = object()
+_encode = msgspec.json.encode
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    capability: Capability
+    kinds: tuple[Glob, ...]
+    payload: Mapping[str, Any] | None
+    """None where every payload will do."""
+
+
+_Candidates = tuple[_Rule, ...]
+
+
+def clean(raw: object) -> tuple[Capability, ...]:
+    """The capabilities in a list, each once, without what is none or is too big to be judged."""
+    if not isinstance(raw, list | tuple):
+        return ()
+    found: dict[bytes, Capability] = {}
+    for item in raw:
+        if len(found) == CAPABILITIES_MAX:
+            break
+        if isinstance(item, dict) and _is_sound(item):
+            found.setdefault(_text(item), item)
+    return tuple(found.values())
+
+
+def with_baseline(capabilities: Sequence[Capability]) -> tuple[Capability, ...]:
+    """The capabilities and, unless it is among them, the one that everybody has."""
+    if BASELINE in capabilities:
+        return tuple(capabilities)
+    return (*capabilities, BASELINE)
+
+
+class Matcher:
+    """The capabilities of one participant, ready to be asked."""
+
+    def __init__(self, capabilities: Sequence[Capability]) -> None:
+        self._rules = tuple(_rule(capability) for capability in clean(tuple(capabilities)))
+        self._known: dict[str, _Candidates] = {}
+        self.exhausted = 0
+        """Questions that took too many steps, and were answered with no."""
+
+    def match(self, kind: str, payload: bytes | None) -> Capability | None:
+        """The first capability that allows an envelope of this kind with this payload, as JSON; None if none does."""
+        candidates = self._known.get(kind)
+        if candidates is None:
+            if not 0 < len(kind) <= KIND_MAX:
+                return None
+            candidates = self._find(kind)
+        content: object = _MISSING
+        effort = None
+        for rule in candidates:
+            if rule.payload is None:
+                return rule.capability
+            if effort is None:
+                content, effort = _decoded(payload), Effort(STEPS_MAX)
+            try:
+                if isinstance(content, dict) and _object_fits(rule.payload, content, effort):
+                    return rule.capability
+            except ExhaustedError:
+                self.exhausted += 1
+                return None
+        return None
+
+    def _find(self, kind: str) -> _Candidates:
+        """The rules for a kind, those without a pattern for the payload first."""
+        effort = Effort(STEPS_MAX)
+        try:
+            found = [rule for rule in self._rules if any(glob.matches(kind, effort) for glob in rule.kinds)]
+        except ExhaustedError:
+            self.exhausted += 1
+            return ()
+        found.sort(key=lambda rule: rule.payload is not None)
+        if found and found[0].payload is None:
+            del found[1:]
+        if len(self._known) >= KINDS_MAX:
+            del self._known[next(iter(self._known))]
+        candidates = self._known[kind] = tuple(found)
+        return candidates
+
+
+def covers(held: Sequence[Capability], asked: Capability) -> bool:
+    """Whether everything that a capability allows is surely allowed by those that are held; False when in doubt.
+
+    Each kind that is asked for must be within one capability: two that only together allow it do not count.
+    """
+    if not _is_sound(asked):
+        return False
+    wanted = _rule(asked)
+    rules = [_rule(capability) for capability in clean(tuple(held))]
+    effort = Effort(STEPS_MAX)
+    try:
+        return all(any(_rule_covers(rule, kind, wanted, effort) for rule in rules) for kind in wanted.kinds)
+    except ExhaustedError:
+        return False
+
+
+def _rule(capability: Capability) -> _Rule:
+    kinds = capability["kind"]
+    patterns = [kinds] if isinstance(kinds, str) else kinds
+    return _Rule(
+        capability, tuple(parse(kind, "kind") for kind in patterns), capability.get("payload") or None
+    )
+
+
+def _is_sound(capability: Capability) -> bool:
+    """Whether this is a capability, all JSON, and of a size that can be judged."""
+    kind = capability.get("kind")
+    is_kind = isinstance(kind, str) or (
+        isinstance(kind, list | tuple) and bool(kind) and all(isinstance(one, str) for one in kind)
+    )
+    payload = capability.get("payload")
+    if not is_kind or not (payload is None or isinstance(payload, dict)):
+        return False
+    left = NODES_MAX
+    waiting: list[tuple[object, int]] = [(capability, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        match value:
+            case dict():
+                inner = [*value.keys(), *value.values()]
+                if not all(isinstance(key, str) for key in value):
+                    return False
+            case list() | tuple():
+                inner = list(value)
+            case str():
+                if len(value) > PATTERN_MAX or not _is_encodable(value):
+                    return False
+                continue
+            case float():
+                if not math.isfinite(value):
+                    return False
+                continue
+            case int():
+                if not -(2**63) <= value < 2**64:
+                    return False
+                continue
+            case None:
+                continue
+            case _:
+                return False
+        left -= len(inner)
+        if left < 0 or depth == DEPTH_MAX:
+            return False
+        waiting += [(one, depth + 1) for one in inner]
+    return True
+
+
+def _is_encodable(text: str) -> bool:
+    """Half of a surrogate pair can come out of a peer's bytes and has no UTF-8."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _text(value: object) -> bytes:
+    """JSON that is equal for equal values, whatever the order of their keys; 1, 1.0 and true differ."""
+    return _encode(value, order="sorted")
+
+
+def _decoded(payload: bytes | None) -> object:
+    if payload is None:
+        return _MISSING
+    try:
+        return msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _MISSING
+
+
+def _object_fits(pattern: Mapping[str, Any], value: dict[str, Any], effort: Effort) -> bool:
+    return all(_key_fits(key, wanted, value, effort) for key, wanted in pattern.items())
+
+
+def _key_fits(key: str, wanted: Any, value: dict[str, Any], effort: Effort) -> bool:
+    effort.spend()
+    if key != DEEP and not has_wildcard(key):
+        item = value.get(key, _MISSING)
+        return not (item is _MISSING and key.startswith("$")) and _fits(wanted, item, effort)
+    if wanted is None:
+        return True
+    found = _deep(value, effort) if key == DEEP else _under(key, value, effort)
+    # What is excluded must be nowhere; what is asked for must be somewhere.
+    each = all if isinstance(wanted, str) and wanted.startswith("!") else any
+    return each(_fits(wanted, item, effort) for item in found)
+
+
+def _under(key: str, value: dict[str, Any], effort: Effort) -> Iterator[Any]:
+    glob = parse(key, "key")
+    return (item for name, item in value.items() if glob.matches(name, effort))
+
+
+def _deep(value: object, effort: Effort) -> Iterator[Any]:
+    """A value and everything in it."""
+    waiting = [value]
+    while waiting:
+        effort.spend()
+        item = waiting.pop()
+        yield item
+        if isinstance(item, dict):
+            effort.spend(len(item))
+            waiting += item.values()
+        elif isinstance(item, list):
+            effort.spend(len(item))
+            waiting += item
+
+
+def _fits(pattern: Any, value: object, effort: Effort) -> bool:
+    effort.spend()
+    match pattern:
+        case None:
+            return True
+        case str():
+            glob = parse(pattern, "text")
+            return glob.matches(value, effort) if isinstance(value, str) else glob.is_negated
+        case dict():
+            return isinstance(value, dict) and _object_fits(pattern, value, effort)
+        case list() | tuple():
+            if isinstance(value, list):
+                items = [*value[: len(pattern)], *[_MISSING] * (len(pattern) - len(value))]
+                return all(_fits(one, item, effort) for one, item in zip(pattern, items, strict=True))
+            return value is not _MISSING and any(_chosen(one, value, effort) for one in pattern)
+        case _:
+            # Python takes true for 1; JSON does not.
+            return isinstance(value, int | float) and (
+                isinstance(pattern, bool) == isinstance(value, bool) and bool(pattern == value)
+            )
+
+
+def _chosen(candidate: Any, value: object, effort: Effort) -> bool:
+    return value is None if candidate is None else _fits(candidate, value, effort)
+
+
+def _rule_covers(rule: _Rule, kind: Glob, wanted: _Rule, effort: Effort) -> bool:
+    if not any(glob.covers(kind, effort) for glob in rule.kinds):
+        return False
+    if rule.payload is None:
+        return True
+    return wanted.payload is None or _object_covers(rule.payload, wanted.payload, effort)
+
+
+def _object_covers(held: Mapping[str, Any], asked: Mapping[str, Any], effort: Effort) -> bool:
+    return all(_key_covers(key, wanted, asked.get(key, _MISSING), effort) for key, wanted in held.items())
+
+
+def _key_covers(key: str, held: Any, asked: Any, effort: Effort) -> bool:
+    effort.spend()
+    if asked is _MISSING:
+        return held is None and not key.startswith("$")
+    is_plain = not has_wildcard(key) and not key.startswith("$")
+    return _covers(held, asked, effort) if is_plain else _text(held) == _text(asked)
+
+
+def _covers(held: Any, asked: Any, effort: Effort) -> bool:
+    effort.spend()
+    if held is None or _text(held) == _text(asked):
+        return True
+    match held, asked:
+        case str(), str():
+            return _text_covers(parse(held, "text"), parse(asked, "text"), effort)
+        case str(), None | list() | tuple():
+            return False
+        case str(), _:
+            return parse(held, "text").is_negated  # a number or an object is no such text
+        case dict(), dict():
+            return _object_covers(held, asked, effort)
+        case ((list() | tuple()), str()):
+            # An excluded text also fits a list, and a key that is not there.
+            return not asked.startswith("!") and _one_covers(held, asked, effort)
+        case ((list() | tuple()), (bool() | int() | float() | dict())):
+            return _one_covers(held, asked, effort)
+    return False
+
+
+def _one_covers(held: Sequence[Any], asked: Any, effort: Effort) -> bool:
+    return any(one is not None and _covers(one, asked, effort) for one in held)
+
+
+def _text_covers(held: Glob, asked: Glob, effort: Effort) -> bool:
+    # As a value an excluded text fits more than texts: only another exclusion can cover it. And `*` does not cover "".
+    if asked.is_negated and not held.is_negated:
+        return False
+    return held.covers(asked, effort) if asked.literal != "" or held.is_negated else held == asked

@@ -1,0 +1,170 @@
+"""MEW envelopes: bytes in, checked and filled, bytes out.
+
+What a participant wrote passes untouched but for spaces; only what the gateway answers for is filled in or mended: `protocol`, `id`, `ts`,
+`from` come first, a scalar `correlation_id` becomes a list. A payload is decoded only where the gateway acts on it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from penstock.core.instant import Now, rfc3339
+from penstock.core.limits import Limits
+from penstock.core.nesting import depth_problem
+from penstock.dialects.mew.messages import PROTOCOL, PROTOCOLS, Fault
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any = msgspec.json.Decoder()
+_encode = msgspec.json.encode
+_NULL = b"null"
+_SPACE = re.compile(rb"[ \t\r\n]")
+
+
+class Envelope(msgspec.Struct):
+    """An envelope as its sender wrote it, its members still text."""
+
+    fields: dict[str, msgspec.Raw]
+    kind: str
+    id: str
+    sender: str | None
+    """What `from` says."""
+    corr: str | None
+    """The first correlation id."""
+    cause: str | None = None
+    """Its id, where its sender gave one: what errors refer to."""
+    _payload: Any = msgspec.UNSET
+
+    @property
+    def raw_payload(self) -> bytes | None:
+        raw = self.fields.get("payload")
+        return None if raw is None else bytes(raw)
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload, decoded; empty when it is no object."""
+        if self._payload is msgspec.UNSET:
+            raw = self.fields.get("payload")
+            value = None if raw is None else _any.decode(raw)
+            self._payload = value if isinstance(value, dict) else {}
+        found: dict[str, Any] = self._payload
+        return found
+
+    def text(self, name: str) -> str | None:
+        """A member of the payload that is a text and not empty."""
+        value = self.payload.get(name)
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def correlations(self) -> list[str]:
+        raw = self.fields.get("correlation_id")
+        value = None if raw is None else _any.decode(raw)
+        return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+    @property
+    def to(self) -> list[Any] | None:
+        raw = self.fields.get("to")
+        value = None if raw is None else _any.decode(raw)
+        return value if isinstance(value, list) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its members."""
+        return sum(len(bytes(raw)) for raw in self.fields.values())
+
+    def put(self, name: str, value: object) -> None:
+        """Set a member."""
+        self.fields[name] = msgspec.Raw(_encode(value))
+        if name == "payload":
+            self._payload = value
+
+    def encode(self) -> bytes:
+        """The envelope as everybody gets it."""
+        fields = self.fields
+        head = {name: fields[name] for name in ("protocol", "id", "ts", "from")}
+        return _encode(head | fields)
+
+
+def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
+    """A JSON object, its members still text and without the spaces between them."""
+    try:
+        if not data.isascii():
+            data.decode()
+        if _SPACE.search(data) is not None:
+            data = msgspec.json.format(data, indent=-1)
+        problem = depth_problem(data, limits.depth_max)
+        if problem is not None:
+            return Fault.processing(problem.message)
+        return _fields.decode(data)
+    except msgspec.ValidationError:
+        return Fault.validation("Message must be an object")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Fault.processing(f"the message is not JSON: {error}"[:300])
+
+
+def read_envelope(
+    fields: dict[str, msgspec.Raw], limits: Limits, now: Now, *, fresh_id: str, strict: bool
+) -> Envelope | Fault:
+    """Check an envelope and fill what is missing, but for `from`, which is the sender's business.
+
+    With `strict`, the payloads of kinds that need something are looked at too.
+    """
+    protocol = _text(fields, "protocol")
+    if not protocol and _is_empty(fields, "protocol"):
+        fields["protocol"] = msgspec.Raw(_encode(PROTOCOL))
+    elif protocol not in PROTOCOLS:
+        shown = bytes(fields["protocol"])[:60].decode(errors="replace") if protocol is None else protocol[:60]
+        return Fault.validation(f"Invalid protocol version: {shown}", _text(fields, "id"))
+    id_ = given = _text(fields, "id") or None
+    if id_ is None:
+        if not _is_empty(fields, "id"):
+            return Fault.validation("Message id must be a string")
+        id_ = fresh_id
+        fields["id"] = msgspec.Raw(_encode(id_))
+    if len(id_) > limits.id_max:
+        return Fault.validation(f"Message id is longer than {limits.id_max} characters")
+    kind = _text(fields, "kind")
+    if not kind:
+        return Fault.validation("Message kind is required", given)
+    if len(kind) > limits.type_max:
+        return Fault.validation(f"Message kind is longer than {limits.type_max} characters", given)
+    if not _text(fields, "ts"):
+        fields["ts"] = msgspec.Raw(_encode(rfc3339(now.wall_us)))
+    sender = _text(fields, "from")
+    if sender is None and not _is_empty(fields, "from"):
+        return Fault.validation("Message from must be a string", given)
+    corr = _correlation(fields)
+    envelope = Envelope(fields, kind, id_, sender, corr, given)
+    if strict and kind == "chat" and not envelope.payload.get("text"):
+        return Fault.validation("Chat message requires payload.text", given)
+    if strict and kind == "mcp/request" and not envelope.payload.get("method"):
+        return Fault.validation("MCP request requires payload.method", given)
+    return envelope
+
+
+def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+    raw = fields.get(name)
+    if raw is None or not bytes(raw).startswith(b'"'):
+        return None
+    value = _any.decode(raw)
+    assert isinstance(value, str)
+    return value
+
+
+def _is_empty(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    """Whether a member is as good as not there."""
+    raw = fields.get(name)
+    return raw is None or bytes(raw) in (_NULL, b'""')
+
+
+def _correlation(fields: dict[str, msgspec.Raw]) -> str | None:
+    """Make the correlation a list, and give the first of it."""
+    raw = fields.get("correlation_id")
+    if raw is None or bytes(raw) == _NULL:
+        return None
+    if not bytes(raw).startswith(b"["):
+        raw = fields["correlation_id"] = msgspec.Raw(b"[" + bytes(raw) + b"]")
+    first = next(iter(_any.decode(raw)), None)
+    return first if isinstance(first, str) else None

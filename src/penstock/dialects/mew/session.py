@@ -1,0 +1,289 @@
+"""One WebSocket of a participant: the join in all its shapes, then envelopes and frames, strictly in order.
+
+The bearer token and the space that the request for the socket named stand in for what the join leaves out; a client that sends no
+join at all is taken in by its bearer token. What comes while a join waits for its turn waits behind it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.instant import Now
+from penstock.core.limits import Limits
+from penstock.core.links import Consumer, Link
+from penstock.core.outbox import Outbox
+from penstock.core.records import Record
+from penstock.dialects.mew import accepting, joining
+from penstock.dialects.mew.envelopes import read_envelope, read_object
+from penstock.dialects.mew.messages import GATEWAY, PROTOCOLS, Fault, Voice
+from penstock.dialects.mew.space import Participant, Space
+
+IDS = ("participantId", "participant_id", "participant")
+"""What joins call the id."""
+_any = msgspec.json.Decoder()
+
+
+class Hall(Protocol):
+    """What a session has of the server: its spaces, and who is the operator."""
+
+    voice: Voice
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def find(self, name: str | None) -> Space | Fault:
+        """The space of a name; the only one where none is given."""
+
+    def is_operator(self, token: str) -> bool: ...
+
+    def text(self, data: bytes) -> bytes:
+        """An envelope as it goes over the wire."""
+
+    def joined(self, session: MewSession) -> None:
+        """A session has become a participant."""
+
+
+class _Backlog:
+    """How much of a session waits, for whoever decides whether to read more of it."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: MewSession) -> None:
+        self._session = session
+
+    def __len__(self) -> int:
+        participant = self._session.participant
+        return len(self._session.held) + (0 if participant is None else participant.waiting)
+
+
+class MewSession:
+    """One connection."""
+
+    def __init__(self, hall: Hall, *, token: str | None, space: str | None, participant: str | None) -> None:
+        self.hall = hall
+        self.out: list[bytes] = []
+        self.link: Link
+        self.answers: Any = _Backlog(self)
+        self.closing: tuple[int, str] | None = None
+        limits = hall.limits
+        self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        self.space: Space | None = None
+        self.participant: Participant | None = None
+        self.held: list[bytes] = []
+        """What came while the join waits for its turn."""
+        self.is_joining = False
+        self.heard = True
+        """Whether the peer gave a sign of life since it was last asked for one."""
+        self.count = 0
+        """Messages in the running second."""
+        self._token = token
+        self._space_name = space
+        self._id = participant
+
+    # The hot path
+
+    def publish(self, data: bytes) -> bool:
+        """Forward a frame at once; False when it needs a closer look."""
+        participant = self.participant
+        if participant is None or participant.waiting or self.is_joining:
+            return False
+        self.count += 1
+        if self.count > self.hall.limits.space_rate or len(data) > self.hall.limits.space_frame_max:
+            return False
+        end = data.find(b"#", 1)
+        space = self.space
+        assert space is not None
+        return end > 0 and space.room.publish(participant.id, data, end)
+
+    # The rest
+
+    def receive(self, now: Now, data: bytes) -> None:
+        """A message of the peer."""
+        if self.closing is not None:
+            return
+        if self.is_joining:
+            self.held.append(data)
+            return
+        limits = self.hall.limits
+        self.count += 1
+        if len(data) > limits.space_frame_max:
+            message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
+            self._end(now, Fault("too_large", message, status=413), 1009)
+            return
+        if self.count > limits.space_rate:
+            if self.count == limits.space_rate + 1 or data[:1] != b"#":
+                message = f"more than `limits.space_rate` messages in a second, which is {limits.space_rate}"
+                self._fail(now, Fault("rate_limited", message, status=429))
+            self.refuse_one()
+            return
+        end = data.find(b"#", 1) if data[:1] == b"#" else -1
+        fields = {} if end > 0 else read_object(data, limits)
+        if isinstance(fields, Fault):
+            self._fail(now, fields)
+        elif _is_join(fields):
+            self._join(now, fields, data)
+        elif self.participant is None and self._join_by_token(now) and self.is_joining:
+            self.held.append(data)
+        elif end > 0:
+            self._frame(now, data, end)
+        else:
+            self._envelope(now, fields)
+
+    def refuse_one(self) -> None:
+        if self.space is not None:
+            self.space.refused += 1
+
+    def _frame(self, now: Now, data: bytes, end: int) -> None:
+        if self.participant is not None and self.space is not None:
+            self.space.publish(now, self.participant, data, end)
+        elif self.closing is None:
+            more = {"stream_id": data[1:end][:200].decode(errors="replace")}
+            message = "you have not joined a space"
+            self._fail(now, Fault("unauthorized_stream_write", message, more, sender=GATEWAY))
+
+    def _envelope(self, now: Now, fields: dict[str, msgspec.Raw]) -> None:
+        fresh_id = self.hall.voice.fresh("msg")
+        envelope = read_envelope(fields, self.hall.limits, now, fresh_id=fresh_id, strict=True)
+        if isinstance(envelope, Fault):
+            self._fail(now, envelope)
+        elif self.participant is not None and self.space is not None:
+            accepting.accept(self.space, now, self.participant, envelope, "websocket")
+        elif self.closing is None and envelope.kind != accepting.HEARTBEAT:
+            more = {"attempted_kind": envelope.kind, "your_capabilities": []}
+            message = "join a space before anything else"
+            self._fail(now, Fault("capability_violation", message, more, cause=envelope.id))
+
+    # Joining
+
+    def _join(self, now: Now, fields: dict[str, msgspec.Raw], data: bytes) -> None:
+        told = _told(fields)
+        protocol = told.get("protocol")
+        if protocol and protocol not in PROTOCOLS:
+            self._end(now, Fault.validation(f"Invalid protocol version: {str(protocol)[:60]}"), 1008)
+            return
+        payload = told.get("payload")
+        both = [told, payload] if isinstance(payload, dict) else [told]
+
+        def first(*names: str) -> str | None:
+            found = (part.get(name) for part in both for name in names)
+            return next((text for text in found if isinstance(text, str) and text), None)
+
+        token = first("token") or self._token
+        cause = told.get("id") if isinstance(told.get("id"), str) else None
+        name, id_ = first("space") or self._space_name, first(*IDS) or self._id
+        space = self.hall.find(name)
+        if isinstance(space, Space) and space.watch is not None:
+            space.watch.received(now, data, cause or "", id_ or "", space.id, "websocket")
+        self._admit(now, name, id_, token, cause)
+
+    def _join_by_token(self, now: Now) -> bool:
+        """Take a client in that showed a token when it connected and has not said more."""
+        if self._token is None or self.closing is not None:
+            return False
+        self._admit(now, self._space_name, self._id, self._token, None)
+        return self.closing is None
+
+    def overdue(self, now: Now) -> None:
+        """The time to join is up."""
+        if self.participant is not None or self.is_joining or self.closing is not None:
+            return
+        if not self._join_by_token(now) and self.closing is None:
+            waited = self.hall.limits.join_ms // 1000
+            self._end(now, Fault("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the request for the socket brought a token."""
+        return self._token is not None
+
+    def _admit(
+        self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None
+    ) -> None:
+        space = self.hall.find(name)
+        if isinstance(space, Fault):
+            self._end(now, msgspec.structs.replace(space, cause=cause), 1008)
+            return
+        digest = None if token is None else sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+        is_operator = token is not None and self.hall.is_operator(token)
+        known = joining.identify(space, id_, digest, is_operator=is_operator)
+        if isinstance(known, Fault):
+            self._end(now, msgspec.structs.replace(known, cause=cause), 1008)
+            return
+        before = self.participant
+        if before is not None and self.space is space and (before.id, before.party) == known:
+            space.then(now, before, lambda now: space.welcome(now, before))
+            return
+        self.left(now, "joined again")
+        participant = Participant(*known, self.outbox)
+        self.is_joining = True
+        space.after(now, lambda now: self._enter(now, space, participant, cause))
+
+    def _enter(self, now: Now, space: Space, participant: Participant, cause: str | None) -> None:
+        self.is_joining = False
+        if self.closing is not None or not self.link.open:
+            return
+        # Whoever let it in may have put it out since.
+        fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
+        if fault is not None:
+            self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            return
+        self.space, self.participant = space, participant
+        self.hall.joined(self)
+        held, self.held = self.held, []
+        for data in held:
+            self.receive(now, data)
+
+    # Ending
+
+    def left(self, now: Now, reason: str) -> None:
+        """The connection is gone, or becomes somebody else."""
+        if self.participant is not None and self.space is not None:
+            joining.leave(self.space, now, self.participant, reason)
+        self.participant = None
+
+    def _fail(self, now: Now, fault: Fault) -> None:
+        if self.participant is not None and self.space is not None:
+            self.space.fail(now, self.participant, fault)
+        else:
+            self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
+
+    def _end(self, now: Now, fault: Fault, code: int) -> None:
+        """Say why, and close."""
+        if self.closing is None:
+            to = None if self.participant is None else self.participant.id
+            self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
+            self.out.extend(self.outbox.take())
+            self.closing = (code, fault.error)
+
+    def evict(self, now: Now, fault: Fault, code: int) -> None:
+        """Let the peer go."""
+        self._end(now, fault, code)
+
+    def drain(self, refusal: Refusal) -> None:
+        if self.closing is None:
+            self.out.extend(self.outbox.take())
+            self.closing = (refusal.kind.close or 1008, refusal.code)
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        return False
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        raise AssertionError("a participant has no subscriptions")
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        raise AssertionError("a participant has no leases")
+
+
+def _is_join(fields: dict[str, msgspec.Raw]) -> bool:
+    kind, type_ = fields.get("kind"), fields.get("type")
+    return (kind is not None and bytes(kind) == b'"system/join"') or (
+        kind is None and type_ is not None and bytes(type_) == b'"join"'
+    )
+
+
+def _told(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    return {name: _any.decode(raw) for name, raw in fields.items()}

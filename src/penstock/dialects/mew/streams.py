@@ -1,0 +1,413 @@
+"""Streams: opening, closing, who may write, whose they are. Their frames pass in `core/fanout.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from penstock.core.fanout import Lane
+from penstock.core.instant import Now, rfc3339
+from penstock.core.records import Entry
+from penstock.dialects.mew.envelopes import Envelope
+from penstock.dialects.mew.messages import GATEWAY, Fault
+from penstock.dialects.mew.settings import Keep, Overflow
+from penstock.dialects.mew.space import Answer, Done, Participant, Space
+from penstock.dialects.mew.state import DOOR, Stream, open_entry
+
+__all__ = ["Stream"]
+
+OVERFLOWS = ("drop-oldest", "disconnect")
+_encode = msgspec.json.encode
+
+
+def request(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """Open a stream: the request is told first, then that it is open."""
+    raw = envelope.raw_payload or b""
+    if len(raw) > space.limits.space_request_max:
+        bound = f"`limits.space_request_max` allows {space.limits.space_request_max}"
+        return Fault("invalid_request", f"the request's payload has {len(raw)} bytes and {bound}")
+    payload = dict(envelope.payload)
+    targets = _targets(space, payload.pop("target", None))
+    if isinstance(targets, Fault):
+        return targets
+    overflow = payload.get("overflow", "drop-oldest")
+    if overflow not in OVERFLOWS:
+        return Fault("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
+    fault = _fullness(space)
+    if fault is not None:
+        return fault
+    stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
+    stream.request_id = envelope.id
+    opened = _open_message(space, now, stream)
+    data = envelope.encode()
+    entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
+    answer = {"status": "stream_opened", "stream_id": stream.id}
+
+    def tell(now: Now) -> Answer:
+        if done is None:
+            space.tell(now, data, envelope.id)
+        space.tell(now, opened, stream.open_id)
+        return answer
+
+    _install(space, now, sender, stream, entries, tell, done)
+    return None
+
+
+def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
+    """Who is to receive the frames; nobody named means everybody."""
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    if wanted is None or wanted == []:
+        return ()
+    if not isinstance(wanted, list):
+        return Fault("invalid_request", "`payload.target` is a list of participant ids")
+    if len(wanted) > space.limits.participants_max:
+        return Fault(
+            "invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many"
+        )
+    missing = [name for name in wanted if not isinstance(name, str) or not space.room.is_there(name)]
+    if missing:
+        message = "One or more target participants do not exist in space"
+        return Fault("target_not_found", message, {"targets": missing}, whole=True)
+    return tuple(dict.fromkeys(wanted))
+
+
+def _fullness(space: Space) -> Fault | None:
+    most = space.limits.space_streams_max
+    if len(space.state.streams) < most:
+        return None
+    message = f"{most} streams are open and `limits.space_streams_max` allows no more"
+    return Fault("too_many_streams", message, status=429)
+
+
+def _make(
+    space: Space,
+    now: Now,
+    owner: str,
+    targets: tuple[str, ...],
+    asked: dict[str, Any],
+    *,
+    overflow: Overflow | None = None,
+    keep: Keep | None = None,
+    name: str | None = None,
+) -> Stream:
+    if keep is None:
+        known = space.settings.participants
+        to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
+        keep = "full" if to_pipeline else "counts"
+    overflow = overflow or "drop-oldest"
+    no = space.state.stream_no + 1
+    lane = Lane(f"stream-{no}", owner, targets, keep=keep, sheds=overflow == "drop-oldest")
+    open_id = space.voice.fresh(f"stream-open-{no}")
+    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id)
+
+
+def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
+    lane = stream.lane
+    payload: dict[str, Any] = {
+        "stream_id": lane.id,
+        "encoding": "text",
+        "owner": lane.owner,
+        "authorized_writers": list(lane.writers),
+    }
+    if lane.targets:
+        payload["target"] = list(lane.targets)
+    cause = () if stream.request_id is None else (stream.request_id,)
+    return space.voice.say(
+        now, "stream/open", payload, sender=GATEWAY, to=(lane.owner,), cause=cause, id_=stream.open_id
+    )
+
+
+def _install(
+    space: Space,
+    now: Now,
+    sender: Participant | None,
+    stream: Stream,
+    entries: list[Entry],
+    tell: Callable[[Now], Answer | None],
+    done: Done | None,
+) -> None:
+    """Have a stream at once, and visible when it is durable."""
+    gate = space.ledger.gate
+    space.commit(sender, entries, tell, done, lambda: space.room.close(stream.lane))
+    # The state made the stream anew from its row, as after a restart; that one counts.
+    made = space.state.streams[stream.id]
+    made.gate = gate
+    space.room.open(made.lane)
+    if made.lane.owner not in space.present:  # it was asked for by somebody who is not there
+        space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, made)
+
+
+def open_configured(space: Space, now: Now, owner: str) -> None:
+    """Open the streams that the settings give this owner and that are not open yet."""
+    named = {stream.name for stream in space.state.streams.values() if stream.name is not None}
+    for name, settings in space.settings.streams.items():
+        if settings.owner != owner or name in named or _fullness(space) is not None:
+            continue
+        stream = _make(
+            space,
+            now,
+            owner,
+            settings.target,
+            dict(settings.request),
+            overflow=settings.overflow,
+            keep=settings.keep,
+            name=name,
+        )
+        opened = _open_message(space, now, stream)
+        entries = [open_entry(space.id, stream, opened, space.told)]
+
+        def tell(now: Now, opened: bytes = opened, id_: str = stream.open_id) -> None:
+            space.tell(now, opened, id_)
+
+        _install(space, now, None, stream, entries, tell, None)
+
+
+def close(
+    space: Space,
+    sender: Participant | None,
+    stream: Stream,
+    by: str,
+    reason: str,
+    said: Envelope | None = None,
+    done: Done | None = None,
+) -> None:
+    """Close a stream. The gateway says so itself where nobody did."""
+    id_ = None if said is None else said.id
+    entry = Entry(
+        DOOR,
+        "stream_close",
+        f"{space.id}/{stream.id}",
+        stream.no,
+        id=id_,
+        kind="stream/close",
+        sender=by,
+        reason=reason,
+        fresh=False,
+    )
+    data = None if said is None else said.encode()
+    entries = [entry]
+    if said is not None and data is not None and sender is not None:
+        entries.append(space.envelope_entry(sender, said, data))
+    causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
+
+    def tell(now: Now) -> Answer | None:
+        if said is not None and data is not None:
+            space.tell(now, data, said.id)
+        else:
+            space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
+        return None
+
+    space.count_frames()  # what it did is written before its end is
+    stream.ticket = 0
+    space.commit(sender, entries, tell, done, lambda: space.room.open(stream.lane))
+    space.room.close(stream.lane)
+
+
+def close_asked(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """A participant closes a stream: its owner only. What names none of ours is nobody's business but theirs."""
+    stream = _meant(space, envelope)
+    if stream is None:
+        space.relay(sender, envelope, done)
+        return None
+    if stream.lane.owner != sender.id:
+        return _unauthorized(stream, "close")
+    if envelope.text("stream_id") is None:
+        envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
+    if not envelope.correlations:
+        envelope.put("correlation_id", [cause for cause in (stream.open_id, stream.request_id) if cause])
+    close(space, sender, stream, sender.id, envelope.text("reason") or "closed", envelope, done)
+    return None
+
+
+def _meant(space: Space, envelope: Envelope) -> Stream | None:
+    """The stream that a close is about: by its id, else by what opened it."""
+    id_ = envelope.text("stream_id")
+    if id_ is not None:
+        return space.state.streams.get(id_)
+    for cause in envelope.correlations:
+        for stream in space.state.streams.values():
+            if cause in (stream.open_id, stream.request_id):
+                return stream
+    return None
+
+
+def _unauthorized(stream: Stream, what: str) -> Fault:
+    message = f"only the owner of `{stream.id}`, `{stream.lane.owner}`, may {what} it"
+    return Fault("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)
+
+
+def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> Stream | Fault:
+    id_ = envelope.text("stream_id")
+    if id_ is None:
+        return Fault("invalid_request", "`payload.stream_id` is required", sender=GATEWAY)
+    stream = space.state.streams.get(id_)
+    if stream is None:
+        message = f"there is no stream `{id_[:200]}`"
+        return Fault(
+            "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
+        )
+    return stream if stream.lane.owner == sender.id else _unauthorized(stream, what)
+
+
+def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None = None) -> str | Fault:
+    """The participant that a request is about, who has to be there or among a stream's writers."""
+    who = envelope.text(name)
+    if who is None:
+        return Fault("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
+    if who in space.present or (among is not None and who in among.lane.writers):
+        return who
+    for each in space.present.values():
+        if each.party == who:
+            return each.id
+    message = f"`{who[:200]}` is not in the space"
+    return Fault(
+        "participant_not_found",
+        message,
+        {"participant_id": who[:200]},
+        status=404,
+        sender=GATEWAY,
+        whole=True,
+    )
+
+
+def grant_write(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner lets somebody else write."""
+    stream = _owned(space, sender, envelope, "let others write to")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "participant_id")
+    if isinstance(who, Fault):
+        return who
+    entry = _stream_entry(space, stream, "grant", envelope, who, {"grant": "write"})
+    _acknowledge(space, sender, envelope, stream, [entry], done, "granted", participant_id=who)
+    return None
+
+
+def revoke_write(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner takes that back."""
+    stream = _owned(space, sender, envelope, "take back who writes to")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "participant_id", stream)
+    if isinstance(who, Fault):
+        return who
+    if who == stream.lane.owner:
+        message = "the owner of a stream always writes to it; transfer or close it instead"
+        return Fault("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
+    entry = _stream_entry(space, stream, "revoke", envelope, who, {"grant": "write"})
+    _acknowledge(space, sender, envelope, stream, [entry], done, "revoked", participant_id=who)
+    return None
+
+
+def transfer(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner gives a stream away, targets and all."""
+    stream = _owned(space, sender, envelope, "give away")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "new_owner")
+    if isinstance(who, Fault):
+        return who
+    before = stream.lane.owner
+    meta = {"grant": "ownership", "previous": before}
+    entry = _stream_entry(space, stream, "grant", envelope, who, meta)
+    _acknowledge(
+        space, sender, envelope, stream, [entry], done, "transferred", previous_owner=before, new_owner=who
+    )
+    return None
+
+
+_ACKS = {
+    "granted": "stream/write-granted",
+    "revoked": "stream/write-revoked",
+    "transferred": "stream/ownership-transferred",
+}
+
+
+def _acknowledge(
+    space: Space,
+    sender: Participant,
+    envelope: Envelope,
+    stream: Stream,
+    entries: list[Entry],
+    done: Done | None,
+    status: str,
+    **who: str,
+) -> None:
+    """Everybody hears of it once it is durable; the request itself is not passed on."""
+    reason = envelope.text("reason")
+
+    def tell(now: Now) -> Answer:
+        payload: dict[str, Any] = {"stream_id": stream.id, **who, "authorized_writers": writers}
+        said = payload if reason is None else payload | {"reason": reason}
+        space.say(now, _ACKS[status], said, to=list(space.present), cause=[envelope.id])
+        extra = {name: each for name, each in who.items() if name != "participant_id"}
+        return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
+
+    space.commit(sender, entries, tell, done)
+    writers = list(stream.lane.writers)
+
+
+def _stream_entry(
+    space: Space, stream: Stream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
+) -> Entry:
+    return Entry(
+        DOOR,
+        event,
+        f"{space.id}/{stream.id}",
+        stream.no,
+        id=envelope.id,
+        kind=envelope.kind,
+        sender=stream.lane.owner,
+        peer=who,
+        corr=envelope.corr,
+        reason=envelope.text("reason"),
+        meta=_encode(meta).decode(),
+        fresh=event == "grant",
+    )
+
+
+def revoke_entry(space: Space, stream: Stream, who: str, by: str, reason: str) -> Entry:
+    """Somebody may not write any more, and nobody asked for it."""
+    meta = _encode({"grant": "write"}).decode()
+    return Entry(
+        DOOR,
+        "revoke",
+        f"{space.id}/{stream.id}",
+        stream.no,
+        kind="stream/revoke-write",
+        sender=by,
+        peer=who,
+        reason=reason,
+        meta=meta,
+        fresh=False,
+    )
+
+
+def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> None:
+    """Take a writer away and tell everybody."""
+    stream = space.state.streams[entry.channel.rpartition("/")[2]]
+
+    def tell(now: Now) -> None:
+        payload = {
+            "stream_id": stream.id,
+            "participant_id": cast(str, entry.peer),
+            "authorized_writers": writers,
+            "reason": entry.reason,
+        }
+        space.say(now, "stream/write-revoked", payload, to=list(space.present))
+
+    space.commit(sender, [entry], tell)
+    writers = list(stream.lane.writers)

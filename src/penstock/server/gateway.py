@@ -1,0 +1,120 @@
+"""`penstock gateway start`: the door of one space alone, in the place of upstream's command of the same words.
+
+There is no config file: the space's own file and the flags say everything. The journal is kept beside the space's tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.pipelines import Pipeline
+from penstock.server import logs, space_files
+from penstock.server.addresses import HostPort, parse_host_port
+from penstock.server.config import Config
+from penstock.server.problems import ConfigError
+from penstock.server.sections import Listen, Logs
+from penstock.server.service import Service
+from penstock.server.space_files import LoadedSpace, mewdir_of
+from penstock.server.up import EXIT_USAGE, Cures, drain, run, stop_signals
+
+if TYPE_CHECKING:
+    from penstock.server.logs import Writer
+    from penstock.server.service import Endpoints
+
+DATA = "penstock"
+"""The journal's directory, beside `tokens` and `logs`."""
+IGNORE_ALL = "*\n"
+CURES = Cures("`--port PORT` (0 takes a free one)", "`--space-config`: the journal is kept beside that file")
+
+
+class GatewayOptions(msgspec.Struct):
+    """The flags of `penstock gateway start`."""
+
+    space_config: Path
+    port: int
+    host: str
+    log_level: str
+    auto_start: bool = True
+    as_json: bool = False
+
+
+def configure(options: GatewayOptions) -> Config:
+    """The config that the flags amount to; ConfigError with every problem of them and of the space's file."""
+    problems: list[str] = []
+    try:
+        address = str(parse_host_port(str(HostPort(options.host, options.port))))
+    except ValueError as error:
+        address = ""
+        problems.append(str(error))
+    entries, found, notices = space_files.check([str(options.space_config)], None, Path.cwd())
+    problems += [message.removeprefix("spaces[0]: ") for _, message in found]
+    if problems:
+        raise ConfigError(problems)
+    return Config(
+        listen=Listen(http=address, control="off"),
+        logs=Logs(level="warning" if options.log_level == "warn" else options.log_level),  # type: ignore[arg-type]
+        pipeline=Pipeline(enabled=False),
+        spaces=entries,
+        notices=tuple(notices),
+        serves_courier=False,
+    )
+
+
+def main(options: GatewayOptions) -> int:
+    """Run until a signal; the exit code says how it went."""
+    try:
+        config = configure(options)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        print(
+            "hint: the gateway does not start with a file that it cannot read whole; mend it, or name another "
+            "with `--space-config`",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    writer = logs.setup(config.logs)
+    return run(lambda: _run(config, writer, options), writer, CURES)
+
+
+async def _run(config: Config, writer: Writer, options: GatewayOptions) -> int:
+    data = mewdir_of(options.space_config) / DATA
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ignored = data / ".gitignore"
+    if not ignored.exists():
+        ignored.write_text(IGNORE_ALL)
+    service = Service(config, data, lambda: writer.dropped)
+    stopping = stop_signals(writer)
+    endpoints = await service.start()
+    for notice in config.notices:
+        logs.warning("config.notice", note=notice)
+    (space,) = service.spaces
+    if options.as_json:
+        told = {**msgspec.to_builtins(endpoints), "run": str(service.run_dir), "space": space.settings.id}
+        print(msgspec.json.encode(told).decode(), flush=True)
+    else:
+        _announce(endpoints, space, options)
+    await stopping.wait()
+    return await drain(service)
+
+
+def _announce(endpoints: Endpoints, space: LoadedSpace, options: GatewayOptions) -> None:
+    """What upstream's command says, so that whoever waits for its words finds them."""
+    port = endpoints.http.rpartition(":")[2]
+    lines = [
+        f"Space ID: {space.settings.id}",
+        f"Participants configured: {len(space.settings.participants)}",
+        f"Gateway listening on port {port}",
+        f"Health endpoint: {endpoints.http}/health",
+        f"WebSocket endpoint: ws{endpoints.http.removeprefix('http')}",
+        f"Tokens: {space.mewdir / 'tokens'}",
+    ]
+    if space.made:
+        lines.append(f"Generated new tokens for {', '.join(space.made)}")
+    if options.auto_start and space.unstarted:
+        lines.append(f"Participants are not started from here: start {', '.join(space.unstarted)} yourself")
+    print("\n".join(lines), flush=True)
