@@ -15,7 +15,7 @@ TOKEN = "token-of-the-dashboard"
 
 
 async def averages(space: penstock.Space) -> AsyncIterator[dict[str, Any]]:
-    """What the collector says, as it says it. A window comes again while readings are added to it."""
+    """What the collector says, as it says it."""
     async for frame in space.frames():
         yield json.loads(frame.data)
 

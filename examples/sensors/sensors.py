@@ -7,7 +7,7 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import penstock
 
@@ -15,7 +15,7 @@ SENSORS = ("sensor-1", "sensor-2", "sensor-3")
 PAUSE_S = 0.2
 
 
-async def measure(url: str, sensor: str, readings: Sequence[float], pause_s: float = PAUSE_S) -> None:
+async def measure(url: str, sensor: str, readings: Iterable[float], pause_s: float = PAUSE_S) -> None:
     """Join, and tell the collector one reading after the other."""
     async with penstock.Space(url, space="demo", participant=sensor, token=f"token-of-{sensor}") as space:
         stream = await space.open_stream(target="collector", content_type="application/json")

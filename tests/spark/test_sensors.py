@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from statistics import mean
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import penstock
+from penstock.core.instant import rfc3339
 from penstock.spark import places
-from tests.server_process import ServerProcess
+from tests.server_process import ServerProcess, start_server  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +27,12 @@ if TYPE_CHECKING:
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sensors"
 PATIENCE_S = 90.0
 """For a Spark that has nothing warm yet on a machine that is busy with other tests."""
-READINGS = {"sensor-1": [1.0, 2.0, 6.0], "sensor-2": [20.5] * 10, "sensor-3": [-4.0]}
+WINDOW_US = 2_000_000
+PAUSE_S = 0.05
+WINDOWS = 2
+"""Windows of each sensor that are waited for."""
+READINGS = {"sensor-1": [1.0, 2.0, 6.0], "sensor-2": [20.5], "sensor-3": [-4.0, 4.5]}
+"""Told over and over."""
 
 
 def loaded(name: str) -> ModuleType:
@@ -33,31 +43,51 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-async def told(url: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the dashboard hears until every reading is in it: the last word on each sensor and window."""
+async def told(url: str) -> list[dict[str, Any]]:
+    """What the dashboard hears until it knows some windows of each sensor."""
     sensors, dashboard = loaded("sensors"), loaded("dashboard")
-    latest: dict[tuple[str, str], dict[str, Any]] = {}
-    total = sum(map(len, READINGS.values()))
+    heard: list[dict[str, Any]] = []
 
     async def watch(space: penstock.Space) -> None:
         async for found in dashboard.averages(space):
-            latest[found["sensor"], found["from"]] = found
-            if sum(row["readings"] for row in latest.values()) == total:
+            heard.append(found)
+            counts = Counter(row["sensor"] for row in heard)
+            if all(counts[sensor] >= WINDOWS for sensor in READINGS):
                 return
 
     async with (
         asyncio.timeout(PATIENCE_S),
         penstock.Space(url, space="demo", participant="dashboard", token=dashboard.TOKEN) as space,
-        asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(watch(space))
-        for sensor, readings in READINGS.items():
-            tasks.create_task(sensors.measure(url, sensor, readings, pause_s=0))
-    return latest
+        work = [
+            asyncio.create_task(sensors.measure(url, sensor, cycle(readings), PAUSE_S))
+            for sensor, readings in READINGS.items()
+        ]
+        await watch(space)
+        for task in work:
+            task.cancel()
+        ended = await asyncio.gather(*work, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+    return heard
+
+
+def measured(data: Path) -> dict[tuple[str, str], list[float]]:
+    """What the journal has of the sensors, by sensor and window."""
+    journal = places.open_one(data)
+    names = ["recorded_at", "event", "sender", "recipients", "body"]
+    found: dict[tuple[str, str], list[float]] = {}
+    for batch in journal.batches(0, journal.bounds().end, names):
+        for row in batch.to_pylist():
+            if row["event"] == "frame":
+                assert row["recipients"] == 1, "a frame for the collector is given to nobody else"
+                us = round(row["recorded_at"].timestamp() * 1_000_000) // WINDOW_US * WINDOW_US
+                window = row["sender"], rfc3339(us)
+                found.setdefault(window, []).append(msgspec.json.decode(row["body"])["celsius"])
+    return found
 
 
 @pytest.fixture
-def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:
+def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:  # noqa: F811
     return start_server(config=f"spaces: [{EXAMPLE / 'space.yaml'}]")
 
 
@@ -67,19 +97,16 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     query = loaded("collector").start(spark, str(server.data), str(tmp_path / "checkpoint"))
     try:
         query.processAllAvailable()  # it reads from now on, so it has to have begun
-        latest = asyncio.run(told(server.http))
+        heard = asyncio.run(told(server.http))
     finally:
         query.stop()
-    for sensor, readings in READINGS.items():
-        windows = [row for (name, _), row in latest.items() if name == sensor]
-        assert sum(row["readings"] for row in windows) == len(readings)
-        weighed = sum(row["celsius"] * row["readings"] for row in windows) / len(readings)
-        assert weighed == pytest.approx(mean(readings))
-    journal = places.open_one(server.data)
-    rows = [
-        row
-        for batch in journal.batches(0, journal.bounds().end, ["event", "recipients", "meta"])
-        for row in batch.to_pylist()
-    ]
-    kept = [row["recipients"] for row in rows if row["event"] == "frame"]
-    assert kept == [1] * 14, "a frame for the collector is kept, and given to nobody else"
+    windows = [(row["sensor"], rfc3339(_us(row["from"]))) for row in heard]
+    assert len(set(windows)) == len(windows), "a window is told once"
+    kept = measured(server.data)
+    for window, row in zip(windows, heard, strict=True):
+        assert row["readings"] == len(kept[window])
+        assert row["celsius"] == pytest.approx(mean(kept[window]))
+
+
+def _us(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1_000_000)

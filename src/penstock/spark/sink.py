@@ -86,7 +86,7 @@ def make_stream_writer(
     a frame, and nothing else is said.
     """
     if overwrite:
-        raise wrong("a queue cannot be overwritten", "use `outputMode` `append` or `update`, not `complete`")
+        raise wrong("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
     target = read_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     return StreamSink(target)
