@@ -19,6 +19,8 @@ import pytest
 import penstock
 from penstock.core.instant import rfc3339
 from penstock.spark import places
+from penstock.spark.ingest import Ingest
+from penstock.spark.steps import built_in, only
 from tests.server_process import ServerProcess, start_server  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -106,6 +108,29 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     for window, row in zip(windows, heard, strict=True):
         assert row["readings"] == len(kept[window])
         assert row["celsius"] == pytest.approx(mean(kept[window]))
+    check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
+
+
+def check_tables(spark: SparkSession, server: ServerProcess, lake: Path, frames: int) -> None:
+    """What the lake has of it: every frame for the collector, and that the others were spared it."""
+    ingest = Ingest(
+        spark, places.open_one(server.data), lake, only(built_in(), ["frames", "fanout_minutes", "envelopes"])
+    )
+    ingest.backfill()
+    ingest.close()
+    rows = ingest.table("frames").rows().to_pylist()
+    assert len(rows) == frames
+    assert {(row["space"], row["sender"], *row["targets"]) for row in rows} == {
+        ("demo", sensor, "collector") for sensor in READINGS
+    }
+    minutes = ingest.table("fanout_minutes").rows().to_pylist()
+    assert {row["space"] for row in minutes} == {"demo"}
+    assert sum(row["frames"] for row in minutes) >= frames
+    assert sum(row["saved"] for row in minutes) >= frames
+    opened = [row for row in ingest.table("envelopes").rows().to_pylist() if row["type"] == "stream/request"]
+    assert {(row["door"], row["channel"], row["sender"], row["payload_error"]) for row in opened} == {
+        ("mew", "demo", sensor, None) for sensor in READINGS
+    }
 
 
 def _us(moment: str) -> int:
