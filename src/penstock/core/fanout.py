@@ -37,6 +37,7 @@ class Lane:
     __slots__ = (
         "_audience",
         "_version",
+        "base",
         "broadcast",
         "bytes",
         "counted",
@@ -71,6 +72,8 @@ class Lane:
         """Whether a reader that is slow misses the oldest frames; otherwise it is let go."""
         self.mark = len(self.key) + 2
         """Where the data of a frame begins."""
+        self.base = 0
+        """The number of its newest frame when it was rebuilt from the journal."""
         self.frames = 0
         self.bytes = 0
         self.deliveries = 0
@@ -84,6 +87,11 @@ class Lane:
         """How many receive a frame, those included that the journal serves; as of its latest audience."""
         self._audience: tuple[Outbox, ...] = ()
         self._version = -1
+
+    @property
+    def seq(self) -> int:
+        """The number of its newest frame."""
+        return self.base + self.frames
 
 
 class Tally:
@@ -102,8 +110,8 @@ class Tally:
 
 Head = Callable[[int], bytes]
 """How a frame of so many bytes begins on the wire."""
-Keep = Callable[[Lane, str, bytes, int], None]
-"""Called with each frame of a lane that is kept in full: the lane, the writer, the data, how many receive it."""
+Keep = Callable[[Lane, str, bytes, int, int], None]
+"""Called with each frame of a lane that is kept in full: the lane, the writer, the data, its number, how many receive it."""
 
 
 class Room:
@@ -118,6 +126,8 @@ class Room:
         """Outboxes that were given something."""
         self.active: dict[Lane, None] = {}
         """Lanes with frames that were not counted yet."""
+        self.past = {"frames": 0, "bytes": 0, "deliveries": 0, "broadcast": 0, "dropped": 0}
+        """What lanes did that are closed."""
         self._version = 0
         """Grows with every change of who is there."""
         self._lane: Lane | None = None
@@ -144,7 +154,9 @@ class Room:
 
     def close(self, lane: Lane) -> None:
         self.flush()
-        self.lanes.pop(lane.key, None)
+        if self.lanes.pop(lane.key, None) is not None:
+            for name in self.past:
+                self.past[name] += getattr(lane, name)
 
     def lane(self, id_: str) -> Lane | None:
         return self.lanes.get(id_.encode())
@@ -154,22 +166,20 @@ class Room:
         lane = self.lanes.get(data[1:end])
         if lane is None or writer not in lane.writers:
             return False
-        size = len(data)
         if lane is not self._lane:
             if self._lane is not None:
                 self.flush()
             self._lane = lane
             self.active[lane] = None
+        size = len(data)
         run = self._run
         run.append(self._head(size))
         run.append(data)
-        self._size += size
-        lane.frames += 1
-        lane.bytes += size - lane.mark
+        self._size = total = self._size + size
         if lane.is_kept:
             self.audience(lane)
-            self._keep(lane, writer, data[lane.mark :], lane.reach)
-        if self._size > RUN_MAX:
+            self._keep(lane, writer, data[lane.mark :], lane.seq + len(run) // 2, lane.reach)
+        if total > RUN_MAX:
             self.flush()
         return True
 
@@ -181,6 +191,8 @@ class Room:
         run = self._run
         piece = b"".join(run)
         count = len(run) // 2
+        lane.frames += count
+        lane.bytes += self._size - count * lane.mark
         self._lane = None
         self._run = []
         self._size = 0
@@ -222,6 +234,12 @@ class Room:
             return list(self.members.values())
         wanted = dict.fromkeys(lane.targets)
         return [member for member in self.members.values() if member.name in wanted or member.party in wanted]
+
+    def counts(self) -> dict[str, int]:
+        """What all lanes did, open and closed ones, since the start."""
+        self.flush()
+        lanes = self.lanes.values()
+        return {name: past + sum(getattr(lane, name) for lane in lanes) for name, past in self.past.items()}
 
     def take_tallies(self) -> list[Tally]:
         """What lanes did since the last call, those that did nothing left out."""

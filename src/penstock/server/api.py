@@ -133,6 +133,7 @@ class Api:
             replays=self._replays,
             record_dropped=lambda: 0 if recorder is None else recorder.dropped,
             per_stream=per_stream,
+            spaces=spaces,
         )
         self.recorder = recorder
         self._reload = reload

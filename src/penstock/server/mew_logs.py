@@ -164,6 +164,9 @@ class _Decision(NamedTuple):
 
 
 class _Lines(LineLog[Item]):
+    _moment = (-1, "")
+    """The latest millisecond as text: many lines share it."""
+
     def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
         super().__init__(
             path,
@@ -174,6 +177,11 @@ class _Lines(LineLog[Item]):
             linger_s=LINGER_S,
             thread=f"penstock-{path.stem}",
         )
+
+    def _stamp(self, at_us: int) -> str:
+        if at_us // 1000 != self._moment[0]:
+            self._moment = (at_us // 1000, rfc3339(at_us))
+        return self._moment[1]
 
 
 class _History(_Lines[tuple[_Story, str | None]]):
@@ -193,7 +201,7 @@ class _History(_Lines[tuple[_Story, str | None]]):
             self._latest = (story, msgspec.Raw(_compact(redact(story.envelope))))
         return _line_of(
             {
-                "timestamp": rfc3339(story.at_us),
+                "timestamp": self._stamp(story.at_us),
                 "event": story.event,
                 "id": story.id,
                 "envelope": self._latest[1],
@@ -216,7 +224,7 @@ class _Decisions(_Lines[_Decision]):
         metadata = {"source": item.source, "transport": item.transport, "correlation_id": item.correlation_id}
         return _line_of(
             {
-                "timestamp": rfc3339(item.at_us),
+                "timestamp": self._stamp(item.at_us),
                 "event": "capability_check",
                 "envelope_id": item.envelope_id,
                 "participant": item.participant,

@@ -7,6 +7,7 @@ label of their own and the rest is summed as `other`, so a stream per agent cann
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -18,6 +19,10 @@ from penstock.dialects.courier.schemas import Registry
 from penstock.server.idempotency import Replays
 from penstock.server.runtime import Runtime
 from penstock.server.scrapes import ByStream, Scrape, Together
+from penstock.server.space_metrics import space_metrics
+
+if TYPE_CHECKING:
+    from penstock.server.spaces import Spaces
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,8 +39,10 @@ class Exporter:
         replays: Replays | None = None,
         record_dropped: Callable[[], int] = lambda: 0,
         per_stream: bool = False,
+        spaces: Spaces | None = None,
     ) -> None:
         self._runtime = runtime
+        self._spaces = spaces
         self.per_stream = per_stream
         self._log_dropped = log_dropped
         self._pipeline = pipeline
@@ -53,7 +60,9 @@ class Exporter:
         return Scrape(machine, figures, self._rest)
 
     def _rest(self, now: Now) -> list[Metric]:
-        return self._server(now) + _triggers(self._runtime.machine) + _pipeline(self._pipeline())
+        runtime = self._runtime
+        others = _triggers(runtime.machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
+        return self._server(now) + others
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine

@@ -298,7 +298,7 @@ class Spaces:
     def _count(self) -> None:
         self._is_counting = False
         for session in self.sessions:
-            session.count = 0
+            session.new_second()
         for space in self.spaces.values():
             if space.room.active:
                 space.count_frames()
@@ -390,7 +390,6 @@ PING_FRAME = frame(PING, b"")
 
 
 def _described(space: Space) -> dict[str, Any]:
-    lanes = list(space.room.lanes.values())
     return {
         "id": space.id,
         "name": space.settings.name,
@@ -429,11 +428,7 @@ def _described(space: Space) -> dict[str, Any]:
         "counts": {
             "envelopes": space.envelopes,
             "refused": space.refused,
-            "frames": sum(lane.frames for lane in lanes),
-            "bytes": sum(lane.bytes for lane in lanes),
-            "deliveries": sum(lane.deliveries for lane in lanes),
-            "broadcast": sum(lane.broadcast for lane in lanes),
-            "dropped": sum(lane.dropped for lane in lanes),
+            **space.room.counts(),
             "slow_cut": space.slow_cut,
         },
     }

@@ -130,6 +130,7 @@ class SocketWire(Wire):
         self.readable = asyncio.Event()
         """Set while the peer's messages are wanted."""
         self.readable.set()
+        self.is_held = False
         self.is_closing = False
         """We have said goodbye; what the peer still sends is read and not heard."""
         self._patience: asyncio.TimerHandle | None = None
@@ -149,6 +150,7 @@ class SocketWire(Wire):
 
     def hold(self, on: bool) -> None:
         """The library below reads the transport; we stop taking from it, and it stops reading."""
+        self.is_held = on
         if on:
             self.readable.clear()
         else:
@@ -160,7 +162,7 @@ class SocketWire(Wire):
             return
         self.is_closing = True
         super().send([frame(CLOSE, code.to_bytes(2, "big") + reason.encode()[:120])])
-        self.readable.set()
+        self.hold(False)
         self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def end(self) -> None:

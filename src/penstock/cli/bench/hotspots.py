@@ -15,6 +15,7 @@ from penstock.cli.output import print_line, print_note, print_table
 
 TOP = 25
 WINDOW = 8192
+HEADINGS = ("own us each", "with calls", "calls each", "function")
 
 
 def show(batches: list[int], seconds: float, size: int) -> int:
@@ -29,13 +30,14 @@ def show(batches: list[int], seconds: float, size: int) -> int:
                 print_note(f"error: {error}")
                 return 3
             server.stop()
-            rows = _rows(path, done.count)
+            rows = hottest(path, done.count)
         print_line(f"closed loop, {batch} a frame: {done.count:,} envelopes under the profiler")
-        print_table(["own us each", "with calls", "calls each", "function"], rows)
+        print_table(HEADINGS, rows)
     return 0
 
 
-def _rows(path: Path, count: int) -> list[list[object]]:
+def hottest(path: Path, count: int) -> list[list[object]]:
+    """The functions with the most time of their own, their figures divided by `count`."""
     # What pstats holds has no public type: (file, line, name) -> (primitive calls, calls, own, cumulative, callers).
     figures: dict[tuple[str, int, str], tuple[int, int, float, float, object]]
     figures = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]

@@ -11,7 +11,8 @@ class Job(msgspec.Struct, rename="camel"):
     """One load process's task."""
 
     role: str
-    """`produce`, `pace`, `consume`, `post`, `idle`, `follow`, `change`, `core`, or one of those of Redis."""
+    """`produce`, `pace`, `consume`, `post`, `idle`, `follow`, `change`, `core`, one of those of a space
+    (`fan-publish`, `fan-receive`, `fan-pace`), or one of those of Redis."""
     host: str = "127.0.0.1"
     port: int = 0
     stream: str = ""
@@ -28,6 +29,12 @@ class Job(msgspec.Struct, rename="camel"):
     """Envelopes of one stream, before the next one is begun; 0 means one stream for all."""
     tag: str = "b"
     token: str | None = None
+    server_pid: int = 0
+    """Whose CPU a load of a space watches."""
+    is_targeted: bool = False
+    """Whether frames go to one participant, or to everybody in the space."""
+    is_aggregated: bool = False
+    """Whether the one answers with a stream to everybody."""
 
 
 class Report(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -43,6 +50,14 @@ class Report(msgspec.Struct, rename="camel", omit_defaults=True):
     """How far behind its schedule an open-loop producer sent, in milliseconds."""
     error: str | None = None
     note: str | None = None
+    server_cpu_s: float = 0.0
+    """What the server spent meanwhile."""
+    heard: int = 0
+    """Frames that arrived here."""
+    missing: int = 0
+    """Frames that should have arrived here and did not."""
+    echoes: int = 0
+    """Deliveries that went to the sender itself."""
 
 
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}

@@ -34,6 +34,10 @@ class Round(msgspec.Struct, rename="camel", omit_defaults=True):
     bytes_each: float | None = None
     server_cpu_share: float | None = None
     """Share of one core."""
+    frame_cpu_us: float | None = None
+    """Where one frame is delivered to many: CPU of the server per frame, and not per delivery."""
+    others_per_second: float | None = None
+    """The same deliveries without those to the sender itself."""
 
 
 class Cell(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -167,4 +171,10 @@ def _remark(cell: Cell) -> str:
     share = cell.middle(lambda one: one.server_cpu_share)
     if share is not None:
         words.append(f"{share:.2%} of a core")
+    others = cell.middle(lambda one: one.others_per_second)
+    if others is not None:
+        words.append(f"{others:,.0f} a second without the sender")
+    frame_us = cell.middle(lambda one: one.frame_cpu_us)
+    if frame_us is not None:
+        words.append(f"{frame_us:,.1f} us a frame")
     return ", ".join(words)

@@ -41,7 +41,7 @@ async def _consume(job: Job) -> Report:
 
 def perform(job: Job) -> Report:
     """Do the job in this process."""
-    from penstock.cli.bench import cycles, following, holding, posting, producing
+    from penstock.cli.bench import cycles, fanout_loads, following, holding, posting, producing
 
     match job.role:
         case "produce":
@@ -60,6 +60,12 @@ def perform(job: Job) -> Report:
             return _run(following.change(job))
         case "core":
             return cycles.cycle(job)
+        case "fan-publish":
+            return fanout_loads.publish(job)
+        case "fan-receive":
+            return fanout_loads.receive(job, lambda: print(READY, flush=True))
+        case "fan-pace":
+            return fanout_loads.pace(job)
         case "redis-produce":
             return _run(redis_load.lean_produce(job))
         case "redis-pace":

@@ -15,11 +15,11 @@ import msgspec
 from penstock.core.instant import Now
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.capabilities import clean, covers, with_baseline
+from penstock.dialects.mew.capabilities import Capability, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.joining import KICKED
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Space
+from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"

@@ -286,7 +286,7 @@ def _rule_covers(rule: _Rule, kind: Glob, wanted: _Rule, effort: Effort) -> bool
         return False
     if rule.payload is None:
         return True
-    return wanted.payload is None or _object_covers(rule.payload, wanted.payload, effort)
+    return wanted.payload is not None and _object_covers(rule.payload, wanted.payload, effort)
 
 
 def _object_covers(held: Mapping[str, Any], asked: Mapping[str, Any], effort: Effort) -> bool:
@@ -297,8 +297,7 @@ def _key_covers(key: str, held: Any, asked: Any, effort: Effort) -> bool:
     effort.spend()
     if asked is _MISSING:
         return held is None and not key.startswith("$")
-    is_plain = not has_wildcard(key) and not key.startswith("$")
-    return _covers(held, asked, effort) if is_plain else _text(held) == _text(asked)
+    return _text(held) == _text(asked) if has_wildcard(key) else _covers(held, asked, effort)
 
 
 def _covers(held: Any, asked: Any, effort: Effort) -> bool:

@@ -80,6 +80,7 @@ class MewSession:
         """Whether the peer gave a sign of life since it was last asked for one."""
         self.count = 0
         """Messages in the running second."""
+        self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
         self._token = token
         self._space_name = space
         self._id = participant
@@ -89,15 +90,19 @@ class MewSession:
     def publish(self, data: bytes) -> bool:
         """Forward a frame at once; False when it needs a closer look."""
         participant = self.participant
-        if participant is None or participant.waiting or self.is_joining:
+        if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
-        self.count += 1
-        if self.count > self.hall.limits.space_rate or len(data) > self.hall.limits.space_frame_max:
+        self.count = count = self.count + 1
+        if count > self.rate_max:
             return False
         end = data.find(b"#", 1)
-        space = self.space
-        assert space is not None
-        return end > 0 and space.room.publish(participant.id, data, end)
+        return end > 0 and self.space.room.publish(participant.id, data, end)  # type: ignore[union-attr]
+
+    def new_second(self) -> None:
+        """What was sent so far counts no more; limits may have changed."""
+        self.count = 0
+        limits = self.hall.limits
+        self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
 
     # The rest
 
@@ -110,7 +115,7 @@ class MewSession:
             return
         limits = self.hall.limits
         self.count += 1
-        if len(data) > limits.space_frame_max:
+        if len(data) > self.frame_max:
             message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
             self._end(now, Fault("too_large", message, status=413), 1009)
             return

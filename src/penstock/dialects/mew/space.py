@@ -381,7 +381,7 @@ class Space:
         )
         self.fail(now, sender, fault)
 
-    def _keep_frame(self, lane: Lane, writer: str, data: bytes, reach: int) -> None:
+    def _keep_frame(self, lane: Lane, writer: str, data: bytes, no: int, reach: int) -> None:
         told: dict[str, Any] = {"participants": len(self.room.members)}
         if lane.targets:
             told["target"] = lane.targets
@@ -389,7 +389,7 @@ class Space:
             DOOR,
             "frame",
             f"{self.id}/{lane.id}",
-            lane.frames,
+            no,
             sender=writer,
             size=len(data),
             recipients=reach,
@@ -418,7 +418,7 @@ class Space:
                 DOOR,
                 "frame_counts",
                 f"{self.id}/{lane.id}",
-                lane.frames,
+                lane.seq,
                 sender=lane.owner,
                 size=min(tally.bytes, 2**31 - 1),
                 recipients=min(tally.deliveries, 2**31 - 1),

@@ -146,7 +146,7 @@ class SpaceState(msgspec.Struct, eq=False):
         sheds = told.overflow == "drop-oldest"
         lane = Lane(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
         lane.writers = dict.fromkeys(told.writers)
-        lane.frames = told.frames
+        lane.base = told.frames
         self.streams[id_] = Stream(
             lane, entry.seq, told.created, told.request, told.overflow, told.name, entry.id, told.open_id
         )
@@ -272,7 +272,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
         stream.overflow,
         stream.name,
         stream.open_id,
-        lane.frames,
+        lane.seq,
     )
     return Entry(
         DOOR,
@@ -306,7 +306,7 @@ class Memory:
         elif row.event in ("frame", "frame_counts"):
             stream = self.of(_space_id(row)).streams.get(_stream_id(row.channel))
             if stream is not None:
-                stream.lane.frames = max(stream.lane.frames, row.seq)
+                stream.lane.base = max(stream.lane.base, row.seq)
 
     def snapshot(self) -> Iterator[Row]:
         for space, state in self.spaces.items():
