@@ -60,6 +60,14 @@ class Story(Journaled):
         self.machine.facts.append(entry)
         self.commit()
 
+    def say(self, seq: int, kind: str, id_: str, sender: str, **more: Any) -> None:
+        """An envelope in the space `demo`."""
+        body = msgspec.json.encode({"id": id_, "from": sender, "kind": kind, **more})
+        corr = more.get("correlation_id", [None])[0]
+        self.note(
+            Entry("mew", "envelope", "demo", seq, id_, kind, sender, corr=corr, size=len(body), body=body)
+        )
+
     def seal(self, retention: Any = FOREVER) -> None:
         self._log.rotate()
         sealer(self.data, retention=retention).seal(self.now.wall_us, wants_live=True)
@@ -102,61 +110,20 @@ def work(story: Story, minutes: int = 3, each: int = 8) -> None:
             story.wait(60 / (2 * each))
 
 
-def talk(story: Story, minutes: int, first: int = 0) -> None:
-    """Some minutes in a space, beside what queues do: requests and answers, frames in full and counted, and a word on a job."""
-    for number in range(first, first + minutes * 2):
-        body = {
-            "protocol": "mew/v0.4",
-            "id": f"req-{number}",
-            "from": "kim",
-            "kind": "mcp/request",
-            "payload": {},
-        }
-        story.note(
-            Entry(
-                "mew",
-                "envelope",
-                "demo",
-                3 * number,
-                body["id"],
-                body["kind"],
-                "kim",
-                body=msgspec.json.encode(body),
-            )
-        )
-        told = Entry(
-            "mew",
-            "envelope",
-            "demo",
-            3 * number + 1,
-            f"w-{number}",
-            "chat",
-            "sam",
-            corr="talk-0-0",
-            body=b"{}",
-        )
-        story.note(told)
-        counts = {"frames": 10, "bytes": 100, "deliveries": 10, "participants": 4, "broadcast": 40}
-        story.note(
-            Entry(
-                "mew", "frame_counts", "demo/stream-1", 10 * number, meta=msgspec.json.encode(counts).decode()
-            )
-        )
+def talk(story: Story, first: int) -> None:
+    """A minute in a space: two requests, answers to the two before them, a word on a job, frames in full and counted."""
+    counts = {"frames": 10, "bytes": 100, "deliveries": 10, "participants": 4, "broadcast": 40}
+    for number in (first, first + 1):
+        story.say(3 * number, "mcp/request", f"req-{number}", "kim", protocol="mew/v0.4", payload={})
+        story.say(3 * number + 1, "chat", f"word-{number}", "sam", correlation_id=["talk-0-0"])
+        meta = msgspec.json.encode(counts).decode()
+        story.note(Entry("mew", "frame_counts", "demo/stream-1", 10 * number, meta=meta))
         story.wait(29)
-        body = {
-            "id": f"res-{number}",
-            "from": "sam",
-            "kind": "mcp/response",
-            "correlation_id": [f"req-{number}"],
-        }
-        answer = Entry(
-            "mew", "envelope", "demo", 3 * number + 2, body["id"], body["kind"], "sam", corr=f"req-{number}"
-        )
-        story.note(msgspec.structs.replace(answer, body=msgspec.json.encode(body)))
-        kept = Entry(
-            "mew", "frame", "demo/stream-2", number, sender="kim", size=4, recipients=1, body=b"data"
-        )
-        story.note(msgspec.structs.replace(kept, meta='{"participants":4,"target":["sam"]}'))
+        answered = f"req-{number - 2}"
+        story.say(3 * number + 2, "mcp/response", f"res-{number}", "sam", correlation_id=[answered])
+        meta = '{"participants":4,"target":["sam"]}'
+        kept = {"sender": "kim", "size": 4, "recipients": 1, "meta": meta, "body": b"data"}
+        story.note(Entry("mew", "frame", "demo/stream-2", number, **kept))
         story.wait(1)
 
 

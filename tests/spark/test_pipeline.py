@@ -38,10 +38,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rule(story, COPIES, STRICT)
     work(story, 1)
     rule(story)
-    talk(story, 1)
+    talk(story, 0)
     work(story, 1)
     story.seal()
-    talk(story, 1, 2)
+    talk(story, 2)
     work(story, 2)
     story.wait(120)
     story.close()
@@ -70,7 +70,7 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
         "frames": 4,
         "fanout_minutes": 4,
         "latest_per_agent": 1,
-        "conversations": 10,
+        "conversations": 12,
     }
     return made
 
