@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.integration.serving import Http
+from tests.integration.serving import Http, Peer, run, sockets
 from tests.server_process import STOP_S, environment
 
 SPACE = """\
@@ -75,6 +75,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_the_words_that_people_wait_for_and_a_clean_end(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / ".mew" / "space.yaml"
+    file.write_text(SPACE + "gateway_logging: {envelope_history: {enabled: false}}\n")
     gateway = start()
     while not gateway.line().startswith("Participants are not started"):
         assert gateway.said[-1], "it ended"
@@ -84,6 +86,7 @@ def test_the_words_that_people_wait_for_and_a_clean_end(start: Start, tmp_path: 
     assert gateway.stop() == 0
     files = {str(path.relative_to(tmp_path / ".mew")) for path in (tmp_path / ".mew").rglob("*")}
     assert {"tokens/bot.token", "tokens/.gitignore", "penstock/.gitignore", "penstock/journal"} <= files
+    assert "logs/capability-decisions.jsonl" in files and "logs/envelope-history.jsonl" not in files
     token = (tmp_path / ".mew" / "tokens" / "bot.token").read_text()
     assert "human-token" not in words and token not in words
     log = (tmp_path / "gateway.log").read_text()
@@ -105,11 +108,86 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
     operator = Http(url, Path(endpoints["run"], "operator.token").read_text().strip())
     assert operator.get("/v1/journal").status == 200
     assert Http(url, "human-token").get("/v1/journal").status == 401
-
-
-def test_a_second_gateway_on_the_same_space_is_refused(start: Start, tmp_path: Path) -> None:
-    start("--json").ready()
+    # Whoever starts a second one on the same files is told, and changes nothing.
     token = (tmp_path / ".mew" / "tokens" / "bot.token").read_text()
     assert start("--json").process.wait(STOP_S) == 1
     assert "error: another process writes" in (tmp_path / "gateway.log").read_text()
     assert (tmp_path / ".mew" / "tokens" / "bot.token").read_text() == token
+
+
+async def joined(peer: Peer, token: str, participant: str) -> dict[str, Any]:
+    """What somebody who joins is told first."""
+    await peer.say({"type": "join", "space": "demo", "token": token, "participantId": participant})
+    answer: dict[str, Any] = await peer.read()
+    return answer
+
+
+async def answered(peer: Peer, kind: str) -> dict[str, Any]:
+    """The next message of a kind."""
+    while True:
+        message: dict[str, Any] = await peer.read()
+        if message["kind"] == kind:
+            return message
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+
+
+def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_let_in(
+    start: Start, tmp_path: Path
+) -> None:
+    mewdir = tmp_path / ".mew"
+    tokens: dict[str, str] = {}
+
+    async def first(url: str) -> None:
+        tokens["bot"] = (mewdir / "tokens" / "bot.token").read_text()
+        async with sockets(url) as way:
+            human, bot, stranger = [await way.open("/ws?space=demo") for _ in range(3)]
+            assert (await joined(human, "human-token", "human"))["kind"] == "system/welcome"
+            welcome = await joined(bot, tokens["bot"], "bot")
+            assert {"kind": "chat"} in welcome["payload"]["you"]["capabilities"]
+            refused = await joined(stranger, "guessed", "bot")
+            assert (refused["kind"], refused["payload"]["error"]) == ("system/error", "unauthorized")
+            await bot.say({"kind": "chat", "id": "c1", "payload": {"text": "hello"}})
+            assert (await answered(human, "chat"))["from"] == "bot"
+            # The second is too long for the name of a file, and is invited all the same.
+            for who in ("kim", "k" * 200):
+                await human.say({"kind": "space/invite", "payload": {"participant_id": who}})
+                tokens[who] = (await answered(human, "space/invite-ack"))["payload"]["token"]
+
+    async def second(url: str) -> None:
+        async with sockets(url) as way:
+            for who, token in (*tokens.items(), ("human", "human-token")):
+                assert (await joined(await way.open("/"), token, who))["kind"] == "system/welcome", who
+
+    gateway = start("--json")
+    url = gateway.ready()["http"]
+    run(first(url))
+    health = Http(url).get("/health").json
+    assert {"capabilities", "context", "validation", "http-io"} <= set(health["features"])
+    assert gateway.stop() == 0
+    assert (mewdir / "tokens" / "kim.token").read_text() == tokens["kim"]
+    told = lines(mewdir / "logs" / "envelope-history.jsonl")
+    delivered = [
+        line["participant"] for line in told if line["event"] == "delivered" and line.get("id") == "c1"
+    ]
+    assert sorted(delivered) == ["bot", "human"]
+    assert any(line["result"] == "allowed" for line in lines(mewdir / "logs" / "capability-decisions.jsonl"))
+    everything = b"".join(path.read_bytes() for path in (mewdir / "logs").glob("*.jsonl"))
+    assert not any(token.encode() in everything for token in (*tokens.values(), "human-token"))
+    again = start("--json")
+    run(second(again.ready()["http"]))
+    assert again.stop() == 0
+    assert (mewdir / "tokens" / "bot.token").read_text() == tokens["bot"]
+
+
+def test_requests_of_participants_as_upstream_takes_them(start: Start) -> None:
+    url = start("--json").ready()["http"]
+    human = Http(url, "human-token")
+    taken = human.post("/participants/human/messages?space=demo", {"kind": "chat", "payload": {"text": "x"}})
+    assert (taken.status, taken.json["status"]) == (200, "accepted")
+    assert Http(url, "guessed").post("/participants/human/messages", {"kind": "chat"}).status == 403
+    assert Http(url).post("/participants/human/messages", {"kind": "chat"}).status == 401
+    assert human.get("/participants", space="demo").json == {"participants": []}
+    assert human.get("/participants", space="other").status == 404

@@ -367,6 +367,7 @@ def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> 
         (f"spaces: [{INLINE}, {INLINE}]", "spaces[1]: the space `two` is also that of spaces[0] (line 1)"),
         ("spaces: [{participants: {a: {tokens: [5]}}}]", "spaces[0].participants.a.tokens[0]: got a value"),
         ("spaces: [{space: {id: ..}}]", "spaces[0].space.id: got `..`, expected a name without"),
+        (f"spaces: [{INLINE}, {{space: {{id: x}}}}]\nlimits: {{spaces_max: 1}}", "spaces: has 2 spaces, and `limits.spaces_max` allows 1 (line 1)"),
         ("spaces: [bad.yaml]", "bad.yaml`: participants.a: got `5`, expected a mapping or nothing (line 2)"),
     ],
 )  # fmt: skip

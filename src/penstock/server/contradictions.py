@@ -61,6 +61,11 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     yield from _rule_problems(config.pipeline)
     yield from _skill_problems(config.skills.git)
     limits = config.limits
+    if len(config.spaces) > limits.spaces_max:
+        yield (
+            ("spaces",),
+            f"has {len(config.spaces)} spaces, and `limits.spaces_max` allows {limits.spaces_max}",
+        )
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
             yield ("limits", name), f"got `{value}`, expected 1 or more"

@@ -114,7 +114,7 @@ class Hosting:
         """Write the token of somebody who was invited where its peers look for it."""
         try:
             write_invited_token(self._places[space], participant, token)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the id may be too long for the name of a file
             logs.warning("space.token_not_written", space=space, participant=participant, reason=str(error))
 
     @property

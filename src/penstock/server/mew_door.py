@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -134,9 +133,7 @@ class MewDoor:
             reply = json_reply(401, {"error": "Missing or invalid authorization header"})
             reply.headers = {"WWW-Authenticate": "Bearer"}
             return reply
-        known = joining.identify(
-            space, unquote(parts[0]), _digest(token), is_operator=self._spaces.is_operator(token)
-        )
+        known = joining.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, Fault):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
         return Asked(space, *known, exchange.method)

@@ -140,7 +140,13 @@ class Service:
             logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
         self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
         for space in self.spaces:
-            logs.event("space.loaded", space=space.settings.id, dir=str(space.mewdir), made=space.made)
+            logs.event(
+                "space.loaded",
+                space=space.settings.id,
+                dir=str(space.mewdir),
+                made=space.made,
+                unstarted=space.unstarted,
+            )
         self.events = make_event_log(config.logs)
         self.runtime = Runtime(
             machine,

@@ -194,8 +194,8 @@ class Spaces:
                 connection.wire.abort()
                 self.runtime.lost(connection)
                 continue
-            session.heard = False
-            if not session.outbox.stuck:
+            if not session.outbox.stuck:  # one that does not read has bounds of its own
+                session.heard = False
                 session.out.append(PING_FRAME)
                 self.runtime.touch(connection)
         self._expect_pings()

@@ -123,13 +123,14 @@ def _tell_owner(space: Space, now: Now, stream: streams.Stream, gone: Participan
 
 def begin(space: Space, now: Now) -> None:
     """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
+    for stream in list(space.state.streams.values()):
+        if stream.name is not None and not streams.is_as_configured(space, stream):
+            streams.close(space, None, stream, GATEWAY, "reconfigured")
     for name, settings in space.settings.participants.items():
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
-    for stream in list(space.state.streams.values()):
-        if stream.name is not None and stream.name not in space.settings.streams:
-            streams.close(space, None, stream, GATEWAY, "not_configured")
-        elif stream.lane.owner not in space.present:
+    for stream in space.state.streams.values():
+        if stream.lane.owner not in space.present:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 

@@ -34,6 +34,15 @@ _encode = msgspec.json.encode
 Source = Literal["static", "dynamic", "implicit"]
 
 
+class _Named(msgspec.Struct):
+    id: str
+
+
+def _id_of(data: bytes) -> str:
+    """The id of an envelope of the gateway's own."""
+    return msgspec.json.decode(data, type=_Named).id
+
+
 class Ledger(Protocol):
     """Where facts are gathered until the end of a turn."""
 
@@ -221,10 +230,10 @@ class Space:
     def _static(self, party: str) -> tuple[Capability, ...]:
         if party == OPERATOR:
             return _EVERYTHING
-        invited = self.state.invited.get(party)
-        if invited is not None:
-            return invited.capabilities
         known = self.settings.participants.get(party)
+        invited = self.state.invited.get(party)
+        if known is None and invited is not None:
+            return invited.capabilities
         if known is not None and known.capabilities is not None:
             return clean(known.capabilities)
         return clean(self.settings.default_capabilities)
@@ -247,7 +256,7 @@ class Space:
         self.room.tell(self._text(data), but)
         if self.watch is not None:
             told = [(each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but]
-            self.watch.delivered(now, data, id_, told, self.id)
+            self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
 
     def tell_one(self, now: Now, participant: Participant, data: bytes, id_: str = "") -> None:
         """Give an envelope to one participant."""
@@ -255,7 +264,8 @@ class Space:
             return
         self.room.tell_one(participant.outbox, self._text(data))
         if self.watch is not None:
-            self.watch.delivered(now, data, id_, [(participant.id, participant.kind)], self.id)
+            told = [(participant.id, participant.kind)]
+            self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
 
     def say(self, now: Now, kind: str, payload: dict[str, Any], **more: Any) -> None:
         """Have the gateway tell everybody something about streams."""

@@ -95,15 +95,19 @@ def _make(
     keep: Keep | None = None,
     name: str | None = None,
 ) -> Stream:
-    if keep is None:
-        known = space.settings.participants
-        to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
-        keep = "full" if to_pipeline else "counts"
     overflow = overflow or "drop-oldest"
     no = space.state.stream_no + 1
-    lane = Lane(f"stream-{no}", owner, targets, keep=keep, sheds=overflow == "drop-oldest")
+    kept = _keep_of(space, targets, keep)
+    lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
     return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id)
+
+
+def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
+    """What the journal keeps of a stream's frames: all of those that the pipeline is to read."""
+    known = space.settings.participants
+    to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
+    return keep or ("full" if to_pipeline else "counts")
 
 
 def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
@@ -165,6 +169,15 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
             space.tell(now, opened, id_)
 
         _install(space, now, None, stream, entries, tell, None)
+
+
+def is_as_configured(space: Space, stream: Stream) -> bool:
+    """Whether a stream that the settings name is still what they say."""
+    settings = space.settings.streams.get(stream.name or "")
+    return settings is not None and (settings.target, _keep_of(space, settings.target, settings.keep)) == (
+        stream.lane.targets,
+        stream.lane.keep,
+    )
 
 
 def close(
