@@ -293,6 +293,17 @@ class TestInvite:
         assert kinds(newcomer.say("mcp/proposal", {"method": "m"})) == ["mcp/proposal"]
         assert error(newcomer.say("chat", {"text": "t"}))["error"] == "capability_violation"
 
+    @pytest.mark.parametrize("kind", ["*", "space/kick", "capability/*", ["chat", "space/invite"]])
+    def test_nobody_invites_somebody_to_decide_about_others_beyond_its_own_power(self, kind: Any) -> None:
+        house = House(
+            settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}}))
+        )
+        (client,) = house.joined("host")
+        payload = {"participant_id": "x", "initial_capabilities": [{"kind": kind}], "reason": "r"}
+        said = error(client.say("space/invite", payload))
+        assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": kind}])
+        assert house.space.state.invited == {}
+
 
 class TestKick:
     def test_everybody_hears_it_and_the_kicked_is_disconnected_with_a_reason(self, house: House) -> None:
