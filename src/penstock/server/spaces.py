@@ -150,9 +150,12 @@ class Spaces:
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
 
-    def joined(self, session: MewSession) -> None:
-        """A connection has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
 
     # Connections
 

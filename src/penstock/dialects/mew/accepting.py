@@ -17,9 +17,10 @@ from penstock.core.records import Entry
 from penstock.dialects.mew import streams
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.joining import KICKED
+from penstock.dialects.mew.joining import KICKED, is_id
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
+from penstock.dialects.mew.pending import Answer, Done
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
@@ -192,7 +193,7 @@ def _invite(
     who = envelope.text("participant_id")
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
-    if "/" in who or "\\" in who or ".." in who or not who.isprintable() or len(who) > space.limits.id_max:
+    if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
     if (space.is_known(who) or who in space.present) and who not in space.state.kicked:
         _answer_invite(space, now, sender, envelope, done, who)
@@ -224,7 +225,7 @@ def _invite(
         space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
-    space.commit(sender, [entry], tell, done)
+    space.commit(sender, [entry], tell, done, cause=envelope.cause)
     space.forget_rights(who)
     return None
 

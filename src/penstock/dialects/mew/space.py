@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.fanout import Lane, Member, Room
-from penstock.core.instant import Now, rfc3339
+from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
 from penstock.core.records import Entry
@@ -23,6 +23,7 @@ from penstock.core.timers import Timers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault, Voice
+from penstock.dialects.mew.pending import Answer, Done, Pending, accepted
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, SpaceState, Stream
 
@@ -125,37 +126,6 @@ class Participant:
         self.member = Member(id_, party, outbox)
         self.waiting = 0
         """What it sent that waits for its turn."""
-
-
-Answer = dict[str, Any]
-Done = Callable[[Now, "Answer | Fault"], None]
-"""Told once what became of an envelope: what HTTP answers, or why not."""
-
-
-class Pending:
-    """Something that is told when its commit is durable."""
-
-    __slots__ = ("done", "fresh", "gate", "refusal", "sender", "size", "tell", "undo")
-
-    def __init__(
-        self,
-        gate: int,
-        sender: Participant | None,
-        tell: Callable[[Now], Answer | Fault | None],
-        *,
-        done: Done | None = None,
-        undo: Callable[[], None] | None = None,
-        fresh: bool = True,
-        size: int = 0,
-    ) -> None:
-        self.gate = gate
-        self.sender = sender
-        self.tell = tell
-        self.done = done
-        self.undo = undo
-        self.fresh = fresh
-        self.size = size
-        self.refusal: Refusal | None = None
 
 
 class Space:
@@ -317,40 +287,54 @@ class Space:
         entries: list[Entry],
         tell: Callable[[Now], Answer | Fault | None],
         done: Done | None = None,
-        undo: Callable[[], None] | None = None,
+        *,
+        cause: str | None = None,
+        do: Callable[[], None] | None = None,
+        undo: Callable[[Now], None] | None = None,
     ) -> None:
-        """Make these facts durable together, then tell of them; the state has the changes at once."""
-        undos = [self.state.undo(entry) for entry in entries if entry.event != "envelope"]
-        if undo is not None:
-            undos.append(undo)
-        for entry in entries:
-            self.state.apply(entry)
+        """Make these facts durable together, then tell of them; the state has the changes at once.
+
+        `do` follows the changes, each time they are made; `undo` follows when they are taken back.
+        """
+        pending = Pending(self.ledger.gate, sender, tell, entries, done=done, cause=cause, do=do, undo=undo)
         self.ledger.facts.extend(entries)
-
-        def back() -> None:
-            for each in reversed(undos):
-                each()
-
-        size = sum(entry.size or 0 for entry in entries)
-        self.pending_bytes += size
+        self._make(pending)
+        self.pending_bytes += pending.size
         if sender is not None:
             sender.waiting += 1
-        fresh = all(entry.fresh for entry in entries)
-        pending = Pending(
-            self.ledger.gate, sender, tell, done=done, undo=back if undos else None, fresh=fresh, size=size
-        )
         self.pending.append(pending)
+
+    def _make(self, pending: Pending) -> None:
+        state = self.state
+        pending.backs = [state.undo(entry) for entry in pending.entries if entry.event != "envelope"]
+        for entry in pending.entries:
+            state.apply(entry)
+        if pending.do is not None:
+            pending.do()
+
+    def _unmake(self, now: Now, pending: Pending) -> None:
+        for back in reversed(pending.backs):
+            back()
+        if pending.undo is not None:
+            pending.undo(now)
+
+    def _take_back(self, now: Now, no: int, fresh: Refusal, whole: Refusal | None) -> None:
+        """Take back what was refused of a commit, also from under what came after it."""
+        changes = [pending for pending in self.pending if pending.gate >= no]
+        for pending in reversed(changes):
+            self._unmake(now, pending)
+        for pending in changes:
+            if pending.gate == no:
+                pending.refusal = fresh if pending.fresh else whole
+            if pending.refusal is None:
+                self._make(pending)
+        self._rights.clear()
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
         """Commit `no` has its outcome: tell what became durable, undo what did not."""
         self.finished = no
         if fresh is not None:
-            for pending in reversed(self.pending):
-                if pending.gate == no:
-                    pending.refusal = fresh if pending.fresh else whole
-                    if pending.refusal is not None and pending.undo is not None:
-                        pending.undo()
-            self._rights.clear()
+            self._take_back(now, no, fresh, whole)
         pendings = self.pending
         while pendings and pendings[0].gate <= no:
             pending = pendings.popleft()
@@ -361,9 +345,11 @@ class Space:
                 outcome = pending.tell(now)
             else:
                 reason = pending.refusal.message
-                outcome = Fault("journal_unavailable", f"it could not be written down: {reason}", status=503)
-                if pending.done is None and pending.sender is not None:
-                    self.fail(now, pending.sender, outcome)
+                message = f"it could not be written down: {reason}"
+                outcome = Fault("journal_unavailable", message, status=503, cause=pending.cause)
+                self.refused += 1
+                if pending.done is None and pending.sender is not None:  # whose turn it is
+                    self.tell_one(now, pending.sender, self.voice.error(now, outcome, pending.sender.id))
             if pending.done is not None:
                 pending.done(now, {} if outcome is None else outcome)
 
@@ -457,9 +443,10 @@ class Space:
             self.tell(now, data, envelope.id)
             if after is not None:
                 after(now)
-            return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+            return accepted(now)
 
-        self.commit(sender, [self.envelope_entry(sender, envelope, data), *entries], tell, done)
+        made = [self.envelope_entry(sender, envelope, data), *entries]
+        self.commit(sender, made, tell, done, cause=envelope.cause)
 
     def envelope_entry(self, sender: Participant, envelope: Envelope, data: bytes) -> Entry:
         """The fact that somebody said something."""

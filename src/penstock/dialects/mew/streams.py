@@ -12,8 +12,9 @@ from penstock.core.instant import Now, rfc3339
 from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault
+from penstock.dialects.mew.pending import Answer, Done, accepted
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.dialects.mew.space import Answer, Done, Participant, Space
+from penstock.dialects.mew.space import Participant, Space
 from penstock.dialects.mew.state import DOOR, Stream, open_entry
 
 __all__ = ["Stream"]
@@ -53,7 +54,7 @@ def request(
         space.tell(now, opened, stream.open_id)
         return answer
 
-    _install(space, now, sender, stream, entries, tell, done)
+    _install(space, now, sender, stream, entries, tell, done, envelope.cause)
     return None
 
 
@@ -133,17 +134,24 @@ def _install(
     stream: Stream,
     entries: list[Entry],
     tell: Callable[[Now], Answer | None],
-    done: Done | None,
+    done: Done | None = None,
+    cause: str | None = None,
 ) -> None:
     """Have a stream at once, and visible when it is durable."""
     gate = space.ledger.gate
-    space.commit(sender, entries, tell, done, lambda: space.room.close(stream.lane))
-    # The state made the stream anew from its row, as after a restart; that one counts.
-    made = space.state.streams[stream.id]
-    made.gate = gate
-    space.room.open(made.lane)
-    if made.lane.owner not in space.present:  # it was asked for by somebody who is not there
-        space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, made)
+
+    def do() -> None:
+        # The state made the stream anew from its row, as after a restart; that one counts.
+        made = space.state.streams[stream.id]
+        made.gate = gate
+        space.room.open(made.lane)
+        if made.lane.owner not in space.present:  # it was asked for by somebody who is not there
+            space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, made)
+
+    def undo(now: Now) -> None:
+        space.room.close(stream.lane)
+
+    space.commit(sender, entries, tell, done, cause=cause, do=do, undo=undo)
 
 
 def open_configured(space: Space, now: Now, owner: str) -> None:
@@ -168,7 +176,7 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
         def tell(now: Now, opened: bytes = opened, id_: str = stream.open_id) -> None:
             space.tell(now, opened, id_)
 
-        _install(space, now, None, stream, entries, tell, None)
+        _install(space, now, None, stream, entries, tell)
 
 
 def is_as_configured(space: Space, stream: Stream) -> bool:
@@ -213,12 +221,22 @@ def close(
             space.tell(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
-        return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+        return accepted(now)
 
     space.count_frames()  # what it did is written before its end is
     stream.ticket = 0
-    space.commit(sender, entries, tell, done, lambda: space.room.open(stream.lane))
-    space.room.close(stream.lane)
+
+    def undo(now: Now) -> None:
+        again = space.state.streams.get(stream.id)
+        if again is not None:
+            space.room.reopen(again.lane)
+            if again.lane.owner not in space.present:
+                space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, again)
+
+    cause = None if said is None else said.cause
+    space.commit(
+        sender, entries, tell, done, cause=cause, do=lambda: space.room.close(stream.lane), undo=undo
+    )
 
 
 def close_asked(
@@ -369,8 +387,19 @@ def _acknowledge(
         extra = {name: each for name, each in who.items() if name != "participant_id"}
         return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
 
-    space.commit(sender, entries, tell, done)
-    writers = list(stream.lane.writers)
+    writers: list[str] = []
+    do = _noted(space, stream.id, writers)
+    space.commit(sender, entries, tell, done, cause=envelope.cause, do=do)
+
+
+def _noted(space: Space, id_: str, writers: list[str]) -> Callable[[], None]:
+    """Note who may write once a change is made, which may happen again when one before it was refused."""
+
+    def do() -> None:
+        stream = space.state.streams.get(id_)
+        writers[:] = () if stream is None else stream.lane.writers
+
+    return do
 
 
 def _stream_entry(
@@ -422,5 +451,5 @@ def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> Non
         }
         space.say(now, "stream/write-revoked", payload, to=list(space.present))
 
-    space.commit(sender, [entry], tell)
-    writers = list(stream.lane.writers)
+    writers: list[str] = []
+    space.commit(sender, [entry], tell, do=_noted(space, stream.id, writers))
