@@ -116,7 +116,6 @@ class Spaces:
         space = Space(
             settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
         )
-        space.finished = self.runtime.finished
         space.url = url
         self.spaces[settings.id] = space
         joining.begin(space, self.runtime.scheduler.now())

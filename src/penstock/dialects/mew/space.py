@@ -1,14 +1,15 @@
 """One space: who is in it, what they may send, and what becomes of an envelope.
 
-Changes are made at once and told when their commit is durable; a commit that is refused is undone and its sender hears why. What one
-participant sends stays in order: behind an envelope that waits for its commit, its frames and errors wait too. Nothing here is shared
-with another space. Cost of `accept`: O(1), and O(participants) when it is told.
+Changes are made and told when their commit is durable, so that nobody acts upon what may not last; of a commit that is refused only its
+sender hears. What waits for its commit is counted, so that bounds hold and a name is not given twice. What one participant sends stays
+in order: behind an envelope that waits for its commit, its frames and errors wait too. Nothing here is shared with another space.
+Cost of `accept`: O(1), and O(participants) when it is told.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -135,7 +136,7 @@ Done = Callable[[Now, "Answer | Fault"], None]
 class Pending:
     """Something that is told when its commit is durable."""
 
-    __slots__ = ("done", "fresh", "gate", "refusal", "sender", "size", "tell", "undo")
+    __slots__ = ("cause", "done", "entries", "failed", "fresh", "gate", "refusal", "sender", "size", "tell")
 
     def __init__(
         self,
@@ -143,18 +144,22 @@ class Pending:
         sender: Participant | None,
         tell: Callable[[Now], Answer | Fault | None],
         *,
+        entries: Sequence[Entry] = (),
         done: Done | None = None,
-        undo: Callable[[], None] | None = None,
-        fresh: bool = True,
-        size: int = 0,
+        failed: Callable[[Now], None] | None = None,
+        cause: str | None = None,
     ) -> None:
         self.gate = gate
         self.sender = sender
         self.tell = tell
+        self.entries = entries
         self.done = done
-        self.undo = undo
-        self.fresh = fresh
-        self.size = size
+        self.failed = failed
+        """Called when the commit is refused."""
+        self.cause = cause
+        """The envelope that it is about."""
+        self.fresh = all(entry.fresh for entry in entries)
+        self.size = sum(entry.size or 0 for entry in entries)
         self.refusal: Refusal | None = None
 
 
@@ -183,8 +188,10 @@ class Space:
         self.timers: Timers[Stream] = Timers()
         self.pending: deque[Pending] = deque()
         self.pending_bytes = 0
-        self.finished = 0
-        """The newest commit whose outcome is known."""
+        self.opening: dict[str, Stream] = {}
+        """Streams whose commit is not decided."""
+        self._undecided: dict[tuple[str, str, str], int] = {}
+        """How many changes wait for their commits, by their kind and what or whom they are about."""
         self.envelopes = 0
         self.refused = 0
         self.slow_cut = 0
@@ -208,6 +215,10 @@ class Space:
     def is_known(self, party: str) -> bool:
         """Whether the space knows somebody of this name, there or not."""
         return party in self.settings.participants or party in self.state.invited or party == OPERATOR
+
+    def is_taken(self, name: str) -> bool:
+        """Whether somebody of this name is known, or about to be."""
+        return self.is_known(name) or self.undecided("space/invite", peer=name) > 0
 
     def party_of(self, digest: str) -> str | None:
         """Whose token this is the digest of."""
@@ -237,10 +248,6 @@ class Space:
         if known is not None and known.capabilities is not None:
             return clean(known.capabilities)
         return clean(self.settings.default_capabilities)
-
-    def forget_rights(self, party: str) -> None:
-        """What somebody may do has changed."""
-        self._rights.pop(party, None)
 
     def resolve(self, name: str) -> str | None:
         """The party that a name means: one the space knows, or the one behind the id of somebody present."""
@@ -274,15 +281,17 @@ class Space:
 
     def fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         """Tell a participant what went wrong, behind what it sent before."""
+        self.then(now, participant, lambda now: self._fail(now, participant, fault))
+
+    def _fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         self.refused += 1
-        data = self.voice.error(now, fault, participant.id)
-        self.then(now, participant, lambda now: self.tell_one(now, participant, data))
+        self.tell_one(now, participant, self.voice.error(now, fault, participant.id))
 
     def welcome(self, now: Now, participant: Participant, *, is_update: bool = False) -> None:
         """Tell a participant who is here and what it may do; the first time also which streams are open."""
         you = {"id": participant.id, "capabilities": self.rights(participant.party).all}
         others = [self.shown(each) for each in self.present.values() if each is not participant]
-        streams = [stream.shown() for stream in self.state.streams.values() if stream.gate <= self.finished]
+        streams = [stream.shown() for stream in self.state.streams.values()]
         data = self.voice.welcome(now, you, others, None if is_update else streams)
         self.tell_one(now, participant, data)
 
@@ -317,55 +326,80 @@ class Space:
         entries: list[Entry],
         tell: Callable[[Now], Answer | Fault | None],
         done: Done | None = None,
-        undo: Callable[[], None] | None = None,
+        *,
+        cause: str | None = None,
+        failed: Callable[[Now], None] | None = None,
     ) -> None:
-        """Make these facts durable together, then tell of them; the state has the changes at once."""
-        undos = [self.state.undo(entry) for entry in entries if entry.event != "envelope"]
-        if undo is not None:
-            undos.append(undo)
-        for entry in entries:
-            self.state.apply(entry)
+        """Make these facts durable together, then have what they change, and tell of them."""
         self.ledger.facts.extend(entries)
-
-        def back() -> None:
-            for each in reversed(undos):
-                each()
-
-        size = sum(entry.size or 0 for entry in entries)
-        self.pending_bytes += size
+        pending = Pending(
+            self.ledger.gate, sender, tell, entries=entries, done=done, failed=failed, cause=cause
+        )
+        self.pending_bytes += pending.size
         if sender is not None:
             sender.waiting += 1
-        fresh = all(entry.fresh for entry in entries)
-        pending = Pending(
-            self.ledger.gate, sender, tell, done=done, undo=back if undos else None, fresh=fresh, size=size
-        )
+        self._count(entries, 1)
         self.pending.append(pending)
 
+    def undecided(self, kind: str, *, channel: str = "", peer: str = "") -> int:
+        """How many changes of this kind wait for their commits: those in a channel, or of somebody."""
+        return self._undecided.get((kind, channel, peer), 0)
+
+    def _count(self, entries: Sequence[Entry], by: int) -> None:
+        for entry in entries:
+            if entry.event == "envelope":
+                continue
+            kind = entry.kind or ""
+            for key in ((kind, entry.channel, ""), (kind, "", entry.peer or "")):
+                left = self._undecided.get(key, 0) + by
+                if left:
+                    self._undecided[key] = left
+                else:
+                    del self._undecided[key]
+
+    def _change(self, entry: Entry) -> None:
+        """Have what a durable fact says."""
+        self.state.apply(entry)
+        match entry.event:
+            case "stream_open":
+                self.room.open(self.state.streams[entry.channel.rpartition("/")[2]].lane)
+            case "stream_close":
+                lane = self.room.lane(entry.channel.rpartition("/")[2])
+                if lane is not None:
+                    self.room.close(lane)
+            case "grant" | "revoke" | "invite" | "kick":
+                self._rights.pop(entry.peer or "", None)
+
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
-        """Commit `no` has its outcome: tell what became durable, undo what did not."""
-        self.finished = no
+        """Commit `no` has its outcome: have and tell what became durable, and say of the rest why not."""
         if fresh is not None:
-            for pending in reversed(self.pending):
+            for pending in self.pending:
                 if pending.gate == no:
                     pending.refusal = fresh if pending.fresh else whole
-                    if pending.refusal is not None and pending.undo is not None:
-                        pending.undo()
-            self._rights.clear()
         pendings = self.pending
         while pendings and pendings[0].gate <= no:
             pending = pendings.popleft()
             if pending.sender is not None:
                 pending.sender.waiting -= 1
             self.pending_bytes -= pending.size
+            self._count(pending.entries, -1)
             if pending.refusal is None:
+                for entry in pending.entries:
+                    self._change(entry)
                 outcome = pending.tell(now)
             else:
-                reason = pending.refusal.message
-                outcome = Fault("journal_unavailable", f"it could not be written down: {reason}", status=503)
-                if pending.done is None and pending.sender is not None:
-                    self.fail(now, pending.sender, outcome)
+                outcome = self._refuse(now, pending, pending.refusal.message)
             if pending.done is not None:
                 pending.done(now, {} if outcome is None else outcome)
+
+    def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
+        message = f"it could not be written down: {reason}"
+        fault = Fault("journal_unavailable", message, status=503, cause=pending.cause)
+        if pending.failed is not None:
+            pending.failed(now)
+        if pending.done is None and pending.sender is not None:
+            self._fail(now, pending.sender, fault)
+        return fault
 
     # Frames
 
@@ -389,7 +423,7 @@ class Space:
             status=403,
             sender=GATEWAY,
         )
-        self.fail(now, sender, fault)
+        self._fail(now, sender, fault)
 
     def _keep_frame(self, lane: Lane, writer: str, data: bytes, no: int, reach: int) -> None:
         told: dict[str, Any] = {"participants": len(self.room.members)}
@@ -459,16 +493,18 @@ class Space:
                 after(now)
             return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
 
-        self.commit(sender, [self.envelope_entry(sender, envelope, data), *entries], tell, done)
+        facts = [self.envelope_entry(sender, envelope, data), *entries]
+        self.commit(sender, facts, tell, done, cause=envelope.cause)
 
     def envelope_entry(self, sender: Participant, envelope: Envelope, data: bytes) -> Entry:
-        """The fact that somebody said something."""
+        """The fact that somebody said something. Its number is used up, whatever becomes of it."""
         to = envelope.to
+        self.state.seq += 1
         return Entry(
             DOOR,
             "envelope",
             self.id,
-            self.state.seq + 1,
+            self.state.seq,
             id=envelope.id,
             kind=envelope.kind,
             sender=sender.id,
