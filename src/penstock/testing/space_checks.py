@@ -149,6 +149,7 @@ def nobody_is_a_ghost(world: World, space: Space, welcome: dict[str, Any]) -> No
 
 
 def every_step(world: World) -> None:
+    world.listeners.settle()
     debts_are_paid(world)
     bounds_hold(world)
     spaces_are_their_rows(world)

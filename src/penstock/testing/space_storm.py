@@ -92,8 +92,8 @@ def calm(world: World) -> None:
     """Let a storm blow over: nobody acts, everybody reads, the disk is well. Then whoever comes in sees who is really there."""
     world.is_calm = True
     world.journal.mood = "well"
-    if not world.up:
-        world.restart()
+    while not world.up:
+        world.step()
     for pipe in world.pipes:
         pipe.resume()
     world.advance(ms=CALM_MS)

@@ -63,7 +63,9 @@ class SpaceTalk:
         self.count = 0
         self.open: dict[str, None] = {}
         """Envelopes of which nobody knows yet what became."""
-        self.behind: list[tuple[bytes, list[SpaceTalk]]] = []
+        self.stays = 0
+        """How often it was welcomed."""
+        self.behind: list[tuple[bytes, list[tuple[SpaceTalk, int]]]] = []
         """Frames behind these, with those who should receive them."""
         self.newest: dict[int, int] = {}
         """The place of the newest message seen here of every other connection."""
@@ -96,6 +98,7 @@ class SpaceWitness:
         self.lost = 0
         """Frames that somebody was told they missed."""
         self._clock = clock
+        self._decided: list[str] = []
 
     def connected(self, pipe: Pipe) -> None:
         self.talks[pipe.no] = SpaceTalk(pipe)
@@ -165,7 +168,7 @@ class SpaceWitness:
         if not receivers:
             return
         if talk.open:
-            talk.behind.append((data, receivers))
+            talk.behind.append((data, [(each, each.stays) for each in receivers]))
         else:
             self._owe(data, receivers)
 
@@ -195,7 +198,7 @@ class SpaceWitness:
             if row.event == "envelope":
                 self._owe(row.id or "", list(self.present(row.channel)))
             if row.id in self.envelopes:
-                self._known(row.id)
+                self._decided.append(row.id)
                 self.talks[self.envelopes[row.id].pipe_no].errors.pop(row.id, None)
 
     def refused(self, rows: list[Row]) -> None:
@@ -204,7 +207,13 @@ class SpaceWitness:
                 talk = self.talks[self.envelopes[row.id].pipe_no]
                 if talk.is_there:
                     talk.errors[row.id] = self._clock.us
-                self._known(row.id)
+                self._decided.append(row.id)
+
+    def settle(self) -> None:
+        """Draw the conclusions of what the journal decided: it may keep one row of an envelope and refuse another."""
+        decided, self._decided = self._decided, []
+        for id_ in decided:
+            self._known(id_)
 
     def _known(self, id_: str) -> None:
         """What became of an envelope is known; so it may be of the frames behind it."""
@@ -215,7 +224,7 @@ class SpaceWitness:
         behind, talk.behind = talk.behind, []
         for data, receivers in behind:
             still = self._receivers(talk, data)
-            self._owe(data, [each for each in receivers if each in still])
+            self._owe(data, [each for each, stay in receivers if each in still and each.stays == stay])
 
     # From the server
 
@@ -296,6 +305,7 @@ class SpaceWitness:
             raise Broken(space_checks.SENDER, f"a participant spoke for the gateway: {envelope}")
         causes = envelope.get("correlation_id", [])
         if kind == "system/welcome" and payload["you"]["id"] == talk.id and "active_streams" in payload:
+            talk.stays += not talk.is_sure
             talk.is_sure = talk.is_welcome = True
         elif kind == "system/error":
             self._failed(talk, payload, causes)

@@ -114,7 +114,7 @@ class Rights:
 class Participant:
     """Somebody who is there, or who sends without being there."""
 
-    __slots__ = ("id", "kind", "member", "outbox", "party", "waiting")
+    __slots__ = ("id", "kind", "last", "member", "outbox", "party", "waiting")
 
     def __init__(self, id_: str, party: str, outbox: Outbox | None, kind: str = "websocket") -> None:
         self.id = id_
@@ -126,6 +126,8 @@ class Participant:
         self.member = Member(id_, party, outbox)
         self.waiting = 0
         """What it sent that waits for its turn."""
+        self.last: Pending | None = None
+        """The newest of that which waits for its commit; what comes behind waits there."""
 
 
 Answer = dict[str, Any]
@@ -136,7 +138,19 @@ Done = Callable[[Now, "Answer | Fault"], None]
 class Pending:
     """Something that is told when its commit is durable."""
 
-    __slots__ = ("cause", "done", "entries", "failed", "fresh", "gate", "refusal", "sender", "size", "tell")
+    __slots__ = (
+        "behind",
+        "cause",
+        "done",
+        "entries",
+        "failed",
+        "fresh",
+        "gate",
+        "refusal",
+        "sender",
+        "size",
+        "tell",
+    )
 
     def __init__(
         self,
@@ -161,6 +175,8 @@ class Pending:
         self.fresh = all(entry.fresh for entry in entries)
         self.size = sum(entry.size or 0 for entry in entries)
         self.refusal: Refusal | None = None
+        self.behind: list[Callable[[Now], None]] = []
+        """What its sender sent next and needs no commit."""
 
 
 class Space:
@@ -307,11 +323,11 @@ class Space:
 
     def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None]) -> None:
         """Do something now, or behind what this sender waits for."""
-        if sender is None or not sender.waiting:
+        if sender is None or sender.last is None:
             tell(now)
             return
         sender.waiting += 1
-        self.pending.append(Pending(0, sender, tell))
+        sender.last.behind.append(tell)
 
     def after(self, now: Now, tell: Callable[[Now], None]) -> None:
         """Do something now, or behind everything that waits."""
@@ -338,6 +354,7 @@ class Space:
         self.pending_bytes += pending.size
         if sender is not None:
             sender.waiting += 1
+            sender.last = pending
         self._count(entries, 1)
         self.pending.append(pending)
 
@@ -379,8 +396,6 @@ class Space:
         pendings = self.pending
         while pendings and pendings[0].gate <= no:
             pending = pendings.popleft()
-            if pending.sender is not None:
-                pending.sender.waiting -= 1
             self.pending_bytes -= pending.size
             self._count(pending.entries, -1)
             if pending.refusal is None:
@@ -391,6 +406,16 @@ class Space:
                 outcome = self._refuse(now, pending, pending.refusal.message)
             if pending.done is not None:
                 pending.done(now, {} if outcome is None else outcome)
+            if pending.sender is not None:
+                self._follow(now, pending, pending.sender)
+
+    def _follow(self, now: Now, pending: Pending, sender: Participant) -> None:
+        """Let what came behind an envelope have its turn."""
+        sender.waiting -= 1 + len(pending.behind)
+        if sender.last is pending:
+            sender.last = None
+        for tell in pending.behind:
+            tell(now)
 
     def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
         message = f"it could not be written down: {reason}"
