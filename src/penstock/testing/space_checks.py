@@ -63,11 +63,16 @@ def _collect(talk: SpaceTalk, now_us: int) -> None:
 def bounds_hold(world: World) -> None:
     limits = world.limits
     piece = limits.space_frame_max + HIGH_WATER
+    over = world.listeners.over
     for session in world.spaces.sessions:
         outbox = session.outbox
         firm, telemetry = outbox.firm, outbox.size - outbox.firm
-        if outbox.stuck and firm > limits.space_outbox_max + piece and session.closing is None:
+        if outbox.stuck and firm > limits.space_outbox_max and not outbox.is_over:
             raise Broken(checks.BOUNDS, f"{firm} bytes of envelopes wait for `{session.link.no}`")
+        if not outbox.is_over or session.closing is not None:
+            over.pop(session.link.no, None)
+        elif over.setdefault(session.link.no, world.clock.us) < world.clock.us:
+            raise Broken(checks.BOUNDS, f"`{session.link.no}` does not read and was not let go")
         if outbox.stuck and telemetry > limits.space_telemetry_max + piece:
             raise Broken(checks.BOUNDS, f"{telemetry} bytes of frames wait for `{session.link.no}`")
     for space in world.spaces.spaces.values():

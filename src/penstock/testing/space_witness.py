@@ -97,6 +97,8 @@ class SpaceWitness:
         self.delivered = 0
         self.lost = 0
         """Frames that somebody was told they missed."""
+        self.over: dict[int, int] = {}
+        """Connections that are to be let go because they do not read, since when."""
         self._clock = clock
         self._decided: list[str] = []
 
@@ -105,6 +107,7 @@ class SpaceWitness:
 
     def crashed(self) -> None:
         """Nobody is there any more, and nothing is owed to anybody."""
+        self.over.clear()
         for talk in self.talks.values():
             talk.is_sure = False
             talk.owed.clear()

@@ -257,9 +257,10 @@ class MewSession:
             self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
 
     def _end(self, now: Now, fault: Fault, code: int) -> None:
-        """Say why, and close."""
+        """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
+            self.left(now, fault.error)
             self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.closing = (code, fault.error)
