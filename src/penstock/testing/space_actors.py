@@ -183,8 +183,8 @@ class Boss(Participant):
                 party, id_ = self.dice.choice(self.grants)
                 client.send("capability/revoke", {"recipient": party, "grant_id": id_})
             case 4:
-                kinds = [{"kind": self.dice.choice(EXTRAS)}]
-                client.send("capability/revoke", {"recipient": party, "capabilities": kinds})
+                taken = [{"kind": self.dice.choice(EXTRAS)}]
+                client.send("capability/revoke", {"recipient": party, "capabilities": taken})
             case 5 | 6 | 7:
                 guest = self.dice.choice(GUESTS)
                 rights = [{"kind": kind} for kind in ("chat", "stream/*")]
@@ -223,7 +223,9 @@ class Liar(Participant):
         client = self.wire()
         match dice.randint(0, 11):
             case 0:
-                client.send("chat", {"text": "it was me"}, **{"from": dice.choice(("ann", "gateway", "boss"))})
+                client.send(
+                    "chat", {"text": "it was me"}, **{"from": dice.choice(("ann", "gateway", "boss"))}
+                )
             case 1:
                 kind = dice.choice(("system/presence", "system/welcome", "system/error", "system/register"))
                 client.send(kind, {"event": "join", "participant": {"id": "nobody"}})

@@ -55,9 +55,7 @@ def _collect(talk: SpaceTalk, now_us: int) -> None:
         talk.missed[stream] = talk.missed.get(stream, 0) + 1
         if talk.missed[stream] > talk.dropped.get(stream, 0):
             told = f"and was told of {talk.dropped.get(stream, 0)} that were dropped"
-            raise Broken(
-                TARGETS, f"`{talk.id}` on pipe {talk.pipe.no} did not receive {what[:60]!r}, {told}"
-            )
+            raise Broken(TARGETS, f"`{talk.id}` on pipe {talk.pipe.no} did not receive {what[:60]!r}, {told}")
 
 
 def bounds_hold(world: World) -> None:
@@ -94,7 +92,9 @@ def spaces_are_their_rows(world: World) -> None:
         compare(world.listeners.models[space.id], space.state, "runs on")
         lanes = sorted(lane.id for lane in space.room.lanes.values())
         if lanes != sorted(space.state.streams):
-            raise Broken(checks.DURABLE, f"frames pass on {lanes}, and {sorted(space.state.streams)} are open")
+            raise Broken(
+                checks.DURABLE, f"frames pass on {lanes}, and {sorted(space.state.streams)} are open"
+            )
 
 
 def compare(model: SpaceModel, state: SpaceState, how: str) -> None:

@@ -53,9 +53,8 @@ class SpaceModel:
             case "envelope", _:
                 self.said[row.id or ""] = row.body or b""
             case "invite", _:
-                self.tokens = {digest: name for digest, name in self.tokens.items() if name != peer} | {
-                    digest: peer for digest in self._first(peer)
-                }
+                self.tokens = {digest: name for digest, name in self.tokens.items() if name != peer}
+                self.tokens |= dict.fromkeys(self._first(peer), peer)
                 self.tokens[meta["token"]] = peer
                 self.invited[peer] = meta["token"]
                 self.kicked = [name for name in self.kicked if name != peer]

@@ -15,10 +15,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.fanout import Lane, Member, Room
+from penstock.core.fanout import Lane, Room
 from penstock.core.instant import Now, rfc3339
 from penstock.core.limits import Limits
-from penstock.core.outbox import Outbox
 from penstock.core.records import Entry
 from penstock.core.timers import Timers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
@@ -26,6 +25,9 @@ from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault, Voice
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, SpaceState, Stream
+from penstock.dialects.mew.waiting import Answer, Done, Participant, Pending, weight
+
+__all__ = ["Answer", "Done", "Participant"]
 
 OPERATOR = "operator"
 """Who the holder of the operator's token is, in every space."""
@@ -109,74 +111,6 @@ class Rights:
             if found is not None:
                 return found, "dynamic"
         return None
-
-
-class Participant:
-    """Somebody who is there, or who sends without being there."""
-
-    __slots__ = ("id", "kind", "last", "member", "outbox", "party", "waiting")
-
-    def __init__(self, id_: str, party: str, outbox: Outbox | None, kind: str = "websocket") -> None:
-        self.id = id_
-        self.party = party
-        """The name under which the space knows it: that of the token it showed."""
-        self.outbox = outbox
-        self.kind = kind
-        """`websocket`, `virtual`, `pipeline`, `polling` or `http`."""
-        self.member = Member(id_, party, outbox)
-        self.waiting = 0
-        """What it sent that waits for its turn."""
-        self.last: Pending | None = None
-        """The newest of that which waits for its commit; what comes behind waits there."""
-
-
-Answer = dict[str, Any]
-Done = Callable[[Now, "Answer | Fault"], None]
-"""Told once what became of an envelope: what HTTP answers, or why not."""
-
-
-class Pending:
-    """Something that is told when its commit is durable."""
-
-    __slots__ = (
-        "behind",
-        "cause",
-        "done",
-        "entries",
-        "failed",
-        "fresh",
-        "gate",
-        "refusal",
-        "sender",
-        "size",
-        "tell",
-    )
-
-    def __init__(
-        self,
-        gate: int,
-        sender: Participant | None,
-        tell: Callable[[Now], Answer | Fault | None],
-        *,
-        entries: Sequence[Entry] = (),
-        done: Done | None = None,
-        failed: Callable[[Now], None] | None = None,
-        cause: str | None = None,
-    ) -> None:
-        self.gate = gate
-        self.sender = sender
-        self.tell = tell
-        self.entries = entries
-        self.done = done
-        self.failed = failed
-        """Called when the commit is refused."""
-        self.cause = cause
-        """The envelope that it is about."""
-        self.fresh = all(entry.fresh for entry in entries)
-        self.size = sum(entry.size or 0 for entry in entries)
-        self.refusal: Refusal | None = None
-        self.behind: list[Callable[[Now], None]] = []
-        """What its sender sent next and needs no commit."""
 
 
 class Space:
@@ -321,13 +255,13 @@ class Space:
 
     # Commits
 
-    def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None]) -> None:
+    def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None], count: int = 1) -> None:
         """Do something now, or behind what this sender waits for."""
         if sender is None or sender.last is None:
             tell(now)
             return
-        sender.waiting += 1
-        sender.last.behind.append(tell)
+        sender.waiting += count
+        sender.last.behind.append((tell, count))
 
     def after(self, now: Now, tell: Callable[[Now], None]) -> None:
         """Do something now, or behind everything that waits."""
@@ -411,10 +345,10 @@ class Space:
 
     def _follow(self, now: Now, pending: Pending, sender: Participant) -> None:
         """Let what came behind an envelope have its turn."""
-        sender.waiting -= 1 + len(pending.behind)
+        sender.waiting -= 1 + sum(count for _, count in pending.behind)
         if sender.last is pending:
             sender.last = None
-        for tell in pending.behind:
+        for tell, _ in pending.behind:
             tell(now)
 
     def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
@@ -431,7 +365,7 @@ class Space:
     def publish(self, now: Now, sender: Participant, data: bytes, end: int) -> None:
         """Forward a frame, behind what its sender waits for."""
         if sender.waiting:
-            self.then(now, sender, lambda now: self._publish(now, sender, data, end))
+            self.then(now, sender, lambda now: self._publish(now, sender, data, end), weight(data))
         else:
             self._publish(now, sender, data, end)
 
