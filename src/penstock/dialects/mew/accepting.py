@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.instant import Now
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.capabilities import Capability, clean, covers, with_baseline
+from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.joining import KICKED
 from penstock.dialects.mew.messages import Fault
@@ -201,8 +201,14 @@ def _invite(
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
-    token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     capabilities = clean(envelope.payload.get("initial_capabilities"))
+    held = space.rights(sender.party).all
+    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
+    if beyond:
+        message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
+        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+        return Fault("capability_violation", message, more, status=403)
+    token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()
@@ -221,6 +227,16 @@ def _invite(
 
     space.commit(sender, [entry], tell, done, cause=envelope.cause)
     return None
+
+
+POWERS = ("capability/grant", "capability/revoke", "space/invite", "space/kick")
+"""Kinds that change what others may do."""
+
+
+def _gives_power(capability: Capability) -> bool:
+    """Whether a capability lets its holder decide about others."""
+    matcher = Matcher([{"kind": capability["kind"]}])
+    return any(matcher.match(kind, None) is not None for kind in POWERS)
 
 
 def _answer_invite(

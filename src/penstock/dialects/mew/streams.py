@@ -217,14 +217,14 @@ def close(
         entries.append(space.envelope_entry(sender, said, data))
     causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
 
-    def tell(now: Now) -> Answer | None:
+    def tell(now: Now) -> Answer:
         if said is not None and data is not None:
             space.tell(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
         if reason == RECONFIGURED and stream.name in space.settings.streams:
             open_configured(space, now, space.settings.streams[stream.name].owner)
-        return None
+        return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
 
     def failed(now: Now) -> None:
         if said is None:
