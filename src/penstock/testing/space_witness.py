@@ -31,6 +31,8 @@ ACKS = {
     "stream/write-revoked": "stream/revoke-write",
     "stream/ownership-transferred": "stream/transfer-ownership",
 }
+ANSWERS = (*ACKS, "system/error", "space/invite-ack", "stream/open")
+"""What the gateway says to whoever asked."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -319,8 +321,22 @@ class SpaceWitness:
             if self.models[talk.space].invited.get(payload["participant_id"]) != digest:
                 raise Broken(checks.DURABLE, f"the invitation {payload} is acknowledged and not durable")
         for cause in causes:
+            if kind in ANSWERS and payload.get("error") != "target_disconnected":
+                self._in_turn(talk, cause, kind)
             if cause in talk.open:
                 self._known(cause)
+
+    def _in_turn(self, talk: SpaceTalk, cause: str, kind: str) -> None:
+        """An answer to somebody's own envelope comes behind everything that it sent before."""
+        sent = self.envelopes.get(cause)
+        if sent is None or sent.pipe_no != talk.pipe.no:
+            return
+        before = talk.newest.get(sent.pipe_no, 0)
+        if before > sent.no:
+            raise Broken(
+                space_checks.ORDER, f"{kind} answers message {sent.no} of `{talk.id}` after message {before}"
+            )
+        talk.newest[sent.pipe_no] = sent.no
 
     def _failed(self, talk: SpaceTalk, payload: Frame, causes: list[str]) -> None:
         if payload["error"] in ENDS:
