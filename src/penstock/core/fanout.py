@@ -158,12 +158,6 @@ class Room:
             for name in self.past:
                 self.past[name] += getattr(lane, name)
 
-    def reopen(self, lane: Lane) -> None:
-        """Have a lane that was closed by mistake go on."""
-        self.open(lane)
-        for name in self.past:
-            self.past[name] -= getattr(lane, name)
-
     def lane(self, id_: str) -> Lane | None:
         return self.lanes.get(id_.encode())
 

@@ -116,7 +116,6 @@ class Spaces:
         space = Space(
             settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
         )
-        space.finished = self.runtime.finished
         space.url = url
         self.spaces[settings.id] = space
         joining.begin(space, self.runtime.scheduler.now())
@@ -251,6 +250,7 @@ class Spaces:
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
             session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
+            self.stir()  # the others hear of it
         elif outbox.stuck and session.closing is None:
             return
         else:
@@ -276,7 +276,6 @@ class Spaces:
             if isinstance(session, MewSession):
                 if session.participant is participant:
                     session.evict(now, fault, code)
-                    session.left(now, fault.error)
                     connection = self.runtime.connection(session)
                     if connection is not None:
                         self.runtime.touch(connection)

@@ -19,9 +19,9 @@ from penstock.dialects.mew.capabilities import Capability, Matcher, clean, cover
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.joining import KICKED, is_id
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.pending import Answer, Done
 from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
+from penstock.dialects.mew.waiting import Answer, Done
 
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
@@ -119,7 +119,8 @@ def _grant(
         return Fault(
             "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
         )
-    if len(space.state.grants.get(party, {})) >= space.limits.grants_max:
+    held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
+    if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
         return Fault("too_many_grants", message, status=429)
     held = space.rights(sender.party).all
@@ -130,7 +131,6 @@ def _grant(
         return Fault("capability_violation", message, more, status=403)
     entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -163,7 +163,6 @@ def _revoke(
         fresh=False,
     )
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -195,10 +194,12 @@ def _invite(
         return Fault("invalid_request", "`payload.participant_id` is required")
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
-    if (space.is_known(who) or who in space.present) and who not in space.state.kicked:
+    is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
+    if (space.is_taken(who) or who in space.present) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
-    if len(space.state.invited) >= space.limits.invites_max:
+    invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
+    if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
     capabilities = clean(envelope.payload.get("initial_capabilities"))
@@ -226,7 +227,6 @@ def _invite(
         return created
 
     space.commit(sender, [entry], tell, done, cause=envelope.cause)
-    space.forget_rights(who)
     return None
 
 
@@ -292,7 +292,6 @@ def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done:
                 space.evicted.append((participant, KICKED, fault))
 
     space.relay(sender, envelope, done, (entry,), after=after)
-    space.forget_rights(party)
     return None
 
 

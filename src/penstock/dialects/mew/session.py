@@ -21,6 +21,7 @@ from penstock.dialects.mew import accepting, joining
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.messages import GATEWAY, PROTOCOLS, Fault, Voice
 from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.waiting import weight
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
@@ -57,7 +58,8 @@ class _Backlog:
 
     def __len__(self) -> int:
         participant = self._session.participant
-        return len(self._session.held) + (0 if participant is None else participant.waiting)
+        held = sum(map(weight, self._session.held))
+        return held + (0 if participant is None else participant.waiting)
 
 
 class MewSession:
@@ -231,6 +233,7 @@ class MewSession:
     def _enter(self, now: Now, space: Space, participant: Participant, cause: str | None) -> None:
         self.is_joining = False
         if self.closing is not None or not self.link.open:
+            self.held.clear()
             return
         # Whoever let it in may have put it out since.
         fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
@@ -259,9 +262,10 @@ class MewSession:
             self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
 
     def _end(self, now: Now, fault: Fault, code: int) -> None:
-        """Say why, and close."""
+        """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
+            self.left(now, fault.error)
             self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.closing = (code, fault.error)
