@@ -370,7 +370,7 @@ class TestKick:
         heard = late.heard()
         assert [each["kind"] for each in heard] == ["system/welcome", "space/kick", "system/error"]
         assert heard[-1]["payload"]["error"] == "kicked"
-        assert late.wire.closed == (1008, "kicked")
+        assert late.wire.closed == (4003, "kicked")
 
     def test_the_grants_of_the_kicked_go_too(self, house: House) -> None:
         (p1,) = house.joined("p1")
