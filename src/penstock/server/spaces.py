@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.core.errors import Refusal
+from penstock.core.fanout import MARK
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
@@ -51,7 +52,7 @@ class SpaceConnection(Connection):
         session = self.session
         session.heard = True
         spaces = self.spaces
-        if data[:1] == b"#" and session.publish(data):
+        if data and data[0] == MARK and session.publish(data):
             if not spaces.is_stirred:
                 spaces.stir()
             return
