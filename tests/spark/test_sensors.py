@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -109,6 +111,29 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
         assert row["readings"] == len(kept[window])
         assert row["celsius"] == pytest.approx(mean(kept[window]))
     check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
+
+
+def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
+    assert ".venv/bin/python examples/sensors/run.py\n" in (EXAMPLE.parents[1] / "README.md").read_text()
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "run.py"), "--means", "3"],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told, _, shown = done.stdout.partition("who received what:")
+    assert len([line for line in told.splitlines() if "°C of" in line]) == 3
+    rows = [line.split() for line in shown.splitlines() if line.startswith("stream-")]
+    frames = {
+        owner: (to, int(count), int(deliveries)) for _, _, owner, _, to, count, _, deliveries, _ in rows
+    }
+    for sensor in READINGS:
+        to, count, deliveries = frames[sensor]
+        assert (to, deliveries) == ("collector", count)
+    to, count, deliveries = frames["collector"]
+    assert (to, deliveries) == ("everybody", 4 * count), "three sensors and the dashboard"
 
 
 def check_tables(spark: SparkSession, server: ServerProcess, lake: Path, frames: int) -> None:

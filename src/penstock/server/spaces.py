@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.core.errors import Refusal
+from penstock.core.fanout import MARK
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
@@ -51,7 +52,7 @@ class SpaceConnection(Connection):
         session = self.session
         session.heard = True
         spaces = self.spaces
-        if data[:1] == b"#" and session.publish(data):
+        if data and data[0] == MARK and session.publish(data):
             if not spaces.is_stirred:
                 spaces.stir()
             return
@@ -149,9 +150,12 @@ class Spaces:
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
 
-    def joined(self, session: MewSession) -> None:
-        """A connection has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
 
     # Connections
 

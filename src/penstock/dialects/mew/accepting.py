@@ -17,10 +17,11 @@ from penstock.core.records import Entry
 from penstock.dialects.mew import streams
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.joining import KICKED
+from penstock.dialects.mew.joining import KICKED, is_id
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
+from penstock.dialects.mew.waiting import Answer, Done
 
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
@@ -191,7 +192,7 @@ def _invite(
     who = envelope.text("participant_id")
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
-    if "/" in who or "\\" in who or ".." in who or not who.isprintable() or len(who) > space.limits.id_max:
+    if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or who in space.present) and not is_back:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.instant import Now
+from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
 from penstock.dialects.mew.messages import GATEWAY, SYSTEM, Fault
@@ -19,6 +20,11 @@ SLOW = 4008
 """Codes that our closes carry."""
 RESERVED_IDS = (GATEWAY, SYSTEM, "system")
 _encode = msgspec.json.encode
+
+
+def is_id(text: str, limits: Limits) -> bool:
+    """Whether this can be the id of a participant."""
+    return len(text) <= limits.id_max and text.isprintable() and text not in RESERVED_IDS
 
 
 def identify(
@@ -35,7 +41,7 @@ def identify(
             "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
         )
     id_ = id_ or party
-    if len(id_) > space.limits.id_max or not id_.isprintable() or id_ in RESERVED_IDS:
+    if not is_id(id_, space.limits):
         return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
     if id_ != party:
         if space.is_taken(id_):

@@ -44,8 +44,8 @@ class Hall(Protocol):
     def text(self, data: bytes) -> bytes:
         """An envelope as it goes over the wire."""
 
-    def joined(self, session: MewSession) -> None:
-        """A session has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A session has become a participant, or was refused when its turn came."""
 
 
 class _Backlog:
@@ -95,10 +95,11 @@ class MewSession:
         if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
         self.count = count = self.count + 1
-        if count > self.rate_max:
-            return False
-        end = data.find(b"#", 1)
-        return end > 0 and self.space.room.publish(participant.id, data, end)  # type: ignore[union-attr]
+        end = data.find(b"#", 1) if count <= self.rate_max else -1
+        if end > 0 and self.space.room.publish(participant.id, data, end):  # type: ignore[union-attr]
+            return True
+        self.count -= 1  # whoever looks closer counts it
+        return False
 
     def new_second(self) -> None:
         """What was sent so far counts no more; limits may have changed."""
@@ -238,9 +239,10 @@ class MewSession:
         fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            self.hall.judged(self)
             return
         self.space, self.participant = space, participant
-        self.hall.joined(self)
+        self.hall.judged(self)
         held, self.held = self.held, []
         for data in held:
             self.receive(now, data)

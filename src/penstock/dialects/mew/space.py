@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.fanout import Lane, Room
-from penstock.core.instant import Now, rfc3339
+from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.core.timers import Timers
@@ -25,7 +25,7 @@ from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault, Voice
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, SpaceState, Stream
-from penstock.dialects.mew.waiting import Answer, Done, Participant, Pending, weight
+from penstock.dialects.mew.waiting import Answer, Done, Participant, Pending, accepted, weight
 
 __all__ = ["Answer", "Done", "Participant"]
 
@@ -450,7 +450,7 @@ class Space:
             self.tell(now, data, envelope.id)
             if after is not None:
                 after(now)
-            return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+            return accepted(now)
 
         facts = [self.envelope_entry(sender, envelope, data), *entries]
         self.commit(sender, facts, tell, done, cause=envelope.cause)

@@ -12,8 +12,9 @@ from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.dialects.mew.space import Answer, Done, Participant, Space
+from penstock.dialects.mew.space import Participant, Space
 from penstock.dialects.mew.state import DOOR, Stream, open_entry
+from penstock.dialects.mew.waiting import Answer, Done, accepted
 
 __all__ = ["Stream"]
 
@@ -224,7 +225,7 @@ def close(
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
         if reason == RECONFIGURED and stream.name in space.settings.streams:
             open_configured(space, now, space.settings.streams[stream.name].owner)
-        return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+        return accepted(now)
 
     def failed(now: Now) -> None:
         if said is None:

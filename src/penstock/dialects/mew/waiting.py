@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.core.errors import Refusal
 from penstock.core.fanout import Member
-from penstock.core.instant import Now
+from penstock.core.instant import Now, rfc3339
 from penstock.core.outbox import Outbox
 from penstock.core.records import Entry
 from penstock.dialects.mew.messages import Fault
@@ -35,6 +35,11 @@ class Participant:
 Answer = dict[str, Any]
 Done = Callable[[Now, "Answer | Fault"], None]
 """Told once what became of an envelope: what HTTP answers, or why not."""
+
+
+def accepted(now: Now) -> Answer:
+    """What HTTP answers to an envelope that was passed on."""
+    return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
 
 
 WEIGHT = 4 * 1024
