@@ -35,7 +35,9 @@ class Gateway(Output):
 
     url: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_URL", help="http://host:port; else the server or gateway of this directory."),
+        Parameter(
+            env_var="PENSTOCK_URL", help="http://host:port; else the server or gateway of this directory."
+        ),
     ] = None
     token: Annotated[
         str | None,
