@@ -343,6 +343,27 @@ class TestKick:
         assert error(house.client().send(join("x", key=first)))["error"] == "unauthorized"
         assert house.join("x", key=second).is_open
 
+    def test_who_is_in_the_settings_comes_back_to_what_they_say(self, house: House) -> None:
+        p1, p2 = house.joined("p1", "p2")
+        p1.say("space/kick", {"participant_id": "guest"})
+        p2.received()
+        payload = {"participant_id": "guest", "initial_capabilities": [{"kind": "mcp/request"}]}
+        key = only(p1.say("space/invite", payload), "space/invite-ack")["token"]
+        (told,) = p2.heard()
+        assert told["payload"]["participant"] == {"id": "guest", "capabilities": [{"kind": "chat"}, BASELINE]}
+        guest = house.join("guest", key=key)
+        assert error(guest.say("mcp/request", {"method": "m"}))["error"] == "capability_violation"
+
+    def test_nobody_gets_the_token_of_a_kicked_who_may_do_more_to_others(self) -> None:
+        house = House(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
+        p1, host = house.joined("p1", "host")
+        p1.say("space/kick", {"participant_id": "p2"})
+        host.received()
+        payload = {"participant_id": "p2", "initial_capabilities": [{"kind": "chat"}]}
+        said = error(host.say("space/invite", payload))
+        assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": "*"}])
+        assert "p2" in house.space.state.kicked and house.rows("invite") == []
+
     @pytest.mark.parametrize(
         ("payload", "code"),
         [

@@ -203,7 +203,10 @@ def _invite(
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
-    capabilities = clean(envelope.payload.get("initial_capabilities"))
+    if who in space.settings.participants:  # back from a kick, to what the settings give it
+        capabilities = space.rights(who).all
+    else:
+        capabilities = clean(envelope.payload.get("initial_capabilities"))
     held = space.rights(sender.party).all
     beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
     if beyond:
