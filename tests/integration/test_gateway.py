@@ -106,6 +106,8 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
         assert (answer.status, answer.code) == (404, "UnknownRoute"), path
     assert anybody.post("/v1/enqueue", {"to": "a", "envelope": {}}).status == 404
     operator = Http(url, Path(endpoints["run"], "operator.token").read_text().strip())
+    page = anybody.get("/")
+    assert page.status == 200 and b"/participants" in page.body and b"/v1/" not in page.body
     assert operator.get("/v1/journal").status == 200
     assert Http(url, "human-token").get("/v1/journal").status == 401
     # Whoever starts a second one on the same files is told, and changes nothing.

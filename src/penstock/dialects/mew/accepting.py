@@ -193,7 +193,9 @@ def _invite(
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
-        message = "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
+        message = (
+            "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
+        )
         return Fault("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or who in space.present) and not is_back:
