@@ -169,6 +169,11 @@ def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_
     health = Http(url).get("/health").json
     assert {"capabilities", "context", "validation", "http-io"} <= set(health["features"])
     assert gateway.stop() == 0
+    said = [line for line in lines(tmp_path / "gateway.log") if line["event"].startswith("space.")]
+    who = [(line["participant"], line["known"]) for line in said if line["event"] == "space.joined"]
+    assert who == [("human", "human"), ("bot", "bot")]
+    ended = [(line["code"], line["reason"]) for line in said if line["event"] == "space.ended"]
+    assert (1008, "unauthorized") in ended
     assert (mewdir / "tokens" / "kim.token").read_text() == tokens["kim"]
     told = lines(mewdir / "logs" / "envelope-history.jsonl")
     delivered = [
