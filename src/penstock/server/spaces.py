@@ -156,6 +156,13 @@ class Spaces:
         if connection is not None:
             self.runtime.touch(connection)
 
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now."""
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            for data in held:
+                self.runtime.received(connection, data)
+
     # Connections
 
     def open(self, wire: Any, session: MewSession, peer: str, principal: Any) -> SpaceConnection | Refusal:

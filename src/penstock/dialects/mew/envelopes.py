@@ -21,6 +21,8 @@ _any = msgspec.json.Decoder()
 _encode = msgspec.json.encode
 _NULL = b"null"
 _SPACE = re.compile(rb"[ \t\r\n]")
+_HUGE = re.compile(rb"[0-9]{200}|[0-9][eE][+-]?[0-9]{3}")
+"""What every number that is too large has, and hardly any other."""
 
 
 class Envelope(msgspec.Struct):
@@ -97,11 +99,22 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
         problem = depth_problem(data, limits.depth_max)
         if problem is not None:
             return Fault.processing(problem.message)
+        if _HUGE.search(data) is not None and not _is_in_range(data):
+            return Fault.processing("a number is out of range")
         return _fields.decode(data)
     except msgspec.ValidationError:
         return Fault.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Fault.processing(f"the message is not JSON: {error}"[:300])
+
+
+def _is_in_range(data: bytes) -> bool:
+    """Whether every number in JSON can be held, so that no part of it fails when it is looked at later."""
+    try:
+        _any.decode(data)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def read_envelope(

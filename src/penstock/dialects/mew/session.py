@@ -47,6 +47,9 @@ class Hall(Protocol):
     def judged(self, session: MewSession) -> None:
         """A session has become a participant, or was refused when its turn came."""
 
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now; a fault of ours in it is the session's alone."""
+
 
 class _Backlog:
     """How much of a session waits, for whoever decides whether to read more of it."""
@@ -244,8 +247,8 @@ class MewSession:
         self.space, self.participant = space, participant
         self.hall.judged(self)
         held, self.held = self.held, []
-        for data in held:
-            self.receive(now, data)
+        if held:
+            self.hall.replay(self, held)
 
     # Ending
 
@@ -268,6 +271,7 @@ class MewSession:
             self.left(now, fault.error)
             self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
+            self.held.clear()
             self.closing = (code, fault.error)
 
     def evict(self, now: Now, fault: Fault, code: int) -> None:
@@ -277,6 +281,7 @@ class MewSession:
     def drain(self, refusal: Refusal) -> None:
         if self.closing is None:
             self.out.extend(self.outbox.take())
+            self.held.clear()
             self.closing = (refusal.kind.close or 1008, refusal.code)
 
     def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:

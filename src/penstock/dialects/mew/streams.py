@@ -259,11 +259,14 @@ def _meant(space: Space, envelope: Envelope) -> Stream | None:
     id_ = envelope.text("stream_id")
     if id_ is not None:
         return space.state.streams.get(id_) or space.opening.get(id_)
-    for cause in envelope.correlations:
-        for stream in (*space.state.streams.values(), *space.opening.values()):
-            if cause in (stream.open_id, stream.request_id):
-                return stream
-    return None
+    causes = envelope.correlations
+    if not causes:
+        return None
+    opened: dict[str | None, Stream] = {}
+    for stream in (*space.state.streams.values(), *space.opening.values()):
+        opened.setdefault(stream.open_id, stream)
+        opened.setdefault(stream.request_id, stream)
+    return next((opened[cause] for cause in causes if cause in opened), None)
 
 
 def is_leaving(space: Space, stream: Stream) -> bool:

@@ -1,0 +1,179 @@
+"""Participants who mean harm, or send what nobody expected: each costs itself, and gains nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from penstock.core.limits import Limits
+from tests.dialects.mew.driving import (
+    OPERATOR_TOKEN,
+    Exchange,
+    House,
+    envelope,
+    error,
+    join,
+    kinds,
+    only,
+    participant,
+    settings,
+    token,
+)
+
+CHATTER = participant("chatter", {"kind": "chat"})
+HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[[1e999]]")
+
+
+# Numbers that no program can hold
+
+
+@pytest.mark.parametrize("number", HUGE)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kind":"chat","id":"m","payload":{"text":"x","n":%s}}',
+        '{"kind":"x","id":"m","correlation_id":%s}',
+        '{"kind":"x","id":"m","to":[%s]}',
+        '{"kind":"x","id":"m","%s":0,"context":%s}',
+        '{"kind":"stream/request","id":"m","payload":{"direction":"upload","n":%s}}',
+        '{"type":"join","space":"demo","participantId":"p2","token":"p2-token","n":%s}',
+    ],
+)
+def test_a_number_that_is_out_of_range_is_refused_and_the_connection_goes_on(text: str, number: str) -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    p1.put(text.replace("%s", number))
+    house.run()
+    assert error(p1.heard())["code"] == "PROCESSING_ERROR"
+    assert house.rows("envelope") == [] and p1.is_open
+    assert kinds(p1.say("chat", {"text": "still here"})) == ["chat"]
+
+
+def test_a_large_number_that_fits_passes_as_it_was_written() -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    p1.send('{"kind":"x","id":"m","payload":{"n":[1e308,123456789012345678901234567890,1e-400,"1e999"]}}')
+    (row,) = house.rows("envelope")
+    assert row.body is not None and b'"n":[1e308,123456789012345678901234567890,1e-400,"1e999"]' in row.body
+
+
+def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    house.journal.is_by_hand = True
+    p1.put(envelope("chat", {"text": "one"}))
+    house.run()
+    late = house.client()
+    late.put(join("p2"), envelope("chat", {"text": "poison"}))
+    p1.put(envelope("chat", {"text": "two"}))
+    house.run()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("penstock.dialects.mew.session.read_envelope", fail)
+    house.journal.commit()
+    house.scheduler.run()
+    assert len(house.failures) == 1 and "a bug" in house.failures[0]
+    house.failures.clear()
+    monkeypatch.undo()
+    while house.journal.waiting:
+        house.journal.commit()
+        house.run()
+    assert late.wire.closed == (1011, "Internal")
+    assert [each["payload"].get("text") for each in p1.heard() if each["kind"] == "chat"] == ["one", "two"]
+    assert house.runtime.finished == house.machine.gate - 1
+
+
+# Work that grows
+
+
+def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    for _ in range(200):
+        p1.put(envelope("stream/request", {"direction": "upload"}))
+    house.run()
+    p1.received()
+    began = time.perf_counter()
+    heard = p1.say("stream/close", {}, correlation_id=[f"c{no}" for no in range(90_000)])
+    assert kinds(heard) == ["stream/close"]
+    assert time.perf_counter() - began < 1.0, "18 million comparisons take several seconds"
+    assert len(house.space.state.streams) == 200
+
+
+# Who may come back
+
+
+def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than_it_has() -> None:
+    usher = participant("usher", {"kind": "space/*"}, {"kind": "chat"})
+    house = House(settings("admin", usher=usher, chatter=CHATTER))
+    (p,) = house.joined("usher")
+    p.say("space/kick", {"participant_id": "admin"})
+    refused = error(p.say("space/invite", {"participant_id": "admin"}))
+    assert refused["error"] == "capability_violation" and house.rows("invite") == []
+    assert "admin" in house.space.state.kicked and house.minted == []
+    # Somebody without such powers may come back, and whoever has them all may bring anybody back.
+    p.say("space/kick", {"participant_id": "chatter"})
+    assert (
+        only(p.say("space/invite", {"participant_id": "chatter"}), "space/invite-ack")["status"] == "created"
+    )
+    operator = house.join("operator", key=OPERATOR_TOKEN)
+    assert (
+        only(operator.say("space/invite", {"participant_id": "admin"}), "space/invite-ack")["status"]
+        == "created"
+    )
+
+
+def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    exchange = Exchange(
+        "POST", "/participants/p2/messages", envelope("chat", {"text": "x"}), {}, {}, token("p2")
+    )
+    assert house.door.admit(exchange) is None
+    p1.say("space/kick", {"participant_id": "p2"})
+
+    async def answered() -> Any:
+        answering = asyncio.ensure_future(house.door.answer(exchange))
+        while not answering.done():
+            await asyncio.sleep(0)
+            house.run()
+        return answering.result()
+
+    assert asyncio.run(answered()).status == 403
+    assert [row.kind for row in house.rows("envelope")] == ["space/kick"]
+
+
+def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    assert house.ask("GET", "/participants", key=token("p2"))[0] == 200
+    p1.say("space/kick", {"participant_id": "p2"})
+    assert house.ask("GET", "/participants", key=token("p2"))[0] == 401
+
+
+def test_a_page_under_a_name_of_its_own_is_not_told_who_is_here() -> None:
+    house = House()
+    assert house.ask("GET", "/participants", headers={"Host": "localhost:8080"})[0] == 200
+    assert house.ask("GET", "/participants", headers={"Host": "evil.example:8080"})[0] == 401
+    assert house.ask("GET", "/participants", headers={"Host": "evil.example"}, key=token("p1"))[0] == 200
+
+
+@pytest.mark.parametrize("is_kicked", [True, False])
+def test_a_join_that_is_refused_in_its_turn_closes_whatever_came_behind_it(is_kicked: bool) -> None:
+    house = House(settings("p1", "p2"), limits=Limits(participants_max=2 if is_kicked else 1))
+    (p1,) = house.joined("p1")
+    house.journal.is_by_hand = True
+    p1.put(envelope("space/kick", {"participant_id": "p2"}) if is_kicked else envelope("chat", {"text": "x"}))
+    house.run()
+    p2 = house.client()
+    p2.put(join("p2"), envelope("chat", {"text": "hello"}), b"#stream-1#x")
+    house.run()
+    house.journal.commit()
+    house.run()
+    assert error(p2.heard())["error"] == ("kicked" if is_kicked else "space_full")
+    assert p2.wire.closed is not None and p2.connection.closed
