@@ -36,10 +36,7 @@ def identify(
         message = "no token was shown" if digest is None else "the token lets nobody in here"
         return Fault("unauthorized", f"{message}; ask who runs the space for yours", status=401)
     if party in space.state.kicked:
-        why = space.state.kicked[party]
-        return Fault(
-            "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
-        )
+        return put_out(space, party)
     id_ = id_ or party
     if not is_id(id_, space.limits):
         return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
@@ -52,10 +49,16 @@ def identify(
     return id_, party
 
 
+def put_out(space: Space, party: str) -> Fault:
+    """What somebody who was kicked is told."""
+    why = space.state.kicked[party]
+    return Fault("kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403)
+
+
 def still_welcome(space: Space, participant: Participant) -> Fault | None:
     """Whether somebody who was let in a moment ago would be now."""
     if participant.party in space.state.kicked:
-        return Fault("kicked", f"`{participant.party}` was put out of the space", status=403)
+        return put_out(space, participant.party)
     id_, there = participant.id, space.present.get(participant.id)
     is_other = id_ != participant.party and space.is_known(id_)
     if is_other or (there is not None and there.party != participant.party):

@@ -185,10 +185,11 @@ class Space:
         rights = self._rights.get(party)
         if rights is None:
             granted = self.state.grants.get(party, {})
-            rights = self._rights[party] = Rights(self._static(party), granted.values())
+            rights = self._rights[party] = Rights(self.static(party), granted.values())
         return rights
 
-    def _static(self, party: str) -> tuple[Capability, ...]:
+    def static(self, party: str) -> tuple[Capability, ...]:
+        """What somebody may send by the settings or by its invitation."""
         if party == OPERATOR:
             return _EVERYTHING
         known = self.settings.participants.get(party)
