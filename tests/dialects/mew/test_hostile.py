@@ -11,6 +11,7 @@ import pytest
 from penstock.core.limits import Limits
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
+    Client,
     Exchange,
     House,
     envelope,
@@ -177,3 +178,68 @@ def test_a_join_that_is_refused_in_its_turn_closes_whatever_came_behind_it(is_ki
     house.run()
     assert error(p2.heard())["error"] == ("kicked" if is_kicked else "space_full")
     assert p2.wire.closed is not None and p2.connection.closed
+
+
+# Names that are nobody's
+
+
+def alias(house: House, id_: str, party: str) -> Client:
+    """Somebody under an id of its own."""
+    return house.join(id_, key=token(party))
+
+
+def refused_as(house: House, id_: str, party: str) -> str:
+    """Why somebody may not have an id."""
+    client = house.client()
+    heard = client.send(join(id_, key=token(party)))
+    assert client.wire.closed is not None
+    return str(error(heard)["error"])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarted: bool) -> None:
+    house = House()
+    owner = alias(house, "tab-7", "p1")
+    house.open_stream(owner)
+    owner.gone()
+    if is_restarted:
+        house = house.again(settings("p1", "p2"))
+    assert refused_as(house, "tab-7", "p2") == "invalid_participant"
+    assert house.ask("GET", "/participants/tab-7/messages", key=token("p2"))[0] == 403
+    back = alias(house, "tab-7", "p1")
+    assert kinds(back.say("stream/close", {"stream_id": "stream-1"}))[-1] == "stream/close"
+    back.gone()
+    assert alias(house, "tab-7", "p2").is_open, "once no stream knows the name it is free"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: bool) -> None:
+    house = House()
+    target = alias(house, "tab-7", "p1")
+    owner = house.join("p2")
+    house.open_stream(owner, ["tab-7"])
+    target.gone()
+    if is_restarted:
+        house = house.again(settings("p1", "p2", "p3"))
+        owner = house.join("p2")
+    assert refused_as(house, "tab-7", "p3") == "invalid_participant"
+    said = only(owner.say("space/invite", {"participant_id": "tab-7"}), "space/invite-ack")
+    assert said["status"] == "already_exists"
+    back = alias(house, "tab-7", "p1")
+    back.received()
+    owner.send(b"#stream-1#x")
+    assert back.frames() == [b"#stream-1#x"]
+
+
+@pytest.mark.parametrize("kind", ["stream/grant-write", "stream/transfer-ownership"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarted: bool) -> None:
+    house = House()
+    owner, tab = house.join("p2"), alias(house, "tab-7", "p1")
+    house.open_stream(owner)
+    owner.say(kind, {"stream_id": "stream-1", "participant_id": "tab-7", "new_owner": "tab-7"})
+    if is_restarted:  # as after a crash: nobody said goodbye
+        house = house.again(settings("p1", "p2", "p3"))
+    elif kind == "stream/transfer-ownership":
+        tab.gone()
+    assert refused_as(house, "tab-7", "p3") == "invalid_participant"

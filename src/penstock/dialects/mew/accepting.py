@@ -197,7 +197,7 @@ def _invite(
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
-    if (space.is_taken(who) or who in space.present) and not is_back:
+    if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
     invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)

@@ -207,6 +207,18 @@ class Space:
         there = self.present.get(name)
         return None if there is None else there.party
 
+    def aliases(self, names: Iterable[str]) -> dict[str, str]:
+        """Who those are, of these present, that go by another id than the one the space knows them by."""
+        there = [self.present[name] for name in names if name in self.present]
+        return {each.id: each.party for each in there if each.id != each.party}
+
+    def holder(self, name: str) -> str | None:
+        """Whose an id is: that of somebody present, or of somebody whom a stream is for though it is not there."""
+        if name in self.present:
+            return self.present[name].party
+        streams = (*self.state.streams.values(), *self.opening.values())
+        return next((stream.aliases[name] for stream in streams if name in stream.aliases), None)
+
     # Telling
 
     def tell(self, now: Now, data: bytes, id_: str, but: str | None = None) -> None:

@@ -43,6 +43,8 @@ class Stream(msgspec.Struct, eq=False):
     """What the settings of the space call it."""
     request_id: str | None = None
     open_id: str = ""
+    aliases: dict[str, str] = {}
+    """Who those are, among its owners, writers and targets, that go by another id than the one the space knows them by."""
     ticket: int = 0
 
     @property
@@ -80,6 +82,7 @@ class _Open(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     open_id: str = ""
     frames: int = 0
+    aliases: dict[str, str] = msgspec.field(name="as", default_factory=dict)
 
 
 class SpaceState(msgspec.Struct, eq=False):
@@ -128,7 +131,15 @@ class SpaceState(msgspec.Struct, eq=False):
         lane.writers = dict.fromkeys(told.writers)
         lane.base = told.frames
         self.streams[id_] = Stream(
-            lane, entry.seq, told.created, told.request, told.overflow, told.name, entry.id, told.open_id
+            lane,
+            entry.seq,
+            told.created,
+            told.request,
+            told.overflow,
+            told.name,
+            entry.id,
+            told.open_id,
+            told.aliases,
         )
         self.stream_no = max(self.stream_no, entry.seq)
 
@@ -143,6 +154,8 @@ class SpaceState(msgspec.Struct, eq=False):
             return
         lane = stream.lane
         lane.writers[peer] = None
+        if "as" in meta:
+            stream.aliases[peer] = meta["as"]
         if meta["grant"] == "ownership":
             lane.writers.pop(lane.owner if lane.owner != peer else "", None)
             lane.owner = peer
@@ -243,6 +256,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
         stream.name,
         stream.open_id,
         lane.seq,
+        stream.aliases,
     )
     return Entry(
         DOOR,

@@ -44,6 +44,8 @@ def request(
         return fault
     stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
     stream.request_id = envelope.id
+    if sender.id != sender.party:  # it may have asked without being there
+        stream.aliases[sender.id] = sender.party
     opened = _open_message(space, now, stream)
     data = envelope.encode()
     entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
@@ -105,7 +107,8 @@ def _make(
     kept = _keep_of(space, targets, keep)
     lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
-    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id)
+    aliases = space.aliases((owner, *targets))
+    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, aliases)
 
 
 def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
@@ -414,6 +417,9 @@ def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> No
 def _stream_entry(
     space: Space, stream: Stream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
 ) -> Entry:
+    alias = space.aliases((who,)) if event == "grant" else {}
+    if alias:
+        meta = {**meta, "as": alias[who]}
     return Entry(
         DOOR,
         event,
