@@ -153,6 +153,8 @@ class Space:
         """Where participants connect to."""
         self._text = text
         self._rights: dict[str, Rights] = {}
+        self._holders: dict[str, str] | None = None
+        """Everybody who may come in, by the digests of their tokens; None after an invitation."""
         for stream in state.streams.values():
             self.room.open(stream.lane)
 
@@ -172,13 +174,11 @@ class Space:
 
     def party_of(self, digest: str) -> str | None:
         """Whose token this is the digest of."""
-        for name, participant in self.settings.participants.items():
-            if digest in participant.token_digests:
-                return name
-        for name, invited in self.state.invited.items():
-            if digest == invited.digest:
-                return name
-        return None
+        if self._holders is None:
+            self._holders = {invited.digest: name for name, invited in self.state.invited.items()}
+            for name, known in self.settings.participants.items():
+                self._holders.update(dict.fromkeys(known.token_digests, name))
+        return self._holders.get(digest)
 
     def rights(self, party: str) -> Rights:
         """What somebody may send now."""
@@ -333,6 +333,8 @@ class Space:
                     self.room.close(lane)
             case "grant" | "revoke" | "invite" | "kick":
                 self._rights.pop(entry.peer or "", None)
+                if entry.event == "invite":
+                    self._holders = None
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
         """Commit `no` has its outcome: have and tell what became durable, and say of the rest why not."""
