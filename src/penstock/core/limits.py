@@ -80,6 +80,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A control connection that needs a token must present it within this."""
     observations_max: int = 10_000
     """Observations waiting for the journal: further ones are dropped and counted."""
+    observations_bytes_max: int = 64 * MIB
+    """Bytes of frames that wait for the journal where it keeps them: further ones are dropped from it and counted."""
     spaces_max: int = 100
     """Spaces of the server."""
     participants_max: int = 1_000

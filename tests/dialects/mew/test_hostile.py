@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.dialects.mew.settings import ParticipantSettings
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
     Client,
@@ -104,6 +105,29 @@ def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
     assert kinds(heard) == ["stream/close"]
     assert time.perf_counter() - began < 1.0, "18 million comparisons take several seconds"
     assert len(house.space.state.streams) == 200
+
+
+def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
+    collector = ParticipantSettings(is_pipeline=True)
+    house = House(
+        settings("p1", collector=collector), limits=Limits(observations_bytes_max=1_000, observations_max=50)
+    )
+    (p1,) = house.joined("p1")
+    house.open_stream(p1, ["collector"])
+    house.journal.is_by_hand = True
+    for _ in range(30):
+        p1.put(b"#stream-1#" + bytes(100))
+        house.run()
+    dropped = house.machine.totals.observations_dropped
+    assert (house.machine.observed_bytes, dropped) == (1_000, 20)
+    while house.journal.waiting:
+        house.journal.commit()
+        house.run()
+    assert [row.seq for row in house.rows("frame")] == list(range(1, 11))
+    assert house.machine.observed_bytes == 0
+    house.journal.is_by_hand = False
+    p1.send(b"#stream-1#" + bytes(100))
+    assert house.rows("frame")[-1].seq == 31
 
 
 # Who may come back

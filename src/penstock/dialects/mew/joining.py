@@ -163,4 +163,4 @@ def _observe(
     space: Space, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
-    space.ledger.observe_settle(entry)
+    space.ledger.observe_entry(entry)

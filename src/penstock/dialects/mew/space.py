@@ -55,7 +55,7 @@ class Ledger(Protocol):
     draining: bool
     entropy: Callable[[int], bytes]
 
-    def observe_settle(self, settle: Entry) -> None: ...
+    def observe_entry(self, entry: Entry) -> None: ...
 
 
 class Watch(Protocol):
@@ -414,7 +414,7 @@ class Space:
             meta=_encode(told).decode(),
             body=data,
         )
-        self.ledger.observe_settle(entry)
+        self.ledger.observe_entry(entry)
 
     def count_frames(self) -> None:
         """Write down what streams did since the last time, where the journal keeps that."""
@@ -442,7 +442,7 @@ class Space:
                 recipients=min(tally.deliveries, 2**31 - 1),
                 meta=_encode(told).decode(),
             )
-            self.ledger.observe_settle(entry)
+            self.ledger.observe_entry(entry)
 
     # Envelopes
 
