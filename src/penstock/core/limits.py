@@ -88,6 +88,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Participants of one space at once, virtual ones included."""
     space_streams_max: int = 10_000
     """Streams of one space that are open at once."""
+    space_streams_bytes_max: int = 8 * MIB
+    """Bytes of what is known of all open streams of one space: every participant that joins is told all of it."""
     space_request_max: int = 16 * 1024
     """Bytes of the payload of a request for a stream: every participant that joins is told of it."""
     space_frame_max: int = 4 * MIB

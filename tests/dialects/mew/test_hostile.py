@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.core.rows import Row
 from penstock.dialects.mew.settings import ParticipantSettings
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
@@ -128,6 +129,34 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     house.journal.is_by_hand = False
     p1.send(b"#stream-1#" + bytes(100))
     assert house.rows("frame")[-1].seq == 31
+
+
+def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
+    house = House(limits=Limits(space_streams_bytes_max=10_000))
+    (p1,) = house.joined("p1")
+    asked = envelope("stream/request", {"direction": "upload", "metadata": {"x": "y" * 2_000}})
+    for _ in range(10):  # in one turn: what is not durable yet counts too
+        p1.put(asked)
+    house.run()
+    refused = [each["payload"] for each in p1.heard() if each["kind"] == "system/error"]
+    assert len(house.space.state.streams) == 4 and len(refused) == 6
+    assert {each["error"] for each in refused} == {"too_many_streams"}
+    assert "`limits.space_streams_bytes_max`" in refused[0]["message"]
+    p1.say("stream/close", {"stream_id": "stream-1"})
+    assert "stream/open" in kinds(p1.send(asked))
+    house.journal.is_by_hand = True
+    p1.say("stream/close", {"stream_id": "stream-2"})
+    house.journal.commit()
+    p1.send(asked)
+    house.journal.refuse()
+    house.run()
+    assert house.space.opening_bytes == 0
+    # A restart counts the same.
+    again = house.again(settings("p1"))
+    assert again.space.state.streams_bytes == house.space.state.streams_bytes > 0
+    for stream_id in list(again.space.state.streams):
+        again.space.state.apply(Row(door="mew", event="stream_close", channel=f"demo/{stream_id}"))
+    assert again.space.state.streams_bytes == 0
 
 
 # Who may come back

@@ -140,6 +140,7 @@ class Space:
         self.pending_bytes = 0
         self.opening: dict[str, Stream] = {}
         """Streams whose commit is not decided."""
+        self.opening_bytes = 0
         self._undecided: dict[tuple[str, str, str], int] = {}
         """How many changes wait for their commits, by their kind and what or whom they are about."""
         self.envelopes = 0

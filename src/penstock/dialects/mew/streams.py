@@ -39,7 +39,7 @@ def request(
     overflow = payload.get("overflow", "drop-oldest")
     if overflow not in OVERFLOWS:
         return Fault("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
-    fault = _fullness(space)
+    fault = _fullness(space, len(raw))
     if fault is not None:
         return fault
     stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
@@ -57,10 +57,8 @@ def request(
         _opened(space, now, stream, opened)
         return answer
 
-    space.opening[stream.id] = stream
-    space.commit(
-        sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _not_opened(space, stream)
-    )
+    _begin(space, stream, entries[-1])
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _settle(space, stream))
     return None
 
 
@@ -83,11 +81,15 @@ def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
     return tuple(dict.fromkeys(wanted))
 
 
-def _fullness(space: Space) -> Fault | None:
-    most = space.limits.space_streams_max
-    if len(space.state.streams) + len(space.opening) < most:
+def _fullness(space: Space, size: int = 0) -> Fault | None:
+    """Why no further stream can be opened, of which so much would be known."""
+    most, most_bytes = space.limits.space_streams_max, space.limits.space_streams_bytes_max
+    if len(space.state.streams) + len(space.opening) >= most:
+        message = f"{most} streams are open and `limits.space_streams_max` allows no more"
+    elif space.state.streams_bytes + space.opening_bytes + size > most_bytes:
+        message = f"open streams take {most_bytes} bytes to tell of, as many as `limits.space_streams_bytes_max` allows"
+    else:
         return None
-    message = f"{most} streams are open and `limits.space_streams_max` allows no more"
     return Fault("too_many_streams", message, status=429)
 
 
@@ -108,7 +110,7 @@ def _make(
     lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
     aliases = space.aliases((owner, *targets))
-    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, aliases)
+    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
 
 
 def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
@@ -136,14 +138,22 @@ def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
 
 def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
     """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
-    del space.opening[stream.id]
+    _settle(space, stream)
     space.tell(now, opened, stream.open_id)
     if stream.lane.owner not in space.present:  # it is gone, or asked without being there
         _again(space, now, space.state.streams[stream.id])
 
 
-def _not_opened(space: Space, stream: Stream) -> None:
-    del space.opening[stream.id]
+def _begin(space: Space, stream: Stream, entry: Entry) -> None:
+    """A stream waits for its commit."""
+    stream.size = len(entry.meta or "")
+    space.opening[stream.id] = stream
+    space.opening_bytes += stream.size
+
+
+def _settle(space: Space, stream: Stream) -> None:
+    """A stream waits no more."""
+    space.opening_bytes -= space.opening.pop(stream.id).size
 
 
 def _again(space: Space, now: Now, stream: Stream) -> None:
@@ -177,10 +187,10 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
             _opened(space, now, stream, opened)
 
         def failed(now: Now, stream: Stream = stream) -> None:
-            _not_opened(space, stream)
+            _settle(space, stream)
             _again(space, now, stream)
 
-        space.opening[stream.id] = stream
+        _begin(space, stream, entries[-1])
         space.commit(None, entries, tell, failed=failed)
 
 
