@@ -106,6 +106,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Grants of one participant that were not taken back."""
     join_ms: int = 10_000
     """A connection to a space must join within this."""
+    join_bytes_max: int = 64 * 1024
+    """Bytes of one message of a connection that showed no token and has not joined."""
     join_pause_ms: int = 200
     """How long a client that showed a token may leave the join out before it is taken in without one."""
     owner_grace_ms: int = 30_000

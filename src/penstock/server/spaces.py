@@ -199,6 +199,8 @@ class Spaces:
             connection = self.runtime.connection(session)
             if connection is None:
                 continue
+            if connection.held and not connection.stuck:  # what we do not read we cannot hear
+                continue
             if not session.heard:
                 connection.wire.abort()
                 self.runtime.lost(connection)
@@ -248,6 +250,8 @@ class Spaces:
         session = outbox.owner
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
+            if outbox.is_over:
+                self.stir()  # the others hear that it is gone
             return
         if outbox.is_over and session.closing is None:
             space.slow_cut += 1

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.limits import Limits
 from penstock.core.rows import Row
+from penstock.dialects.mew.accepting import ACTS
 from penstock.dialects.mew.settings import ParticipantSettings
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
@@ -38,29 +39,57 @@ HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[
     "text",
     [
         '{"kind":"chat","id":"m","payload":{"text":"x","n":%s}}',
-        '{"kind":"x","id":"m","correlation_id":%s}',
+        '{"kind":"x","id":"m","payload":%s}',
+        '{"kind":"x","id":"m","correlation_id":[%s]}',
         '{"kind":"x","id":"m","to":[%s]}',
-        '{"kind":"x","id":"m","%s":0,"context":%s}',
-        '{"kind":"stream/request","id":"m","payload":{"direction":"upload","n":%s}}',
-        '{"type":"join","space":"demo","participantId":"p2","token":"p2-token","n":%s}',
+        '{"kind":"x","id":"m","context":%s}',
     ],
 )
-def test_a_number_that_is_out_of_range_is_refused_and_the_connection_goes_on(text: str, number: str) -> None:
+def test_a_number_that_no_program_can_hold_passes_where_nobody_looks_at_it(text: str, number: str) -> None:
     house = House()
     (p1,) = house.joined("p1")
-    p1.put(text.replace("%s", number))
+    sent = text.replace("%s", number).encode()
+    p1.put(sent)
+    house.run()
+    assert sent.partition(b'"m",')[2] in p1.wire.data and p1.is_open
+
+
+@pytest.mark.parametrize("number", HUGE)
+@pytest.mark.parametrize("kind", list(ACTS))
+def test_a_number_that_no_program_can_hold_is_refused_where_the_gateway_acts(kind: str, number: str) -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    p1.put(f'{{"kind":"{kind}","id":"m","payload":{{"stream_id":"stream-1","n":{number}}}}}')
     house.run()
     assert error(p1.heard())["code"] == "PROCESSING_ERROR"
     assert house.rows("envelope") == [] and p1.is_open
-    assert kinds(p1.say("chat", {"text": "still here"})) == ["chat"]
 
 
-def test_a_large_number_that_fits_passes_as_it_was_written() -> None:
+def test_a_join_may_hold_what_nobody_can_read() -> None:
     house = House()
+    client = house.client()
+    heard = client.send(
+        '{"type":"join","space":"demo","participantId":"p2","token":"p2-token","n":1e999,"id":1e999}'
+    )
+    assert kinds(heard) == ["system/welcome"]
+
+
+def test_before_the_join_nothing_large_is_looked_at() -> None:
+    house = House()
+    client = house.client()
+    assert error(client.send(envelope("chat", {"text": "x" * 70_000})))["error"] == "too_large"
+    assert client.wire.closed == (1009, "too_large")
+    assert kinds(house.client().send(join("p1"), envelope("chat", {"text": "x" * 70_000})))[-1] == "chat"
+
+
+def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not() -> None:
+    house = House(limits=Limits(envelope_max=1_000))
     (p1,) = house.joined("p1")
-    p1.send('{"kind":"x","id":"m","payload":{"n":[1e308,123456789012345678901234567890,1e-400,"1e999"]}}')
-    (row,) = house.rows("envelope")
-    assert row.body is not None and b'"n":[1e308,123456789012345678901234567890,1e-400,"1e999"]' in row.body
+    house.open_stream(p1)
+    assert error(p1.send(b"{" * 2_001))["error"] == "too_large"
+    p1.put(b"#stream-1#" + b"{" * 2_001)
+    house.run()
+    assert p1.frames() != [] and p1.is_open
 
 
 def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,3 +325,63 @@ def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarte
     elif kind == "stream/transfer-ownership":
         tab.gone()
     assert refused_as(house, "tab-7", "p3") == "invalid_participant"
+
+
+# Those who come and go
+
+
+def test_a_poller_that_is_let_go_is_missed_at_once_and_keeps_no_memory() -> None:
+    house = House(limits=Limits(space_outbox_max=4_000))
+    (p1,) = house.joined("p1")
+    assert house.ask("GET", "/participants/p2/messages", key=token("p2"))[0] == 200
+    p1.received()
+    outbox = house.space.present["p2"].outbox
+    assert outbox is not None
+    heard = []
+    for _ in range(8):
+        heard += p1.say("chat", {"text": "x" * 1_000})
+    assert "p2" not in house.space.present and house.space.slow_cut == 1
+    assert [each["payload"]["event"] for each in heard if each["kind"] == "system/presence"] == ["leave"]
+    assert outbox.size == 0
+
+
+@pytest.mark.parametrize("kind", ["stream/transfer-ownership", "stream/close"])
+def test_a_stream_whose_owner_left_is_closed_though_the_journal_refused_what_it_asked_last(kind: str) -> None:
+    house = House()
+    p1, p2 = house.joined("p1", "p2")
+    house.open_stream(p1)
+    p2.received()
+    house.journal.is_by_hand = True
+    p1.put(envelope(kind, {"stream_id": "stream-1", "new_owner": "p2"}))
+    house.run()
+    p1.gone()
+    house.advance(house.machine.limits.owner_grace_ms + 1)
+    house.journal.refuse()
+    house.journal.is_by_hand = False
+    while house.journal.waiting:
+        house.journal.commit()
+    house.advance(house.machine.limits.owner_grace_ms + 1)
+    assert only(p2.heard(), "stream/close")["reason"] == "owner_disconnected"
+    assert house.space.state.streams == {}
+
+
+def test_whoever_is_not_read_because_the_journal_is_slow_is_not_taken_for_dead() -> None:
+    house = House(limits=Limits(answers_max=3))
+    p1, p2 = house.joined("p1", "p2")
+    house.journal.is_by_hand = True
+    for _ in range(5):
+        p1.put(envelope("chat", {"text": "x"}))
+    house.run()
+    assert p1.wire.is_held
+    for _ in range(4):
+        house.advance(house.machine.limits.ping_ms, is_answering=False)
+        p2.connection.heard()
+    assert p1.is_open
+    house.journal.is_by_hand = False
+    while house.journal.waiting:
+        house.journal.commit()
+        house.run()
+    assert kinds(p1.heard()) == ["chat"] * 5
+    for _ in range(2):
+        house.advance(house.machine.limits.ping_ms, is_answering=False)
+    assert p1.wire.is_aborted

@@ -41,6 +41,8 @@ def accept(
         act = ACTS.get(envelope.kind)
         if act is None:
             space.relay(sender, envelope, done)
+        elif not envelope.is_readable:
+            fault = Fault.processing("a number in the payload is out of range")
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:

@@ -486,6 +486,6 @@ class Space:
             corr=envelope.corr,
             size=len(data),
             recipients=self.told,
-            meta=_encode({"to": to}).decode() if to else None,
+            meta=None if to is None else _encode({"to": to}).decode(),
             body=data,
         )

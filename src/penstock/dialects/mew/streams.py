@@ -241,7 +241,7 @@ def close(
         return accepted(now)
 
     def failed(now: Now) -> None:
-        if said is None:
+        if said is None or stream.lane.owner not in space.present:
             _again(space, now, stream)
 
     space.count_frames()  # what it did is written before its end is
@@ -412,7 +412,11 @@ def _acknowledge(
         extra = {name: each for name, each in who.items() if name != "participant_id"}
         return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
 
-    space.commit(sender, entries, tell, done, cause=envelope.cause)
+    def failed(now: Now) -> None:
+        if stream.lane.owner not in space.present:  # it may have left while this was being written
+            _again(space, now, stream)
+
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=failed)
 
 
 def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
