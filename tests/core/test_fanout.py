@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from hypothesis import given
@@ -86,6 +87,24 @@ def test_only_writers_write_and_only_to_lanes_that_are_there() -> None:
     assert not hall.publish("a", "s", b"x")
     assert hall.got("a") == framed(b"#s#x")
     assert hall.room.counts() == {"frames": 1, "bytes": 1, "deliveries": 1, "broadcast": 1, "dropped": 0}
+
+
+def test_coming_and_going_in_a_crowd_costs_each_lane_no_more_than_its_targets() -> None:
+    hall = Hall()
+    names = [f"p{no}" for no in range(1_000)]
+    for name in names:
+        hall.enter(name)
+        hall.open(f"to-{name}", name, "p0")
+        hall.open(f"all-{name}", name)
+    began = time.perf_counter()
+    for no in range(20):
+        hall.enter(f"late-{no}")
+        for lane in hall.room.lanes.values():
+            hall.room.audience(lane)
+        assert not any(hall.room.is_there(f"nobody-{name}") for name in names)
+    took = time.perf_counter() - began
+    assert took < 1.0, f"{took} s; looking at everybody for each lane takes several seconds"
+    assert {lane.reach for lane in hall.room.lanes.values()} == {1, 1_020}
 
 
 def test_an_audience_follows_joins_and_leaves() -> None:

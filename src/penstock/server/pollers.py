@@ -53,6 +53,7 @@ class Poller:
     def taken(self, now: Now, outbox: Outbox) -> None:
         if outbox.is_over:
             self.space.slow_cut += 1
+            outbox.take()
             joining.leave(self.space, now, self.participant, "slow_consumer")
 
 

@@ -166,6 +166,13 @@ class Spaces:
         if connection is not None:
             self.runtime.touch(connection)
 
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now."""
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            for data in held:
+                self.runtime.received(connection, data)
+
     # Connections
 
     def open(self, wire: Any, session: MewSession, peer: str, principal: Any) -> SpaceConnection | Refusal:
@@ -201,6 +208,8 @@ class Spaces:
         for session in list(self.sessions):
             connection = self.runtime.connection(session)
             if connection is None:
+                continue
+            if connection.held and not connection.stuck:  # what we do not read we cannot hear
                 continue
             if not session.heard:
                 connection.wire.abort()
@@ -251,6 +260,8 @@ class Spaces:
         session = outbox.owner
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
+            if outbox.is_over:
+                self.stir()  # the others hear that it is gone
             return
         if outbox.is_over and session.closing is None:
             space.slow_cut += 1

@@ -17,7 +17,7 @@ from penstock.core.records import Entry
 from penstock.dialects.mew import streams
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.joining import KICKED, is_id
+from penstock.dialects.mew.joining import KICKED, is_id, put_out
 from penstock.dialects.mew.messages import Fault
 from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
@@ -41,6 +41,8 @@ def accept(
         act = ACTS.get(envelope.kind)
         if act is None:
             space.relay(sender, envelope, done)
+        elif not envelope.is_readable:
+            fault = Fault.processing("a number in the payload is out of range")
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:
@@ -59,6 +61,8 @@ def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done
 
 
 def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str) -> Fault | None:
+    if sender.party in space.state.kicked:  # since it was let in, or its request was
+        return put_out(space, sender.party)
     if envelope.sender not in (None, "", sender.id, sender.party):
         message = f"`from` is `{(envelope.sender or '')[:60]}` and you are `{sender.id}`; leave it out"
         return Fault("invalid_from", message, status=403)
@@ -198,7 +202,7 @@ def _invite(
         )
         return Fault("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
-    if (space.is_taken(who) or who in space.present) and not is_back:
+    if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
     invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
@@ -210,7 +214,9 @@ def _invite(
     else:
         capabilities = clean(envelope.payload.get("initial_capabilities"))
     held = space.rights(sender.party).all
-    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
+    # Somebody of the settings comes back with what these say, and its inviter hears its new token.
+    given = space.static(who) if who in space.settings.participants else capabilities
+    beyond = [each for each in given if _gives_power(each) and not covers(held, each)]
     if beyond:
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}

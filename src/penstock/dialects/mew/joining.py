@@ -10,7 +10,7 @@ from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.messages import GATEWAY, SYSTEM, Fault
+from penstock.dialects.mew.messages import GATEWAY, Fault
 from penstock.dialects.mew.space import OPERATOR, Participant, Space
 from penstock.dialects.mew.state import DOOR
 
@@ -18,13 +18,14 @@ TAKEN_OVER = 4001
 KICKED = 4003
 SLOW = 4008
 """Codes that our closes carry."""
-RESERVED_IDS = (GATEWAY, SYSTEM, "system")
+RESERVED_IDS = (GATEWAY, "system")
 _encode = msgspec.json.encode
 
 
 def is_id(text: str, limits: Limits) -> bool:
     """Whether this can be the id of a participant."""
-    return len(text) <= limits.id_max and text.isprintable() and text not in RESERVED_IDS
+    is_ours = text in RESERVED_IDS or text.startswith("system:")
+    return len(text) <= limits.id_max and text.isprintable() and not is_ours
 
 
 def identify(
@@ -36,29 +37,32 @@ def identify(
         message = "no token was shown" if digest is None else "the token lets nobody in here"
         return Fault("unauthorized", f"{message}; ask who runs the space for yours", status=401)
     if party in space.state.kicked:
-        why = space.state.kicked[party]
-        return Fault(
-            "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
-        )
+        return put_out(space, party)
     id_ = id_ or party
     if not is_id(id_, space.limits):
         return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
     if id_ != party:
         if space.is_taken(id_):
             return Fault("invalid_participant", f"the token is not that of `{id_}`", status=403)
-        there = space.present.get(id_)
-        if there is not None and there.party != party:
+        if space.holder(id_) not in (None, party):
             return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
     return id_, party
+
+
+def put_out(space: Space, party: str) -> Fault:
+    """What somebody who was kicked is told."""
+    why = space.state.kicked[party]
+    return Fault("kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403)
 
 
 def still_welcome(space: Space, participant: Participant) -> Fault | None:
     """Whether somebody who was let in a moment ago would be now."""
     if participant.party in space.state.kicked:
-        return Fault("kicked", f"`{participant.party}` was put out of the space", status=403)
-    id_, there = participant.id, space.present.get(participant.id)
-    is_other = id_ != participant.party and space.is_known(id_)
-    if is_other or (there is not None and there.party != participant.party):
+        return put_out(space, participant.party)
+    id_, party = participant.id, participant.party
+    there = space.present.get(id_)
+    is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
+    if is_other or (there is not None and there.party != party):
         return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
     return None
 
@@ -159,4 +163,4 @@ def _observe(
     space: Space, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
-    space.ledger.observe_settle(entry)
+    space.ledger.observe_entry(entry)

@@ -55,7 +55,7 @@ class Ledger(Protocol):
     draining: bool
     entropy: Callable[[int], bytes]
 
-    def observe_settle(self, settle: Entry) -> None: ...
+    def observe_entry(self, entry: Entry) -> None: ...
 
 
 class Watch(Protocol):
@@ -140,6 +140,7 @@ class Space:
         self.pending_bytes = 0
         self.opening: dict[str, Stream] = {}
         """Streams whose commit is not decided."""
+        self.opening_bytes = 0
         self._undecided: dict[tuple[str, str, str], int] = {}
         """How many changes wait for their commits, by their kind and what or whom they are about."""
         self.envelopes = 0
@@ -153,6 +154,8 @@ class Space:
         """Where participants connect to."""
         self._text = text
         self._rights: dict[str, Rights] = {}
+        self._holders: dict[str, str] | None = None
+        """Everybody who may come in, by the digests of their tokens; None after an invitation."""
         for stream in state.streams.values():
             self.room.open(stream.lane)
 
@@ -172,23 +175,22 @@ class Space:
 
     def party_of(self, digest: str) -> str | None:
         """Whose token this is the digest of."""
-        for name, participant in self.settings.participants.items():
-            if digest in participant.token_digests:
-                return name
-        for name, invited in self.state.invited.items():
-            if digest == invited.digest:
-                return name
-        return None
+        if self._holders is None:
+            self._holders = {invited.digest: name for name, invited in self.state.invited.items()}
+            for name, known in self.settings.participants.items():
+                self._holders.update(dict.fromkeys(known.token_digests, name))
+        return self._holders.get(digest)
 
     def rights(self, party: str) -> Rights:
         """What somebody may send now."""
         rights = self._rights.get(party)
         if rights is None:
             granted = self.state.grants.get(party, {})
-            rights = self._rights[party] = Rights(self._static(party), granted.values())
+            rights = self._rights[party] = Rights(self.static(party), granted.values())
         return rights
 
-    def _static(self, party: str) -> tuple[Capability, ...]:
+    def static(self, party: str) -> tuple[Capability, ...]:
+        """What somebody may send by the settings or by its invitation."""
         if party == OPERATOR:
             return _EVERYTHING
         known = self.settings.participants.get(party)
@@ -205,6 +207,18 @@ class Space:
             return name
         there = self.present.get(name)
         return None if there is None else there.party
+
+    def aliases(self, names: Iterable[str]) -> dict[str, str]:
+        """Who those are, of these present, that go by another id than the one the space knows them by."""
+        there = [self.present[name] for name in names if name in self.present]
+        return {each.id: each.party for each in there if each.id != each.party}
+
+    def holder(self, name: str) -> str | None:
+        """Whose an id is: that of somebody present, or of somebody whom a stream is for though it is not there."""
+        if name in self.present:
+            return self.present[name].party
+        streams = (*self.state.streams.values(), *self.opening.values())
+        return next((stream.aliases[name] for stream in streams if name in stream.aliases), None)
 
     # Telling
 
@@ -320,6 +334,8 @@ class Space:
                     self.room.close(lane)
             case "grant" | "revoke" | "invite" | "kick":
                 self._rights.pop(entry.peer or "", None)
+                if entry.event == "invite":
+                    self._holders = None
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
         """Commit `no` has its outcome: have and tell what became durable, and say of the rest why not."""
@@ -399,7 +415,7 @@ class Space:
             meta=_encode(told).decode(),
             body=data,
         )
-        self.ledger.observe_settle(entry)
+        self.ledger.observe_entry(entry)
 
     def count_frames(self) -> None:
         """Write down what streams did since the last time, where the journal keeps that."""
@@ -427,7 +443,7 @@ class Space:
                 recipients=min(tally.deliveries, 2**31 - 1),
                 meta=_encode(told).decode(),
             )
-            self.ledger.observe_settle(entry)
+            self.ledger.observe_entry(entry)
 
     # Envelopes
 
@@ -470,6 +486,6 @@ class Space:
             corr=envelope.corr,
             size=len(data),
             recipients=self.told,
-            meta=_encode({"to": to}).decode() if to else None,
+            meta=None if to is None else _encode({"to": to}).decode(),
             body=data,
         )

@@ -43,6 +43,10 @@ class Stream(msgspec.Struct, eq=False):
     """What the settings of the space call it."""
     request_id: str | None = None
     open_id: str = ""
+    size: int = 0
+    """Bytes of what is known of it."""
+    aliases: dict[str, str] = {}
+    """Who those are, among its owners, writers and targets, that go by another id than the one the space knows them by."""
     ticket: int = 0
 
     @property
@@ -80,6 +84,7 @@ class _Open(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     open_id: str = ""
     frames: int = 0
+    aliases: dict[str, str] = msgspec.field(name="as", default_factory=dict)
 
 
 class SpaceState(msgspec.Struct, eq=False):
@@ -93,6 +98,8 @@ class SpaceState(msgspec.Struct, eq=False):
     grants: dict[str, dict[str, tuple[Capability, ...]]] = {}
     """What was granted to whom, by the id of the grant."""
     streams: dict[str, Stream] = {}
+    streams_bytes: int = 0
+    """Bytes of what is known of them."""
 
     def apply(self, entry: Entry | Row) -> None:
         """Make the change that a fact tells."""
@@ -102,7 +109,8 @@ class SpaceState(msgspec.Struct, eq=False):
             case "stream_open":
                 self._open(entry)
             case "stream_close":
-                self.streams.pop(_stream_id(entry.channel), None)
+                gone = self.streams.pop(_stream_id(entry.channel), None)
+                self.streams_bytes -= 0 if gone is None else gone.size
             case "invite":
                 meta = _meta(entry)
                 self.invited[entry.peer or ""] = Invited(
@@ -128,8 +136,18 @@ class SpaceState(msgspec.Struct, eq=False):
         lane.writers = dict.fromkeys(told.writers)
         lane.base = told.frames
         self.streams[id_] = Stream(
-            lane, entry.seq, told.created, told.request, told.overflow, told.name, entry.id, told.open_id
+            lane,
+            entry.seq,
+            told.created,
+            told.request,
+            told.overflow,
+            told.name,
+            entry.id,
+            told.open_id,
+            len(entry.meta or ""),
+            told.aliases,
         )
+        self.streams_bytes += self.streams[id_].size
         self.stream_no = max(self.stream_no, entry.seq)
 
     def _grant(self, entry: Entry | Row) -> None:
@@ -143,6 +161,8 @@ class SpaceState(msgspec.Struct, eq=False):
             return
         lane = stream.lane
         lane.writers[peer] = None
+        if "as" in meta:
+            stream.aliases[peer] = meta["as"]
         if meta["grant"] == "ownership":
             lane.writers.pop(lane.owner if lane.owner != peer else "", None)
             lane.owner = peer
@@ -243,6 +263,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
         stream.name,
         stream.open_id,
         lane.seq,
+        stream.aliases,
     )
     return Entry(
         DOOR,

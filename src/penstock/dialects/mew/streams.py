@@ -39,11 +39,13 @@ def request(
     overflow = payload.get("overflow", "drop-oldest")
     if overflow not in OVERFLOWS:
         return Fault("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
-    fault = _fullness(space)
+    fault = _fullness(space, len(raw))
     if fault is not None:
         return fault
     stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
     stream.request_id = envelope.id
+    if sender.id != sender.party:  # it may have asked without being there
+        stream.aliases[sender.id] = sender.party
     opened = _open_message(space, now, stream)
     data = envelope.encode()
     entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
@@ -55,10 +57,8 @@ def request(
         _opened(space, now, stream, opened)
         return answer
 
-    space.opening[stream.id] = stream
-    space.commit(
-        sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _not_opened(space, stream)
-    )
+    _begin(space, stream, entries[-1])
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _settle(space, stream))
     return None
 
 
@@ -81,11 +81,15 @@ def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
     return tuple(dict.fromkeys(wanted))
 
 
-def _fullness(space: Space) -> Fault | None:
-    most = space.limits.space_streams_max
-    if len(space.state.streams) + len(space.opening) < most:
+def _fullness(space: Space, size: int = 0) -> Fault | None:
+    """Why no further stream can be opened, of which so much would be known."""
+    most, most_bytes = space.limits.space_streams_max, space.limits.space_streams_bytes_max
+    if len(space.state.streams) + len(space.opening) >= most:
+        message = f"{most} streams are open and `limits.space_streams_max` allows no more"
+    elif space.state.streams_bytes + space.opening_bytes + size > most_bytes:
+        message = f"open streams take {most_bytes} bytes to tell of, as many as `limits.space_streams_bytes_max` allows"
+    else:
         return None
-    message = f"{most} streams are open and `limits.space_streams_max` allows no more"
     return Fault("too_many_streams", message, status=429)
 
 
@@ -105,7 +109,8 @@ def _make(
     kept = _keep_of(space, targets, keep)
     lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
-    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id)
+    aliases = space.aliases((owner, *targets))
+    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
 
 
 def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
@@ -133,14 +138,22 @@ def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
 
 def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
     """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
-    del space.opening[stream.id]
+    _settle(space, stream)
     space.tell(now, opened, stream.open_id)
     if stream.lane.owner not in space.present:  # it is gone, or asked without being there
         _again(space, now, space.state.streams[stream.id])
 
 
-def _not_opened(space: Space, stream: Stream) -> None:
-    del space.opening[stream.id]
+def _begin(space: Space, stream: Stream, entry: Entry) -> None:
+    """A stream waits for its commit."""
+    stream.size = len(entry.meta or "")
+    space.opening[stream.id] = stream
+    space.opening_bytes += stream.size
+
+
+def _settle(space: Space, stream: Stream) -> None:
+    """A stream waits no more."""
+    space.opening_bytes -= space.opening.pop(stream.id).size
 
 
 def _again(space: Space, now: Now, stream: Stream) -> None:
@@ -174,10 +187,10 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
             _opened(space, now, stream, opened)
 
         def failed(now: Now, stream: Stream = stream) -> None:
-            _not_opened(space, stream)
+            _settle(space, stream)
             _again(space, now, stream)
 
-        space.opening[stream.id] = stream
+        _begin(space, stream, entries[-1])
         space.commit(None, entries, tell, failed=failed)
 
 
@@ -228,7 +241,7 @@ def close(
         return accepted(now)
 
     def failed(now: Now) -> None:
-        if said is None:
+        if said is None or stream.lane.owner not in space.present:
             _again(space, now, stream)
 
     space.count_frames()  # what it did is written before its end is
@@ -259,11 +272,14 @@ def _meant(space: Space, envelope: Envelope) -> Stream | None:
     id_ = envelope.text("stream_id")
     if id_ is not None:
         return space.state.streams.get(id_) or space.opening.get(id_)
-    for cause in envelope.correlations:
-        for stream in (*space.state.streams.values(), *space.opening.values()):
-            if cause in (stream.open_id, stream.request_id):
-                return stream
-    return None
+    causes = envelope.correlations
+    if not causes:
+        return None
+    opened: dict[str | None, Stream] = {}
+    for stream in (*space.state.streams.values(), *space.opening.values()):
+        opened.setdefault(stream.open_id, stream)
+        opened.setdefault(stream.request_id, stream)
+    return next((opened[cause] for cause in causes if cause in opened), None)
 
 
 def is_leaving(space: Space, stream: Stream) -> bool:
@@ -396,7 +412,11 @@ def _acknowledge(
         extra = {name: each for name, each in who.items() if name != "participant_id"}
         return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
 
-    space.commit(sender, entries, tell, done, cause=envelope.cause)
+    def failed(now: Now) -> None:
+        if stream.lane.owner not in space.present:  # it may have left while this was being written
+            _again(space, now, stream)
+
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=failed)
 
 
 def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
@@ -411,6 +431,9 @@ def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> No
 def _stream_entry(
     space: Space, stream: Stream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
 ) -> Entry:
+    alias = space.aliases((who,)) if event == "grant" else {}
+    if alias:
+        meta = {**meta, "as": alias[who]}
     return Entry(
         DOOR,
         event,
