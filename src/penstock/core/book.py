@@ -103,6 +103,8 @@ class Batch(msgspec.Struct, eq=False):
     no: int
     facts: list[Fact]
     observations: list[Settle | Note | Entry]
+    observed_bytes: int = 0
+    """Bytes of what its observations carry."""
 
 
 class Book:
@@ -138,6 +140,9 @@ class Book:
         self.observations: list[Settle | Note | Entry] = []
         self.observed = 0
         """Observations in the open batch and in those the journal has not answered for."""
+        self.observed_bytes = 0
+        """Bytes that those carry, and that the open batch's carry."""
+        self.observing_bytes = 0
         self.gate = 1
         self.decided = 0
         """The newest batch whose outcome is known."""
@@ -324,13 +329,28 @@ class Book:
         """Note what happened to a record and gates nothing."""
         self.observe_settle(Settle(event, record, peer, record.attempt, record.first_wall_us))
 
-    def observe_settle(self, settle: Settle | Entry) -> None:
+    def observe_settle(self, settle: Settle) -> None:
         """Beyond the bound it is counted instead."""
         if self.observed >= self.limits.observations_max:
             self.totals.observations_dropped += 1
             return
         self.observed += 1
         self.observations.append(settle)
+
+    def observe_entry(self, entry: Entry) -> None:
+        """The same of what may carry much."""
+        limits = self.limits
+        size = 0 if entry.body is None else len(entry.body)
+        if (
+            self.observed >= limits.observations_max
+            or self.observed_bytes + size > limits.observations_bytes_max
+        ):
+            self.totals.observations_dropped += 1
+            return
+        self.observed += 1
+        self.observed_bytes += size
+        self.observing_bytes += size
+        self.observations.append(entry)
 
     def take_effects(self) -> list[Effect]:
         effects = self.effects
@@ -341,9 +361,10 @@ class Book:
         """Close the open batch, if anything is in it or waits for it."""
         if not self.facts and not self.gated and not self.observations:
             return None
-        batch = Batch(self.gate, self.facts, self.observations)
+        batch = Batch(self.gate, self.facts, self.observations, self.observing_bytes)
         self.facts = []
         self.observations = []
+        self.observing_bytes = 0
         self.gated = False
         self.gate += 1
         self.proposed.append(batch)

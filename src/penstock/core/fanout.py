@@ -3,17 +3,19 @@
 A lane has an owner, writers, and targets that never change; without targets it goes to everybody, its writer included. Frames are
 forwarded as they came: nothing but the lane's id is read. Frames of one lane that follow one another are handed over as one piece,
 made once however many receive it, so a burst costs a recipient one entry. Per sender nothing overtakes: a run ends as soon as
-anything else is told. Cost of `publish`: O(1), and O(recipients) once a run.
+anything else is told. Cost of `publish`: O(1), and O(recipients) once a run; after somebody came or went also O(targets), once a lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.core.outbox import Outbox
 
 MARK = 35
 """The byte that a frame begins with, and that ends the lane's id: `#`."""
+HEADS_MAX = 4_096
+"""Sizes of frames whose beginnings on the wire are remembered."""
 RUN_MAX = 64 * 1024
 """Bytes of frames that travel as one piece: what may be dropped is dropped in such pieces."""
 
@@ -119,8 +121,12 @@ class Room:
 
     def __init__(self, head: Head, keep: Keep) -> None:
         self._head = head
+        self._heads: dict[int, bytes] = {}
+        """Of the sizes that came lately: frames of a stream are mostly alike."""
         self._keep = keep
         self.members: dict[str, Member] = {}
+        self._parties: dict[str, dict[str, Member]] = {}
+        """The same by who they are, then by name."""
         self.lanes: dict[bytes, Lane] = {}
         self.touched: dict[Outbox, None] = {}
         """Outboxes that were given something."""
@@ -130,6 +136,8 @@ class Room:
         """What lanes did that are closed."""
         self._version = 0
         """Grows with every change of who is there."""
+        self._everybody: tuple[Outbox, ...] | None = None
+        """Where a lane without targets goes, until somebody comes or goes."""
         self._lane: Lane | None = None
         self._run: list[bytes] = []
         self._size = 0
@@ -137,17 +145,27 @@ class Room:
     def enter(self, member: Member) -> None:
         """Somebody is there, perhaps in the place of somebody of the same name."""
         self.flush()
+        self._forget(member.name)
         self.members[member.name] = member
-        self._version += 1
+        self._parties.setdefault(member.party, {})[member.name] = member
 
     def leave(self, name: str) -> None:
         self.flush()
-        del self.members[name]
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         self._version += 1
+        self._everybody = None
+        gone = self.members.pop(name, None)
+        if gone is not None:
+            same = self._parties[gone.party]
+            del same[name]
+            if not same:
+                del self._parties[gone.party]
 
     def is_there(self, name: str) -> bool:
         """Whether a target of this name would receive anything."""
-        return name in self.members or any(member.party == name for member in self.members.values())
+        return name in self.members or name in self._parties
 
     def open(self, lane: Lane) -> None:
         self.lanes[lane.key] = lane
@@ -172,8 +190,9 @@ class Room:
             self._lane = lane
             self.active[lane] = None
         size = len(data)
+        head = self._heads.get(size)
         run = self._run
-        run.append(self._head(size))
+        run.append(head if head is not None else self._new_head(size))
         run.append(data)
         self._size = total = self._size + size
         if lane.is_kept:
@@ -182,6 +201,12 @@ class Room:
         if total > RUN_MAX:
             self.flush()
         return True
+
+    def _new_head(self, size: int) -> bytes:
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        head = self._heads[size] = self._head(size)
+        return head
 
     def flush(self) -> None:
         """Hand the frames of the current run over: one piece, made once."""
@@ -222,18 +247,27 @@ class Room:
         """Where a lane's frames go now, each place once."""
         if lane._version != self._version:
             lane._version = self._version
-            members = self.receivers(lane)
-            lane._audience = tuple(member.outbox for member in members if member.outbox is not None)
+            if lane.targets:
+                members = self.receivers(lane)
+                count, lane._audience = len(members), _outboxes(members)
+            else:
+                if self._everybody is None:
+                    self._everybody = _outboxes(self.members.values())
+                count, lane._audience = len(self.members), self._everybody
             # The journal serves those without an outbox, where it keeps the frames.
-            lane.reach = len(members) if lane.is_kept else len(lane._audience)
+            lane.reach = count if lane.is_kept else len(lane._audience)
         return lane._audience
 
     def receivers(self, lane: Lane) -> list[Member]:
         """Who receives a lane's frames now."""
         if not lane.targets:
             return list(self.members.values())
-        wanted = dict.fromkeys(lane.targets)
-        return [member for member in self.members.values() if member.name in wanted or member.party in wanted]
+        found: dict[str, Member] = {}
+        for target in lane.targets:
+            if target in self.members:
+                found[target] = self.members[target]
+            found.update(self._parties.get(target, {}))
+        return list(found.values())
 
     def counts(self) -> dict[str, int]:
         """What all lanes did, open and closed ones, since the start."""
@@ -246,3 +280,7 @@ class Room:
         self.flush()
         active, self.active = self.active, {}
         return [Tally(lane) for lane in active]
+
+
+def _outboxes(members: Iterable[Member]) -> tuple[Outbox, ...]:
+    return tuple(member.outbox for member in members if member.outbox is not None)

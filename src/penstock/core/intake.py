@@ -284,6 +284,7 @@ def _decide(book: Book) -> Batch:
     batch = book.proposed.popleft()
     book.decided = batch.no
     book.observed -= len(batch.observations)
+    book.observed_bytes -= batch.observed_bytes
     book.undecided -= len(batch.facts)
     return batch
 

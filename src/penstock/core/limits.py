@@ -80,12 +80,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A control connection that needs a token must present it within this."""
     observations_max: int = 10_000
     """Observations waiting for the journal: further ones are dropped and counted."""
+    observations_bytes_max: int = 64 * MIB
+    """Bytes of frames that wait for the journal where it keeps them: further ones are dropped from it and counted."""
     spaces_max: int = 100
     """Spaces of the server."""
     participants_max: int = 1_000
     """Participants of one space at once, virtual ones included."""
     space_streams_max: int = 10_000
     """Streams of one space that are open at once."""
+    space_streams_bytes_max: int = 8 * MIB
+    """Bytes of what is known of all open streams of one space: every participant that joins is told all of it."""
     space_request_max: int = 16 * 1024
     """Bytes of the payload of a request for a stream: every participant that joins is told of it."""
     space_frame_max: int = 4 * MIB
@@ -102,6 +106,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Grants of one participant that were not taken back."""
     join_ms: int = 10_000
     """A connection to a space must join within this."""
+    join_bytes_max: int = 64 * 1024
+    """Bytes of one message of a connection that showed no token and has not joined."""
     join_pause_ms: int = 200
     """How long a client that showed a token may leave the join out before it is taken in without one."""
     owner_grace_ms: int = 30_000

@@ -137,15 +137,19 @@ class Guard:
         Ask for every request: `Host` matters wherever no token is required. `Origin` matters for WebSocket
         upgrades and for whatever changes something, tokens or not; a browser always sends it with those.
         """
-        if not self._tokens_required and not self._allow_anonymous:
-            name = _host_name(host or "")
-            if name is None or not is_loopback(name):
-                return Refusal(
-                    "Forbidden",
-                    f"the Host `{_shown(host)}` is not a name of this machine",
-                    hint="use localhost, 127.0.0.1 or [::1], or configure tokens",
-                )
+        is_open = not self._tokens_required and not self._allow_anonymous
+        if is_open and not (host and self.is_local_name(host)):
+            return Refusal(
+                "Forbidden",
+                f"the Host `{_shown(host)}` is not a name of this machine",
+                hint="use localhost, 127.0.0.1 or [::1], or configure tokens",
+            )
         return self.check_origin(host, origin)
+
+    def is_local_name(self, host: str | None) -> bool:
+        """Whether a request names this machine by a name that nobody else can give; one that names none is no page's."""
+        name = None if host is None else _host_name(host)
+        return host is None or (name is not None and is_loopback(name))
 
     def check_origin(self, host: str | None, origin: str | None) -> Refusal | None:
         """Whether a page of another site is behind this request."""

@@ -18,7 +18,8 @@ from penstock.dialects.mew import accepting, joining
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.messages import Fault
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Answer, Participant, Space
+from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.waiting import Answer
 from penstock.server import logs
 from penstock.server.api import Reply, json_reply
 from penstock.server.auth import Guard, bearer, subprotocol
@@ -136,17 +137,24 @@ class MewDoor:
         known = joining.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, Fault):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
-        return Asked(space, *known, exchange.method)
+        id_, party = known
+        if id_ != party and exchange.method == "POST" and id_ not in space.present:
+            message = f"nobody is here under `{id_}`; send as `{party}`, or join under that id first"
+            return json_reply(403, {"error": "Invalid token for participant", "message": message})
+        return Asked(space, id_, party, exchange.method)
 
     def _check_reader(self, exchange: Exchange, query: dict[str, str], space: Space) -> Reply | None:
         """Who is in a space, peers on this machine may know, and those whom the space lets in."""
         token = _token(exchange, query)
         if token is None and self._is_loopback_bind:
             refusal = self._guard.check_peer(exchange.peer, self._is_loopback_bind)
-            if refusal is None:
+            # A page whose name was re-bound to this machine is not of this machine.
+            if refusal is None and self._guard.is_local_name(exchange.headers.get("Host")):
                 return None
-        if token and (self._spaces.is_operator(token) or space.party_of(_digest(token)) is not None):
-            return None
+        if token:
+            known = joining.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
+            if not isinstance(known, Fault):
+                return None
         reply = json_reply(401, {"error": "Missing or invalid authorization header"})
         reply.headers = {"WWW-Authenticate": "Bearer"}
         return reply

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.core.errors import Refusal
+from penstock.core.fanout import MARK
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
@@ -51,7 +52,7 @@ class SpaceConnection(Connection):
         session = self.session
         session.heard = True
         spaces = self.spaces
-        if data[:1] == b"#" and session.publish(data):
+        if data and data[0] == MARK and session.publish(data):
             if not spaces.is_stirred:
                 spaces.stir()
             return
@@ -74,6 +75,9 @@ class SpaceConnection(Connection):
         self.session.left(now, "disconnected")
         self.spaces.sessions.pop(self.session, None)
         self.spaces.stir()
+        if self.session.closing is not None:
+            code, reason = self.session.closing
+            self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
 
 
 class Spaces:
@@ -87,6 +91,7 @@ class Spaces:
         is_operator: Callable[[str], bool],
         watch: Watch | None = None,
         keep_token: Callable[[str, str, str], None] = lambda space, participant, token: None,
+        log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.runtime = runtime
         self.memory = memory
@@ -98,6 +103,8 @@ class Spaces:
         """Outboxes whose peers read again."""
         self.is_stirred = False
         self.is_operator = is_operator
+        self.log = log
+        """Who has joined, and whom we let go."""
         self._watch = watch
         self._keep_token = keep_token
         self._timer: Timer | None = None
@@ -116,7 +123,6 @@ class Spaces:
         space = Space(
             settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
         )
-        space.finished = self.runtime.finished
         space.url = url
         self.spaces[settings.id] = space
         joining.begin(space, self.runtime.scheduler.now())
@@ -150,9 +156,22 @@ class Spaces:
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
 
-    def joined(self, session: MewSession) -> None:
-        """A connection has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        if session.participant is not None and session.space is not None:
+            who, name = session.participant, session.space.id
+            self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
+
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now."""
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            for data in held:
+                self.runtime.received(connection, data)
 
     # Connections
 
@@ -189,6 +208,8 @@ class Spaces:
         for session in list(self.sessions):
             connection = self.runtime.connection(session)
             if connection is None:
+                continue
+            if connection.held and not connection.stuck:  # what we do not read we cannot hear
                 continue
             if not session.heard:
                 connection.wire.abort()
@@ -239,6 +260,8 @@ class Spaces:
         session = outbox.owner
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
+            if outbox.is_over:
+                self.stir()  # the others hear that it is gone
             return
         if outbox.is_over and session.closing is None:
             space.slow_cut += 1
@@ -248,6 +271,7 @@ class Spaces:
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
             session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
+            self.stir()  # the others hear of it
         elif outbox.stuck and session.closing is None:
             return
         else:
@@ -273,7 +297,6 @@ class Spaces:
             if isinstance(session, MewSession):
                 if session.participant is participant:
                     session.evict(now, fault, code)
-                    session.left(now, fault.error)
                     connection = self.runtime.connection(session)
                     if connection is not None:
                         self.runtime.touch(connection)

@@ -15,12 +15,13 @@ import msgspec
 from penstock.core.instant import Now
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.capabilities import Capability, clean, covers, with_baseline
+from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.joining import KICKED
+from penstock.dialects.mew.joining import KICKED, is_id, put_out
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
+from penstock.dialects.mew.waiting import Answer, Done
 
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
@@ -40,6 +41,8 @@ def accept(
         act = ACTS.get(envelope.kind)
         if act is None:
             space.relay(sender, envelope, done)
+        elif not envelope.is_readable:
+            fault = Fault.processing("a number in the payload is out of range")
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:
@@ -58,6 +61,8 @@ def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done
 
 
 def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str) -> Fault | None:
+    if sender.party in space.state.kicked:  # since it was let in, or its request was
+        return put_out(space, sender.party)
     if envelope.sender not in (None, "", sender.id, sender.party):
         message = f"`from` is `{(envelope.sender or '')[:60]}` and you are `{sender.id}`; leave it out"
         return Fault("invalid_from", message, status=403)
@@ -118,7 +123,8 @@ def _grant(
         return Fault(
             "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
         )
-    if len(space.state.grants.get(party, {})) >= space.limits.grants_max:
+    held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
+    if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
         return Fault("too_many_grants", message, status=429)
     held = space.rights(sender.party).all
@@ -129,7 +135,6 @@ def _grant(
         return Fault("capability_violation", message, more, status=403)
     entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -162,7 +167,6 @@ def _revoke(
         fresh=False,
     )
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -192,16 +196,32 @@ def _invite(
     who = envelope.text("participant_id")
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
-    if "/" in who or "\\" in who or ".." in who or not who.isprintable() or len(who) > space.limits.id_max:
-        return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
-    if (space.is_known(who) or who in space.present) and who not in space.state.kicked:
+    if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
+        message = (
+            "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
+        )
+        return Fault("invalid_request", message)
+    is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
+    if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
-    if len(space.state.invited) >= space.limits.invites_max:
+    invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
+    if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
+    if who in space.settings.participants:  # back from a kick, to what the settings give it
+        capabilities = space.rights(who).all
+    else:
+        capabilities = clean(envelope.payload.get("initial_capabilities"))
+    held = space.rights(sender.party).all
+    # Somebody of the settings comes back with what these say, and its inviter hears its new token.
+    given = space.static(who) if who in space.settings.participants else capabilities
+    beyond = [each for each in given if _gives_power(each) and not covers(held, each)]
+    if beyond:
+        message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
+        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+        return Fault("capability_violation", message, more, status=403)
     token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
-    capabilities = clean(envelope.payload.get("initial_capabilities"))
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()
@@ -218,9 +238,18 @@ def _invite(
         space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
-    space.commit(sender, [entry], tell, done)
-    space.forget_rights(who)
+    space.commit(sender, [entry], tell, done, cause=envelope.cause)
     return None
+
+
+POWERS = ("capability/grant", "capability/revoke", "space/invite", "space/kick")
+"""Kinds that change what others may do."""
+
+
+def _gives_power(capability: Capability) -> bool:
+    """Whether a capability lets its holder decide about others."""
+    matcher = Matcher([{"kind": capability["kind"]}])
+    return any(matcher.match(kind, None) is not None for kind in POWERS)
 
 
 def _answer_invite(
@@ -275,7 +304,6 @@ def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done:
                 space.evicted.append((participant, KICKED, fault))
 
     space.relay(sender, envelope, done, (entry,), after=after)
-    space.forget_rights(party)
     return None
 
 

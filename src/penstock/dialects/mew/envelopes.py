@@ -1,7 +1,8 @@
 """MEW envelopes: bytes in, checked and filled, bytes out.
 
 What a participant wrote passes untouched but for spaces; only what the gateway answers for is filled in or mended: `protocol`, `id`, `ts`,
-`from` come first, a scalar `correlation_id` becomes a list. A payload is decoded only where the gateway acts on it.
+`from` come first, a scalar `correlation_id` becomes a list. A payload is decoded only where the gateway acts on it: JSON has numbers that
+no program can hold, and some that take long to read.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from penstock.core.nesting import depth_problem
 from penstock.dialects.mew.messages import PROTOCOL, PROTOCOLS, Fault
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_string = msgspec.json.Decoder(str)
 _any = msgspec.json.Decoder()
 _encode = msgspec.json.encode
 _NULL = b"null"
+_NOTHING = (_NULL, b"false", b"0", b'""', b"[]", b"{}")
 _SPACE = re.compile(rb"[ \t\r\n]")
 
 
@@ -43,8 +47,16 @@ class Envelope(msgspec.Struct):
         return None if raw is None else bytes(raw)
 
     @property
+    def is_readable(self) -> bool:
+        """Whether the payload can be decoded: a number in it may be out of range."""
+        try:
+            return self.payload is not None
+        except msgspec.DecodeError:
+            return False
+
+    @property
     def payload(self) -> dict[str, Any]:
-        """The payload, decoded; empty when it is no object."""
+        """The payload, decoded; empty when it is no object. Ask only for one that is readable."""
         if self._payload is msgspec.UNSET:
             raw = self.fields.get("payload")
             value = None if raw is None else _any.decode(raw)
@@ -60,14 +72,13 @@ class Envelope(msgspec.Struct):
     @property
     def correlations(self) -> list[str]:
         raw = self.fields.get("correlation_id")
-        value = None if raw is None else _any.decode(raw)
-        return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+        return [] if raw is None or bytes(raw) == _NULL else _strings(raw)
 
     @property
-    def to(self) -> list[Any] | None:
+    def to(self) -> msgspec.Raw | None:
+        """The list of those it is labelled for, where it has one."""
         raw = self.fields.get("to")
-        value = None if raw is None else _any.decode(raw)
-        return value if isinstance(value, list) else None
+        return raw if raw is not None and bytes(raw).startswith(b"[") and bytes(raw) != b"[]" else None
 
     @property
     def size(self) -> int:
@@ -97,11 +108,23 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
         problem = depth_problem(data, limits.depth_max)
         if problem is not None:
             return Fault.processing(problem.message)
-        return _fields.decode(data)
+        fields = _fields.decode(data)
+        if not _is_readable(data):
+            return Fault.processing("the message holds a number that is too large")
+        return fields
     except msgspec.ValidationError:
         return Fault.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Fault.processing(f"the message is not JSON: {error}"[:300])
+
+
+def _is_readable(data: bytes) -> bool:
+    """Whether those who get this could read it: a number like 1e400 would stop many of them."""
+    try:
+        _any.decode(data)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def read_envelope(
@@ -111,13 +134,13 @@ def read_envelope(
 
     With `strict`, the payloads of kinds that need something are looked at too.
     """
-    protocol = _text(fields, "protocol")
+    protocol = text_of(fields, "protocol")
     if not protocol and _is_empty(fields, "protocol"):
         fields["protocol"] = msgspec.Raw(_encode(PROTOCOL))
     elif protocol not in PROTOCOLS:
         shown = bytes(fields["protocol"])[:60].decode(errors="replace") if protocol is None else protocol[:60]
-        return Fault.validation(f"Invalid protocol version: {shown}", _text(fields, "id"))
-    id_ = given = _text(fields, "id") or None
+        return Fault.validation(f"Invalid protocol version: {shown}", text_of(fields, "id"))
+    id_ = given = text_of(fields, "id") or None
     if id_ is None:
         if not _is_empty(fields, "id"):
             return Fault.validation("Message id must be a string")
@@ -125,32 +148,45 @@ def read_envelope(
         fields["id"] = msgspec.Raw(_encode(id_))
     if len(id_) > limits.id_max:
         return Fault.validation(f"Message id is longer than {limits.id_max} characters")
-    kind = _text(fields, "kind")
+    kind = text_of(fields, "kind")
     if not kind:
         return Fault.validation("Message kind is required", given)
     if len(kind) > limits.type_max:
         return Fault.validation(f"Message kind is longer than {limits.type_max} characters", given)
-    if not _text(fields, "ts"):
+    if not text_of(fields, "ts"):
         fields["ts"] = msgspec.Raw(_encode(rfc3339(now.wall_us)))
-    sender = _text(fields, "from")
+    sender = text_of(fields, "from")
     if sender is None and not _is_empty(fields, "from"):
         return Fault.validation("Message from must be a string", given)
     corr = _correlation(fields)
     envelope = Envelope(fields, kind, id_, sender, corr, given)
-    if strict and kind == "chat" and not envelope.payload.get("text"):
+    if strict and kind == "chat" and not _has(fields, "text"):
         return Fault.validation("Chat message requires payload.text", given)
-    if strict and kind == "mcp/request" and not envelope.payload.get("method"):
+    if strict and kind == "mcp/request" and not _has(fields, "method"):
         return Fault.validation("MCP request requires payload.method", given)
     return envelope
 
 
-def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+def text_of(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+    """A member that is a text."""
     raw = fields.get(name)
-    if raw is None or not bytes(raw).startswith(b'"'):
-        return None
-    value = _any.decode(raw)
-    assert isinstance(value, str)
-    return value
+    return None if raw is None or not bytes(raw).startswith(b'"') else _string.decode(raw)
+
+
+def members_of(fields: dict[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
+    """The members of a member that is an object, still text."""
+    raw = fields.get(name)
+    return {} if raw is None or not bytes(raw).startswith(b"{") else _fields.decode(raw)
+
+
+def _strings(raw: msgspec.Raw) -> list[str]:
+    """The texts in a list."""
+    return [_string.decode(each) for each in _items.decode(raw) if bytes(each).startswith(b'"')]
+
+
+def _has(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    """Whether the payload has something under this name."""
+    return bytes(members_of(fields, "payload").get(name, _NULL)) not in _NOTHING
 
 
 def _is_empty(fields: dict[str, msgspec.Raw], name: str) -> bool:
@@ -166,5 +202,5 @@ def _correlation(fields: dict[str, msgspec.Raw]) -> str | None:
         return None
     if not bytes(raw).startswith(b"["):
         raw = fields["correlation_id"] = msgspec.Raw(b"[" + bytes(raw) + b"]")
-    first = next(iter(_any.decode(raw)), None)
-    return first if isinstance(first, str) else None
+    first = _items.decode(raw)[:1]
+    return _string.decode(first[0]) if first and bytes(first[0]).startswith(b'"') else None

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.core.instant import Now
+from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.messages import GATEWAY, SYSTEM, Fault
+from penstock.dialects.mew.messages import GATEWAY, Fault
 from penstock.dialects.mew.space import OPERATOR, Participant, Space
 from penstock.dialects.mew.state import DOOR
 
@@ -17,8 +18,14 @@ TAKEN_OVER = 4001
 KICKED = 4003
 SLOW = 4008
 """Codes that our closes carry."""
-RESERVED_IDS = (GATEWAY, SYSTEM, "system")
+RESERVED_IDS = (GATEWAY, "system")
 _encode = msgspec.json.encode
+
+
+def is_id(text: str, limits: Limits) -> bool:
+    """Whether this can be the id of a participant."""
+    is_ours = text in RESERVED_IDS or text.startswith("system:")
+    return len(text) <= limits.id_max and text.isprintable() and not is_ours
 
 
 def identify(
@@ -30,29 +37,33 @@ def identify(
         message = "no token was shown" if digest is None else "the token lets nobody in here"
         return Fault("unauthorized", f"{message}; ask who runs the space for yours", status=401)
     if party in space.state.kicked:
-        why = space.state.kicked[party]
-        return Fault(
-            "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
-        )
+        return put_out(space, party)
     id_ = id_ or party
-    if len(id_) > space.limits.id_max or not id_.isprintable() or id_ in RESERVED_IDS:
+    if not is_id(id_, space.limits):
         return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
     if id_ != party:
-        if space.is_known(id_):
+        if space.is_taken(id_):
             return Fault("invalid_participant", f"the token is not that of `{id_}`", status=403)
-        there = space.present.get(id_)
-        if there is not None and there.party != party:
+        if space.holder(id_) not in (None, party):
             return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
     return id_, party
+
+
+def put_out(space: Space, party: str) -> Fault:
+    """What somebody who was kicked is told."""
+    why = space.state.kicked[party]
+    return Fault("kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403)
 
 
 def still_welcome(space: Space, participant: Participant) -> Fault | None:
     """Whether somebody who was let in a moment ago would be now."""
     if participant.party in space.state.kicked:
-        return Fault("kicked", f"`{participant.party}` was put out of the space", status=403)
-    there = space.present.get(participant.id)
-    if there is not None and there.party != participant.party:
-        return Fault("invalid_participant", f"`{participant.id}` is somebody else", status=403)
+        return put_out(space, participant.party)
+    id_, party = participant.id, participant.party
+    there = space.present.get(id_)
+    is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
+    if is_other or (there is not None and there.party != party):
+        return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
     return None
 
 
@@ -125,7 +136,7 @@ def begin(space: Space, now: Now) -> None:
     """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
     for stream in list(space.state.streams.values()):
         if stream.name is not None and not streams.is_as_configured(space, stream):
-            streams.close(space, None, stream, GATEWAY, "reconfigured")
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
     for name, settings in space.settings.participants.items():
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
@@ -135,10 +146,16 @@ def begin(space: Space, now: Now) -> None:
 
 
 def wake(space: Space, now: Now) -> None:
-    """Close the streams whose owners did not come back."""
+    """Close the streams whose owners did not come back, and try again what the journal refused."""
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
-        if space.state.streams.get(stream.id) is stream and stream.lane.owner not in space.present:
+        if space.state.streams.get(stream.id) is not stream:
+            streams.open_configured(space, now, stream.lane.owner)
+        elif streams.is_leaving(space, stream):
+            continue
+        elif stream.name is not None and not streams.is_as_configured(space, stream):
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+        elif stream.lane.owner not in space.present:
             streams.close(space, None, stream, GATEWAY, "owner_disconnected")
 
 
@@ -146,4 +163,4 @@ def _observe(
     space: Space, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
-    space.ledger.observe_settle(entry)
+    space.ledger.observe_entry(entry)

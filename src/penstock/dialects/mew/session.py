@@ -18,13 +18,13 @@ from penstock.core.links import Consumer, Link
 from penstock.core.outbox import Outbox
 from penstock.core.records import Record
 from penstock.dialects.mew import accepting, joining
-from penstock.dialects.mew.envelopes import read_envelope, read_object
+from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
 from penstock.dialects.mew.messages import GATEWAY, PROTOCOLS, Fault, Voice
 from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.waiting import weight
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
-_any = msgspec.json.Decoder()
 
 
 class Hall(Protocol):
@@ -43,8 +43,11 @@ class Hall(Protocol):
     def text(self, data: bytes) -> bytes:
         """An envelope as it goes over the wire."""
 
-    def joined(self, session: MewSession) -> None:
-        """A session has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A session has become a participant, or was refused when its turn came."""
+
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now; a fault of ours in it is the session's alone."""
 
 
 class _Backlog:
@@ -57,7 +60,8 @@ class _Backlog:
 
     def __len__(self) -> int:
         participant = self._session.participant
-        return len(self._session.held) + (0 if participant is None else participant.waiting)
+        held = sum(map(weight, self._session.held))
+        return held + (0 if participant is None else participant.waiting)
 
 
 class MewSession:
@@ -93,10 +97,11 @@ class MewSession:
         if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
         self.count = count = self.count + 1
-        if count > self.rate_max:
-            return False
-        end = data.find(b"#", 1)
-        return end > 0 and self.space.room.publish(participant.id, data, end)  # type: ignore[union-attr]
+        end = data.find(b"#", 1) if count <= self.rate_max else -1
+        if end > 0 and self.space.room.publish(participant.id, data, end):  # type: ignore[union-attr]
+            return True
+        self.count -= 1  # whoever looks closer counts it
+        return False
 
     def new_second(self) -> None:
         """What was sent so far counts no more; limits may have changed."""
@@ -115,6 +120,10 @@ class MewSession:
             return
         limits = self.hall.limits
         self.count += 1
+        if self.participant is None and self._token is None and len(data) > limits.join_bytes_max:
+            message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
+            self._end(now, Fault("too_large", message, status=413), 1009)
+            return
         if len(data) > self.frame_max:
             message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
             self._end(now, Fault("too_large", message, status=413), 1009)
@@ -126,7 +135,7 @@ class MewSession:
             self.refuse_one()
             return
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
-        fields = {} if end > 0 else read_object(data, limits)
+        fields = {} if end > 0 else self._read(data, limits)
         if isinstance(fields, Fault):
             self._fail(now, fields)
         elif _is_join(fields):
@@ -137,6 +146,15 @@ class MewSession:
             self._frame(now, data, end)
         else:
             self._envelope(now, fields)
+
+    def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
+        """The members of an envelope; one that is much too large is not looked at."""
+        if len(data) > 2 * limits.envelope_max:
+            message = (
+                f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
+            )
+            return Fault("too_large", message, status=413)
+        return read_object(data, limits)
 
     def refuse_one(self) -> None:
         if self.space is not None:
@@ -165,20 +183,19 @@ class MewSession:
     # Joining
 
     def _join(self, now: Now, fields: dict[str, msgspec.Raw], data: bytes) -> None:
-        told = _told(fields)
-        protocol = told.get("protocol")
-        if protocol and protocol not in PROTOCOLS:
-            self._end(now, Fault.validation(f"Invalid protocol version: {str(protocol)[:60]}"), 1008)
+        protocol = bytes(fields.get("protocol", b"null"))
+        if protocol not in (b"null", b'""') and text_of(fields, "protocol") not in PROTOCOLS:
+            shown = protocol[:60].decode(errors="replace").strip('"')
+            self._end(now, Fault.validation(f"Invalid protocol version: {shown}"), 1008)
             return
-        payload = told.get("payload")
-        both = [told, payload] if isinstance(payload, dict) else [told]
+        both = [fields, members_of(fields, "payload")]
 
         def first(*names: str) -> str | None:
-            found = (part.get(name) for part in both for name in names)
-            return next((text for text in found if isinstance(text, str) and text), None)
+            found = (text_of(part, name) for part in both for name in names)
+            return next((text for text in found if text), None)
 
         token = first("token") or self._token
-        cause = told.get("id") if isinstance(told.get("id"), str) else None
+        cause = text_of(fields, "id")
         name, id_ = first("space") or self._space_name, first(*IDS) or self._id
         space = self.hall.find(name)
         if isinstance(space, Space) and space.watch is not None:
@@ -230,17 +247,19 @@ class MewSession:
     def _enter(self, now: Now, space: Space, participant: Participant, cause: str | None) -> None:
         self.is_joining = False
         if self.closing is not None or not self.link.open:
+            self.held.clear()
             return
         # Whoever let it in may have put it out since.
         fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            self.hall.judged(self)
             return
         self.space, self.participant = space, participant
-        self.hall.joined(self)
+        self.hall.judged(self)
         held, self.held = self.held, []
-        for data in held:
-            self.receive(now, data)
+        if held:
+            self.hall.replay(self, held)
 
     # Ending
 
@@ -257,11 +276,13 @@ class MewSession:
             self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
 
     def _end(self, now: Now, fault: Fault, code: int) -> None:
-        """Say why, and close."""
+        """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
+            self.left(now, fault.error)
             self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
+            self.held.clear()
             self.closing = (code, fault.error)
 
     def evict(self, now: Now, fault: Fault, code: int) -> None:
@@ -271,6 +292,7 @@ class MewSession:
     def drain(self, refusal: Refusal) -> None:
         if self.closing is None:
             self.out.extend(self.outbox.take())
+            self.held.clear()
             self.closing = (refusal.kind.close or 1008, refusal.code)
 
     def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
@@ -288,7 +310,3 @@ def _is_join(fields: dict[str, msgspec.Raw]) -> bool:
     return (kind is not None and bytes(kind) == b'"system/join"') or (
         kind is None and type_ is not None and bytes(type_) == b'"join"'
     )
-
-
-def _told(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    return {name: _any.decode(raw) for name, raw in fields.items()}

@@ -6,8 +6,8 @@ only. A row about a stream that is gone says nothing any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -43,8 +43,10 @@ class Stream(msgspec.Struct, eq=False):
     """What the settings of the space call it."""
     request_id: str | None = None
     open_id: str = ""
-    gate: int = 0
-    """The commit that makes it visible."""
+    size: int = 0
+    """Bytes of what is known of it."""
+    aliases: dict[str, str] = {}
+    """Who those are, among its owners, writers and targets, that go by another id than the one the space knows them by."""
     ticket: int = 0
 
     @property
@@ -82,6 +84,7 @@ class _Open(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     open_id: str = ""
     frames: int = 0
+    aliases: dict[str, str] = msgspec.field(name="as", default_factory=dict)
 
 
 class SpaceState(msgspec.Struct, eq=False):
@@ -95,6 +98,8 @@ class SpaceState(msgspec.Struct, eq=False):
     grants: dict[str, dict[str, tuple[Capability, ...]]] = {}
     """What was granted to whom, by the id of the grant."""
     streams: dict[str, Stream] = {}
+    streams_bytes: int = 0
+    """Bytes of what is known of them."""
 
     def apply(self, entry: Entry | Row) -> None:
         """Make the change that a fact tells."""
@@ -104,7 +109,8 @@ class SpaceState(msgspec.Struct, eq=False):
             case "stream_open":
                 self._open(entry)
             case "stream_close":
-                self.streams.pop(_stream_id(entry.channel), None)
+                gone = self.streams.pop(_stream_id(entry.channel), None)
+                self.streams_bytes -= 0 if gone is None else gone.size
             case "invite":
                 meta = _meta(entry)
                 self.invited[entry.peer or ""] = Invited(
@@ -122,24 +128,6 @@ class SpaceState(msgspec.Struct, eq=False):
                 meta = _meta(entry)
                 self.seq, self.stream_no = meta["seq"], meta["streams"]
 
-    def undo(self, entry: Entry) -> Callable[[], None]:
-        """How to take back the change that a fact is about to make."""
-        peer, id_ = entry.peer or "", _stream_id(entry.channel)
-        invited, kicked = self.invited.get(peer), self.kicked.get(peer)
-        granted = dict(self.grants.get(peer, {}))
-        stream = self.streams.get(id_)
-        owner, writers = (stream.lane.owner, dict(stream.lane.writers)) if stream is not None else ("", {})
-
-        def back() -> None:
-            _put_back(self.invited, peer, invited)
-            _put_back(self.kicked, peer, kicked)
-            _put_back(self.grants, peer, granted or None)
-            _put_back(self.streams, id_, stream)
-            if stream is not None:
-                stream.lane.owner, stream.lane.writers = owner, writers
-
-        return back
-
     def _open(self, entry: Entry | Row) -> None:
         told = msgspec.json.decode(entry.meta or "{}", type=_Open)
         id_ = _stream_id(entry.channel)
@@ -148,8 +136,18 @@ class SpaceState(msgspec.Struct, eq=False):
         lane.writers = dict.fromkeys(told.writers)
         lane.base = told.frames
         self.streams[id_] = Stream(
-            lane, entry.seq, told.created, told.request, told.overflow, told.name, entry.id, told.open_id
+            lane,
+            entry.seq,
+            told.created,
+            told.request,
+            told.overflow,
+            told.name,
+            entry.id,
+            told.open_id,
+            len(entry.meta or ""),
+            told.aliases,
         )
+        self.streams_bytes += self.streams[id_].size
         self.stream_no = max(self.stream_no, entry.seq)
 
     def _grant(self, entry: Entry | Row) -> None:
@@ -163,6 +161,8 @@ class SpaceState(msgspec.Struct, eq=False):
             return
         lane = stream.lane
         lane.writers[peer] = None
+        if "as" in meta:
+            stream.aliases[peer] = meta["as"]
         if meta["grant"] == "ownership":
             lane.writers.pop(lane.owner if lane.owner != peer else "", None)
             lane.owner = peer
@@ -196,16 +196,6 @@ class SpaceState(msgspec.Struct, eq=False):
                 yield row_of(grant_entry(space, id_, "", peer, capabilities))
         for stream in self.streams.values():
             yield row_of(open_entry(space, stream, b"", 0))
-
-
-V = TypeVar("V")
-
-
-def _put_back(table: dict[str, V], key: str, value: V | None) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value
 
 
 def _take_back(granted: dict[str, tuple[Capability, ...]], revoked: tuple[Capability, ...]) -> None:
@@ -273,6 +263,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
         stream.name,
         stream.open_id,
         lane.seq,
+        stream.aliases,
     )
     return Entry(
         DOOR,
