@@ -130,7 +130,9 @@ class Registrar:
         lifetime_max_s: int = LIFETIME_MAX_S,
     ) -> None:
         self.trust = trust
-        self.nonces = nonces or NonceCache(age_max_ms=age_max_ms, skew_max_ms=skew_max_ms)
+        if nonces is None:
+            nonces = NonceCache(age_max_ms=age_max_ms, skew_max_ms=skew_max_ms)
+        self.nonces = nonces
         if self.nonces.retention_ms < age_max_ms + skew_max_ms:
             raise ValueError("nonces must be remembered for as long as an envelope stays young")
         self._age_max_ms = age_max_ms
