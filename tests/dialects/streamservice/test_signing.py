@@ -12,7 +12,13 @@ from hypothesis import given
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import writing
 from penstock.dialects.streamservice.canonical import canonical_message
-from penstock.dialects.streamservice.messages import Claims, RequestEnvelope, StreamRegister, StreamScope
+from penstock.dialects.streamservice.messages import (
+    Claims,
+    RequestEnvelope,
+    ResponseEnvelope,
+    StreamRegister,
+    StreamScope,
+)
 from penstock.dialects.streamservice.nonces import NonceCache
 from penstock.dialects.streamservice.signing import (
     ENVELOPE_MAX,
@@ -298,6 +304,11 @@ def test_answers_are_signed_for_one_request() -> None:
         (check_response(frame.replace(b"payload", b"paXload"), 7, trust), "signature"),
         (check_response(sign_response(7, b"payload", STRANGER), 7, trust), "signer"),
         (check_response(frame[:-8], 7, trust), "message"),
+        (
+            check_response(writing.response(ResponseEnvelope(7, b"payload", b"", KEY.public)), 7, trust),
+            "signature",
+        ),
+        (check_response(writing.response(ResponseEnvelope(7, b"payload")), 7, trust), "signer"),
         (
             check_response(frame.replace((7).to_bytes(8, "little"), (8).to_bytes(8, "little")), 8, trust),
             "signature",

@@ -146,6 +146,27 @@ def test_the_quick_way_and_the_thorough_way_agree() -> None:
         assert peek(cut) == wire._look(cut), cut.hex()
 
 
+def test_a_chunk_without_room_for_its_topic() -> None:
+    """Everything that the quick way looks at is right, but for the size of the frame."""
+    pointers = [list_pointer(3, 2, 65), list_pointer(0, 2, 0), list_pointer(1, 2, 32), bytes(8)]
+    for words in range(5):
+        assert peek(frame_of(struct_pointer(0, 0, 4) + b"".join(pointers) + bytes(8 * words))) == Fault(
+            "bounds"
+        )
+
+
+@pytest.mark.parametrize("offset", [-6, -5, 0, 1, 2, 3, 500, 2**29 - 1, -(2**29)])
+def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
+    """Neither into the segment table, nor into the next segment, nor beyond the frame."""
+    body = struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(offset, 2, 16)
+    frame = frame_of(body + bytes(8), b"secret\0\0" * 4)
+    assert reading.read_payload(frame) == Fault("bounds")
+    inside = frame_of(
+        struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(0, 2, 8) + b"inside\0\0", bytes(8)
+    )
+    assert reading.read_payload(inside) == Token("inside\0")
+
+
 def test_a_block_shows_its_link_and_nothing_else() -> None:
     assert peek_block(built_block(b"p" * 16, [Token("x")])) == b"p" * 16
     assert peek_block(built_block(b"p" * 15, [])) == Fault("size")
