@@ -76,14 +76,13 @@ class Line:
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
-            self._socket.disable_monitor()
-            self._socket.close(0)
+            self._stop(0)
             refusal = Refusal("InvalidRequest", f"cannot connect to `{endpoint}`: {error.strerror}")
             raise PenstockError(refusal) from error
         self._descriptors = (int(self._socket.get(zmq.FD)), int(self._monitor.get(zmq.FD)))
         self._loop.add_reader(self._descriptors[0], self.look)
         self._loop.add_reader(self._descriptors[1], self._watch)
-        self._watch()
+        self._loop.call_soon(self._watch)
 
     def send(self, parts: Parts) -> bool:
         """Send now; false when that is not possible."""
@@ -149,7 +148,11 @@ class Line:
         if not self._loop.is_closed():
             for descriptor in self._descriptors:
                 self._loop.remove_reader(descriptor)
+        self._stop(linger_ms)
+
+    def _stop(self, linger_ms: int) -> None:
         self._socket.disable_monitor()
+        self._monitor.close(0)
         self._socket.close(linger_ms)
 
 
