@@ -27,6 +27,7 @@ Suite: TypeAlias = Literal["sha256", "blake3"]
 SUITES: Final[tuple[Suite, ...]] = ("sha256", "blake3")
 MAC_SIZE = 32
 
+_SUITE_HINT = "the suites are `sha256` and `blake3`"
 _CONTEXT = "hyprstream stream-keys v1 "
 
 
@@ -64,7 +65,7 @@ def derive(
             return hkdf_expand(prk, label.encode())
 
     else:
-        hasher = _blake3()
+        hasher = _blake3(suite)
         if isinstance(hasher, Refusal):
             return hasher
         material = shared + salt
@@ -104,7 +105,7 @@ def mac_function(key: bytes, suite: Suite) -> Callable[[bytes, bytes], bytes] | 
             return state.digest()
 
         return mac
-    hasher = _blake3()
+    hasher = _blake3(suite)
     if isinstance(hasher, Refusal):
         return hasher
 
@@ -114,7 +115,9 @@ def mac_function(key: bytes, suite: Suite) -> Callable[[bytes, bytes], bytes] | 
     return keyed_hash
 
 
-def _blake3() -> type[blake3] | Refusal:
+def _blake3(suite: str) -> type[blake3] | Refusal:
+    if suite != "blake3":
+        return Refusal("Unsupported", f"there is no suite `{suite}`", ref="suite", hint=_SUITE_HINT)
     try:
         from blake3 import blake3
     except ImportError:
@@ -122,6 +125,6 @@ def _blake3() -> type[blake3] | Refusal:
             "Unsupported",
             "the suite `blake3` is not installed",
             ref="suite",
-            hint='`pip install "penstock[streams]"`, or use the suite `sha256`',
+            hint='`pip install "penstock[streams]"`, or use `sha256` at both ends',
         )
     return blake3

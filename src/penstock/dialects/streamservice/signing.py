@@ -8,7 +8,7 @@ A registration needs claims that allow `publish` on `stream` for the very topic,
 first of three: its own time, that of its claims, and the longest that is allowed. Times are seconds; a number that would be past the
 year 5000 in seconds is taken for milliseconds.
 
-Knows no clock: `now_ms` is the wall time of whoever calls. Cost: about 150 us for a good registration, less for any other.
+Knows no clock: `now_ms` is the wall time of whoever calls. Cost: about 100 us for a good registration, less for any other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import hashlib
 from collections.abc import Mapping
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from nacl import signing as ed25519
+from nacl.exceptions import BadSignatureError
 
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import writing
@@ -34,7 +34,7 @@ from penstock.dialects.streamservice.messages import (
 from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache
 from penstock.dialects.streamservice.reading import read_register, read_response, signed_envelope
 from penstock.dialects.streamservice.segments import REASONS, Message, WireError
-from penstock.dialects.streamservice.wire import KEY_SIZE, Fault, Register, is_topic
+from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, Fault, Register, is_topic
 
 ENVELOPE_MAX = 16_384
 """Bytes of a registration: one with a single scope has 500, and a stranger must not make us encode megabytes."""
@@ -55,14 +55,14 @@ class SigningKey:
     def __init__(self, seed: bytes) -> None:
         if len(seed) != KEY_SIZE:
             raise ValueError(f"a signing key is made of {KEY_SIZE} bytes")
-        self._key = Ed25519PrivateKey.from_private_bytes(seed)
-        self.public = self._key.public_key().public_bytes_raw()
+        self._key = ed25519.SigningKey(seed)
+        self.public = bytes(self._key.verify_key)
 
     def __repr__(self) -> str:
         return f"SigningKey(public={self.public.hex()})"
 
     def sign(self, data: bytes) -> bytes:
-        return self._key.sign(data)
+        return self._key.sign(data).signature
 
 
 class TrustStore:
@@ -78,7 +78,7 @@ class TrustStore:
             if len(key) != KEY_SIZE:
                 raise ValueError(f"the key of `{name}` has {len(key)} bytes instead of {KEY_SIZE}")
         self._names = {key: name for name, key in signers.items()}
-        self._keys = {key: Ed25519PublicKey.from_public_bytes(key) for key in signers.values()}
+        self._keys = {key: ed25519.VerifyKey(key) for key in signers.values()}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -90,10 +90,13 @@ class TrustStore:
         return self._names[signer]
 
     def is_signed(self, signer: bytes, signature: bytes, data: bytes) -> bool:
-        """Whether one of the keys made the signature."""
+        """Whether the signature is that of one of the keys."""
+        key = self._keys.get(signer)
+        if key is None or len(signature) != SIGNATURE_SIZE:
+            return False
         try:
-            self._keys[signer].verify(signature, data)
-        except (InvalidSignature, KeyError):
+            key.verify(data, signature)
+        except BadSignatureError:
             return False
         return True
 
@@ -130,7 +133,9 @@ class Registrar:
         lifetime_max_s: int = LIFETIME_MAX_S,
     ) -> None:
         self.trust = trust
-        self.nonces = nonces or NonceCache(age_max_ms=age_max_ms, skew_max_ms=skew_max_ms)
+        if nonces is None:
+            nonces = NonceCache(age_max_ms=age_max_ms, skew_max_ms=skew_max_ms)
+        self.nonces = nonces
         if self.nonces.retention_ms < age_max_ms + skew_max_ms:
             raise ValueError("nonces must be remembered for as long as an envelope stays young")
         self._age_max_ms = age_max_ms
