@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import zmq
@@ -38,6 +38,7 @@ from penstock.dialects.streamservice.wire import (
 )
 from penstock.server.relay_accounts import Accounts, Report
 from penstock.server.relay_reports import Asked, Ready, Registered, Stopped
+from penstock.server.relay_sections import JournalMode
 from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind, is_free
 
 BURST = 256
@@ -58,8 +59,6 @@ START_OVER_S = 5.0
 START_OVER_STEP_S = 0.002
 SPARE = 4_096
 """Bytes above the bound that a socket takes, so that ours is the word that refuses it."""
-
-JournalMode = Literal["metadata", "full", "off"]
 
 
 class RelaySettings(msgspec.Struct, frozen=True):
@@ -236,7 +235,9 @@ class StreamService:
     def _take_messages(self, now: Now) -> bool:
         """A burst of what publishers sent; False when there is no more. The hot path: two calls of libzmq and one of the relay."""
         receive, publish = self._pull.recv, self._publish
-        send = super(zmq.Socket, self._xpub).send  # pyzmq's own, without what it does for other kinds of sockets
+        send = super(
+            zmq.Socket, self._xpub
+        ).send  # pyzmq's own, without what it does for other kinds of sockets
         sizes, now_us, nowait = self._heads.sizes, now.us, zmq.NOBLOCK
         for _ in range(BURST):
             try:
