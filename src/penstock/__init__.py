@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         TokenStreamSync,
         TruncatedStream,
         answer_offer,
+        load_signing_key,
+        local_relay,
         new_signing_key,
     )
     from penstock.core.errors import PenstockError
@@ -67,6 +69,8 @@ __all__ = [
     "answer_offer",
     "connect",
     "connect_sync",
+    "load_signing_key",
+    "local_relay",
     "new_signing_key",
 ]
 
@@ -99,6 +103,8 @@ _HOMES = {
     "TokenStreamSync": "penstock.client.tokens",
     "TruncatedStream": "penstock.client.tokens",
     "answer_offer": "penstock.client.tokens",
+    "load_signing_key": "penstock.client.tokens",
+    "local_relay": "penstock.client.tokens",
     "new_signing_key": "penstock.client.tokens",
 }
 

@@ -20,6 +20,7 @@ from penstock.client.tokens_errors import (
     TruncatedStream,
 )
 from penstock.client.tokens_line import Curve
+from penstock.client.tokens_local import LocalRelay, load_signing_key, local_relay
 from penstock.client.tokens_publisher import TokenPublisher
 from penstock.client.tokens_stream import TokenStream
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
@@ -33,6 +34,7 @@ __all__ = [
     "ChainedStreamHmac",
     "Curve",
     "GapError",
+    "LocalRelay",
     "SigningKey",
     "StreamCancelled",
     "StreamFailed",
@@ -45,5 +47,7 @@ __all__ = [
     "TruncatedStream",
     "answer_offer",
     "answer_offer_with_key",
+    "load_signing_key",
+    "local_relay",
     "new_signing_key",
 ]
