@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from penstock.client.space_blocking import SpaceSync
     from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
     from penstock.client.tokens import (
+        Batching,
         BrokenStream,
         ChainedStreamHmac,
         Curve,
         GapError,
+        Patience,
         SigningKey,
         StreamCancelled,
         StreamFailed,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Batching",
     "BrokenStream",
     "ChainedStreamHmac",
     "Client",
@@ -48,6 +51,7 @@ __all__ = [
     "Frame",
     "GapError",
     "LeaseLost",
+    "Patience",
     "PenstockError",
     "QueueCore",
     "SigningKey",
@@ -88,7 +92,9 @@ _HOMES = {
     "SpaceError": "penstock.client.space_wire",
     "SpaceSync": "penstock.client.space_blocking",
     "TargetUnsupported": "penstock.client.space_wire",
+    "Batching": "penstock.client.tokens",
     "BrokenStream": "penstock.client.tokens",
+    "Patience": "penstock.client.tokens",
     "ChainedStreamHmac": "penstock.client.tokens",
     "Curve": "penstock.client.tokens",
     "GapError": "penstock.client.tokens",

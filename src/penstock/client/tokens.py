@@ -23,18 +23,24 @@ from penstock.client.tokens_line import Curve
 from penstock.client.tokens_local import LocalRelay, load_signing_key, local_relay
 from penstock.client.tokens_publisher import TokenPublisher
 from penstock.client.tokens_stream import TokenStream
+from penstock.dialects.streamservice.batching import Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.composing import Keeping
+from penstock.dialects.streamservice.following import Patience
 from penstock.dialects.streamservice.signing import SigningKey
 
 __all__ = [
     "Agreement",
     "Answer",
+    "Batching",
     "BlockChain",
     "BrokenStream",
     "ChainedStreamHmac",
     "Curve",
     "GapError",
+    "Keeping",
     "LocalRelay",
+    "Patience",
     "SigningKey",
     "StreamCancelled",
     "StreamFailed",
