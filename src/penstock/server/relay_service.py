@@ -39,7 +39,7 @@ from penstock.dialects.streamservice.wire import (
 from penstock.server.relay_accounts import Accounts, Report
 from penstock.server.relay_reports import Asked, Ready, Registered, Stopped
 from penstock.server.relay_sections import JournalMode
-from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind, is_free
+from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind
 
 BURST = 256
 """Messages that are taken from a socket before the others are looked at."""
@@ -348,10 +348,7 @@ class StreamService:
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
         self.relay.forget_subscribers(now)
-        settings, deadline = self.settings, time.monotonic() + START_OVER_S
-        paths = [path for path in (self.endpoints["pub"], settings.also_pub) if path is not None]
-        while not all(is_free(path) for path in paths) and time.monotonic() < deadline:
-            time.sleep(START_OVER_STEP_S)  # libzmq gives addresses back a moment after the close
+        deadline = time.monotonic() + START_OVER_S
         while True:
             try:
                 self._xpub = self._open_xpub(self.endpoints["pub"])
@@ -359,7 +356,7 @@ class StreamService:
             except EndpointError:
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(START_OVER_STEP_S)
+            time.sleep(START_OVER_STEP_S)  # libzmq gives addresses back a moment after the close
 
     def _send_all(self, messages: list[Message]) -> None:
         for message in messages:
@@ -374,12 +371,15 @@ class StreamService:
             self.relay.totals.refused += 1
             self.accounts.refuse(wanted.ref or "registration")
             return
+        is_new = wanted.topic not in self.relay.topics
         outcome = self.relay.register(now, wanted.topic, wanted.signer_hash, wanted.exp_s)
         if isinstance(outcome, Refusal):
             self.accounts.refuse(outcome.ref or "registration")
             return
         until_s = outcome.expires_us // 1_000_000
         self.accounts.tell(Registered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
+        if is_new and outcome.subscribers:  # they were there first
+            self.accounts.listening(wanted.topic, on=True)
 
     def _resume(self, now: Now, asked: Resume) -> None:
         outcome = self.relay.resume(now, asked.topic, asked.mac)

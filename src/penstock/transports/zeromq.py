@@ -95,12 +95,6 @@ def reached(endpoint: str) -> str:
     return f"ipc://{short_ipc(Path(rest))}" if scheme == "ipc" else endpoint
 
 
-def is_free(endpoint: str) -> bool:
-    """Whether the socket of an endpoint in the file system is gone; its name goes with the last of its listeners."""
-    scheme, _, rest = endpoint.partition("://")
-    return scheme != "ipc" or not short_ipc(Path(rest)).exists()
-
-
 class Gate:
     """Looks up the keys of peers that connect, as libzmq's ZAP asks; whoever runs the sockets polls it beside them."""
 
