@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 import penstock
 from penstock.client import tokens_stream
@@ -177,6 +178,33 @@ class TestStreams:
             await until(lambda: len(stream._tokens) >= 10)
             assert len(stream._tokens) < 5_000
             assert [token async for token in stream] == words(5_000)
+
+    @awaited
+    async def test_links_are_encrypted_where_both_sides_have_keys(
+        self, make_relay: Callable[..., TinyRelay]
+    ) -> None:
+        there, here = zmq.curve_keypair(), zmq.curve_keypair()
+        relay = make_relay(curve=there)
+        agreed = agree(relay)
+        curve = penstock.Curve(there[0].decode(), here[0].decode(), here[1].decode())
+        assert curve.secret not in repr(curve)
+        with pytest.raises(penstock.PenstockError, match="does not answer"):
+            await publisher(relay, agreed, connect_timeout=0.2).open()
+        async with publisher(relay, agreed, curve=curve) as out:
+            await out.send("a")
+        assert (await read(agreed, curve=curve))[0] == ["a"]
+
+    @awaited
+    async def test_a_stream_has_one_reader_at_a_time(self, relay: TinyRelay) -> None:
+        agreed = agree(relay)
+        async with penstock.TokenStream(agreed.endpoint, agreed.keys) as stream:
+            first = asyncio.ensure_future(stream.next_batch())
+            await until(relay.subscribed.is_set)
+            with pytest.raises(penstock.PenstockError, match="another task"):
+                await stream.next_batch()
+            async with publisher(relay, agreed) as out:
+                await out.send("a")
+            assert await first == ["a"]
 
 
 class TestEnds:

@@ -33,6 +33,7 @@ class TinyRelay:
         self.push = f"ipc://{folder}/push.sock"
         self.is_forgetful = is_forgetful
         self.meddle = meddle
+        self.curve = curve
         self.registered: list[Register] = []
         self.resumes: list[Resume] = []
         self.received: list[Parts] = []
@@ -62,6 +63,9 @@ class TinyRelay:
         ears = self._context.socket(zmq.PAIR)
         xpub.set(zmq.XPUB_VERBOSER, 1)
         ears.connect("inproc://wake")
+        for socket in (pull, xpub) if self.curve is not None else ():
+            socket.curve_publickey, socket.curve_secretkey = self.curve
+            socket.curve_server = True
         pull.bind(self.push)
         xpub.bind(self.pub)
         is_ready.set()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import re
+import secrets
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nacl.signing
 import pytest
 
 import penstock
+from penstock.dialects.streamservice.keys import StreamKeys
 from tests.client.scripted_peer import run
+from tests.integration import token_peers
+from tests.integration.token_peers import Body
 from tests.server_process import ServerProcess, environment
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +209,54 @@ def test_a_reader_stops_the_writer_through_the_relay(server: ServerProcess) -> N
             assert failed.value.failure.code == "cancelled" and publisher.is_cancelled
 
     run(go())
+
+
+def made_up_keys() -> StreamKeys:
+    """What two ends of any make would have agreed on."""
+    secret = secrets.token_bytes
+    return StreamKeys("sha256", secret(32).hex(), secret(32), secret(32).hex(), secret(32), secret(32))
+
+
+@pytest.mark.parametrize("form", ["chunk", "block"])
+def test_a_publisher_of_another_make_is_read(server: ServerProcess, form: str) -> None:
+    relay, keys = penstock.local_relay(server.data), made_up_keys()
+    seed = (server.data / "run" / "publisher.key").read_text().strip()
+    complete = Body(struct.pack("<Q", 1), "s", Body(struct.pack("<IfQff", 3, 0, 0, 0, 0), "eos"))
+    with token_peers.Sockets() as context:
+        theirs = token_peers.Publisher(context, relay.push, keys.topic.encode(), keys.mac_key)
+        theirs.register(nacl.signing.SigningKey(bytes.fromhex(seed)))
+        if form == "chunk":
+            for text in ("one", "two", "three"):
+                theirs.chunk(token_peers.token(text))
+            theirs.chunk(token_peers.framed(complete))
+        else:
+            theirs.block(["one"])
+            theirs.block(["two", "three"])
+            frame = token_peers.framed(Body(b"", theirs.mac, [complete]))
+            mac = hmac.digest(keys.mac_key, theirs.mac + frame, "sha256")[:16]
+            theirs.socket.send_multipart([theirs.topic, frame, mac])
+        with penstock.TokenStreamSync(relay.pub, keys) as stream:
+            assert list(stream) == ["one", "two", "three"]
+        assert stream.stats is not None and stream.stats.finish_reason == "eos"
+        context.destroy(0)
+
+
+def test_a_reader_of_another_make_follows_the_chain(server: ServerProcess) -> None:
+    relay, keys = penstock.local_relay(server.data), made_up_keys()
+    with token_peers.Sockets() as context:
+        theirs = token_peers.Subscriber(context, relay.pub, keys.topic.encode(), keys.mac_key)
+        with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as ours:
+            for number in range(40):
+                ours.send(f"word{number} ")
+        text, mac = b"", keys.topic.encode()
+        while b"stop" not in text:
+            frames = theirs.receive(WAIT_S)
+            assert frames is not None and len(frames) == 3
+            mac = hmac.digest(keys.mac_key, mac + frames[1], "sha256")[:16]
+            assert frames[2] == mac, "the next link of the chain"
+            text += frames[1]
+        assert [number for number in range(40) if f"word{number} ".encode() not in text] == []
+        context.destroy(0)
 
 
 def test_no_server_is_an_error_with_a_cure(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ class TokenStream:
             self._go_on()
             if self._is_closed:
                 return []
+            if self._waiter is not None:
+                raise PenstockError(Refusal("InvalidRequest", "the stream is being read by another task"))
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
