@@ -27,8 +27,9 @@ class TinyRelay:
         pub: str | None = None,
         is_forgetful: bool = False,
         meddle: Meddle | None = None,
+        curve: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """A forgetful one sends nothing again."""
+        """A forgetful one sends nothing again; one with CURVE keys talks to nobody without."""
         self.pub = pub or f"ipc://{folder}/pub.sock"
         self.push = f"ipc://{folder}/push.sock"
         self.is_forgetful = is_forgetful
