@@ -419,8 +419,15 @@ class TestFaults:
             for word in words(50):
                 await out.send(word)
             assert [await anext(stream) for _ in range(20)] == words(20)
+            await out.flush()
+            relay.meddle = lambda _: []  # what it takes from now on dies with it
+            before = len(relay.received)
+            for word in words(80)[50:]:
+                await out.send(word)
+            await out.flush()
+            await until(lambda: len(relay.received) > before)
             relay.stop()
-            for word in words(100)[50:]:
+            for word in words(100)[80:]:
                 await out.send(word)
             relay = make_relay()
             for word in words(150)[100:]:
