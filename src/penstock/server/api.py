@@ -141,6 +141,7 @@ class Api:
             per_stream=per_stream,
             spaces=spaces,
             relay=relay,
+            sockets_cut=lambda: 0 if self.hub is None else self.hub.slow_cut,
         )
         self.recorder = recorder
         self._reload = reload

@@ -27,7 +27,9 @@ _COUNTERS = {
 }
 
 
-def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
+def relay_metrics(
+    relay: Relaying | None, topics_max: int, *, per_topic: bool, sockets_cut: int = 0
+) -> list[Metric]:
     """What the relay counts, as of its latest report."""
     if relay is None:
         return []
@@ -35,7 +37,10 @@ def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -
     restarts = CounterMetricFamily(
         "penstock_relay_restarts", "Times the relay was started again", value=relay.restarts
     )
-    families: list[Metric] = [up, restarts]
+    cut = CounterMetricFamily(
+        "penstock_relay_sockets_cut", "WebSockets of token streams cut off for not reading", value=sockets_cut
+    )
+    families: list[Metric] = [up, restarts, cut]
     figures = relay.figures
     if figures is not None:
         totals = msgspec.structs.asdict(figures.totals)
