@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.relay import HELD_COST, Message, Relay, Remembered, Topic, cost_of, hash_of
+from penstock.core.relay import Relay
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import HELD_COST, Message, Remembered, Topic, cost_of, hash_of
 
 T = b"a" * 64
 OTHER = b"b" * 64
@@ -411,7 +412,9 @@ def test_a_remembered_topic_is_still_its_signers():
 def test_a_remembered_registration_expires_and_counts_against_the_bounds():
     relay = make(topics_max=1)
     expires_us = at(5_000).wall_us
-    relay.remember([Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)])
+    relay.remember(
+        [Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)]
+    )
     assert list(relay.remembered) == [hash_of(T)]
     assert isinstance(relay.register(at(0), OTHER, SIGNER, LATER_S), Refusal)
     assert relay.compact(at(4_999)) == []
@@ -516,7 +519,9 @@ class Driven(RuleBasedStateMachine):
     def sends_only_what_was_published_each_in_its_order(self) -> None:
         for name, sent in self.sent.items():
             positions = {data: index for index, data in enumerate(self.published[name])}
-            firsts = list(dict.fromkeys(positions[data] for data in sent))  # a KeyError: it was never published
+            firsts = list(
+                dict.fromkeys(positions[data] for data in sent)
+            )  # a KeyError: it was never published
             assert firsts == sorted(firsts)
 
     @invariant()
@@ -544,8 +549,11 @@ TestDriven.settings = settings(max_examples=100, stateful_step_count=40, deadlin
 
 @pytest.mark.parametrize("name", ["message_ttl", "compact_interval", "max_pending_per_topic"])
 def test_the_seeds_settings_have_the_seeds_values(name: str) -> None:
-    assert getattr(RelayLimits(), name) == {
-        "message_ttl": 30,
-        "compact_interval": 5,
-        "max_pending_per_topic": 1_000,
-    }[name]
+    assert (
+        getattr(RelayLimits(), name)
+        == {
+            "message_ttl": 30,
+            "compact_interval": 5,
+            "max_pending_per_topic": 1_000,
+        }[name]
+    )
