@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.relay import HELD_COST, Message, Relay, Remembered, Topic, cost_of, hash_of
+from penstock.core.relay import Relay
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import HELD_COST, Message, Remembered, Topic, cost_of, hash_of
 
 T = b"a" * 64
 OTHER = b"b" * 64

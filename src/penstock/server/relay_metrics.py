@@ -35,7 +35,11 @@ def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -
     restarts = CounterMetricFamily(
         "penstock_relay_restarts", "Times the relay was started again", value=relay.restarts
     )
-    families: list[Metric] = [up, restarts]
+    slow = 0 if relay.hub is None else relay.hub.slow_cut
+    cut = CounterMetricFamily(
+        "penstock_relay_sockets_cut", "WebSockets of token streams cut off for not reading", value=slow
+    )
+    families: list[Metric] = [up, restarts, cut]
     figures = relay.figures
     if figures is not None:
         totals = msgspec.structs.asdict(figures.totals)

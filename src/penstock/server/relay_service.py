@@ -21,8 +21,9 @@ import zmq
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.relay import Message, Relay, Remembered, Topic
+from penstock.core.relay import Relay
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import Message, Remembered, Topic
 from penstock.dialects.streamservice.heads import HEAD, TOPIC_END, Heads
 from penstock.dialects.streamservice.signing import Registrar
 from penstock.dialects.streamservice.wire import (
