@@ -283,12 +283,11 @@ class Relay:
         return Resumed(True, self._replay(now, topic, found + 1))
 
     def _number_of(self, topic: Topic, mark: Mark) -> int | None:
-        """The number of the message with a mark. One that only mentions it is no match: the next one does."""
-        no = topic.seq
-        for message in reversed(topic.held):
+        """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
+        One that only mentions the mark is no match."""
+        for no, message in enumerate(topic.held, topic.first):
             if (mark in message) and self._mark_of(message) == mark:
                 return no
-            no -= 1
         return None
 
     def _replay(self, now: Now, topic: Topic, first: int) -> list[Message]:
