@@ -23,6 +23,9 @@ from penstock.client.space import Space
 from penstock.client.space_blocking import SpaceSync, SyncFeed, SyncSpaceStream
 from penstock.client.space_feed import Feed
 from penstock.client.space_stream import SpaceStream
+from penstock.client.tokens_blocking import TokenPublisherSync, TokenStreamSync
+from penstock.client.tokens_publisher import TokenPublisher
+from penstock.client.tokens_stream import TokenStream
 
 INSIDE = {
     # What a kernel's pipe calls, which is asynchronous itself.
@@ -49,6 +52,8 @@ INSIDE = {
     Space: {"arrived", "ended", "lost", "room"},
     SpaceStream: {"refused"},
     Feed: {"end", "is_full", "put"},
+    TokenStream: set(),
+    TokenPublisher: set(),
 }
 INSTANCE = {
     Client: {"agent"},
@@ -58,6 +63,8 @@ INSTANCE = {
     Space: {"last_error", "space", "url"},
     SpaceStream: {"id"},
     Feed: {"dropped"},
+    TokenStream: {"endpoint"},
+    TokenPublisher: {"push"},
 }
 PAIRS = [
     (Client, SyncClient),
@@ -67,6 +74,8 @@ PAIRS = [
     (Space, SpaceSync),
     (SpaceStream, SyncSpaceStream),
     (Feed, SyncFeed),
+    (TokenStream, TokenStreamSync),
+    (TokenPublisher, TokenPublisherSync),
 ]
 
 
@@ -102,9 +111,13 @@ def test_connect_and_connect_sync_take_the_same_arguments():
     )
 
 
-def test_both_kinds_of_space_take_the_same_arguments():
-    assert list(inspect.signature(Space).parameters.values()) == list(
-        inspect.signature(SpaceSync).parameters.values()
+@pytest.mark.parametrize(
+    ("source", "twin"),
+    [(Space, SpaceSync), (TokenStream, TokenStreamSync), (TokenPublisher, TokenPublisherSync)],
+)
+def test_both_kinds_are_made_with_the_same_arguments(source, twin):
+    assert list(inspect.signature(source).parameters.values()) == list(
+        inspect.signature(twin).parameters.values()
     )
 
 

@@ -32,6 +32,8 @@ CONFIGURED = [
     "docs/tutorial/first-space.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
+RELAYED = ["docs/how-to/token-streams.md"]
+"""Documents whose server has a relay."""
 BLOCK_SECONDS = 60
 
 
@@ -55,6 +57,15 @@ def test_the_tutorial_tells_what_really_happens(server: ServerProcess) -> None:
         ["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True
     )
     assert '"duplicate":true' in done.stdout
+
+
+@pytest.mark.parametrize("document", RELAYED)
+def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, "--relay")
+    try:
+        assert run_blocks(document, server, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("document", CONFIGURED)

@@ -40,6 +40,8 @@ class Endpoints(msgspec.Struct, frozen=True):
     version: str = ""
     http: str | None = None
     control: str | None = None
+    pub: str | None = None
+    pull: str | None = None
 
 
 def parse(url: str) -> Address:

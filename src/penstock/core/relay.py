@@ -1,131 +1,75 @@
 """The relay: hold until subscribed, forward, and send again after a mark. It never looks into a message.
 
-A topic exists from its registration until it expires, nobody uses it, or its last subscriber stays away longer than the grace. Every message
-is kept for a while, sent or not, so that a subscriber that lost some can ask for what followed the last one it has. Subscribers cannot be
-told apart, so what is sent again goes to all of a topic's; such replays are spaced out and merged. Cost of `publish`: O(1), amortised.
+A topic exists from its registration until it expires, nobody uses it, or its last subscriber stays away longer than the grace. Every
+message is kept for a while, sent or not, so that a subscriber that lost some can ask for what followed the last one it has.
+Subscribers cannot be told apart, so what is sent again goes to all of a topic's; such replays are spaced out and merged.
+
+A topic's name is a secret: whoever knows it may listen. What is remembered across restarts is its hash, and a topic that is
+known by its hash alone gets its name back from the first message or subscriber.
+
+Keeps: a message is forwarded once when it comes, or once when its topic's first subscriber does; a topic's messages go out in the order
+they came; what is kept stays within every bound; nobody but its signer changes a registration. Cost of `publish`: O(1).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
+from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import (
+    COUNTED_EVERY,
+    HELD_COST,
+    Mark,
+    Message,
+    Remembered,
+    Topic,
+    cost_of,
+    hash_of,
+)
 
-MIB = 1024 * 1024
-
-Message: TypeAlias = bytes | tuple[bytes, ...]
-"""What goes to subscribers: one frame, or several."""
-Mark: TypeAlias = bytes
-"""What a message is known by."""
-HELD_COST = 300
-"""Bytes that a message takes beside its own."""
-
-
-class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much the relay keeps, and for how long."""
-
-    max_pending_per_topic: int = 1_000
-    """Messages of one topic that are kept; then the oldest go."""
-    message_ttl_ms: int = 30_000
-    """How long a message is kept."""
-    compact_interval_ms: int = 5_000
-    """How often what is too old is let go."""
-    topics_max: int = 10_000
-    """Topics at once; further registrations are refused."""
-    signer_topics_max: int = 5_000
-    """Topics of one signer at once."""
-    topic_bytes_max: int = 8 * MIB
-    """Bytes of one topic's messages; then the oldest go."""
-    bytes_max: int = 256 * MIB
-    """Bytes of all messages together; then a topic's own oldest go, and its newest is not kept."""
-    message_max: int = 1 * MIB
-    """Bytes of one message; larger ones are dropped."""
-    idle_grace_ms: int = 60_000
-    """How long a topic waits for its first message or subscriber."""
-    detach_grace_ms: int = 30_000
-    """How long a topic waits for a subscriber that is gone."""
-    early_max: int = 10_000
-    """Subscriptions to topics that are not registered yet; further ones are forgotten."""
-    early_ms: int = 30_000
-    """How long such a subscription is remembered."""
-    replay_interval_ms: int = 100
-    """Time between two replays of one topic: those asked for meanwhile become one."""
-    lifetime_max_s: int = 24 * 3_600
-    """Longest life of a registration, whatever it asks for."""
+_LOW_BITS = COUNTED_EVERY - 1
 
 
-class Held(msgspec.Struct, gc=False, eq=False):
-    """A message that is kept."""
+class Resumed(NamedTuple):
+    """What came of a request to resume."""
 
-    message: Message
-    mark: Mark
-    at_us: int
-    size: int
-    no: int
+    found: bool
+    messages: list[Message]
+    tell: bool = False
+    """Whether the subscribers are to be told that the mark is gone."""
 
 
-class Topic:
-    """One stream of messages."""
+class Ended(NamedTuple):
+    """A topic that is over, or a registration that nobody came back to."""
 
-    __slots__ = (
-        "bytes",
-        "detached_us",
-        "expires_us",
-        "held",
-        "lost",
-        "name",
-        "registered_us",
-        "replay_due_us",
-        "replay_from",
-        "replayed_us",
-        "sent",
-        "seq",
-        "signer",
-        "subscribers",
-        "was_used",
-    )
-
-    def __init__(self, name: bytes, signer: str, registered_us: int, expires_us: int) -> None:
-        self.name = name
-        self.signer = signer
-        self.registered_us = registered_us
-        self.expires_us = expires_us
-        """On the wall's clock."""
-        self.subscribers = 0
-        self.detached_us = 0
-        """Since when nobody is subscribed who once was; 0 while somebody is, or nobody ever was."""
-        self.was_used = False
-        self.held: deque[Held] = deque()
-        self.bytes = 0
-        self.seq = 0
-        """The number of its newest message."""
-        self.sent = 0
-        """The number of the newest message that was forwarded."""
-        self.lost = 0
-        """Messages that were never forwarded and are gone."""
-        self.replay_from = 0
-        """From which number on a replay is due; 0 when none is."""
-        self.replay_due_us = 0
-        self.replayed_us = -(10**12)
+    hash: str
+    reason: str
+    topic: Topic | None
 
 
 class Totals(msgspec.Struct):
-    """Counts of the whole relay."""
+    """Counts of the whole relay, but for what its present topics have."""
 
-    received: int = 0
+    messages: int = 0
+    bytes: int = 0
     forwarded: int = 0
     replayed: int = 0
-    unregistered: int = 0
-    oversized: int = 0
     lost: int = 0
-    """Never forwarded, and too old or too many."""
+    """Never sent, and too old or too many."""
+    unregistered: int = 0
+    """Of topics that nobody registered."""
+    oversized: int = 0
     unkept: int = 0
     """Forwarded, but not kept for want of room."""
+    registered: int = 0
     refused: int = 0
+    """Registrations that were refused."""
     early_forgotten: int = 0
     resumes: int = 0
     resumes_missed: int = 0
@@ -134,107 +78,142 @@ class Totals(msgspec.Struct):
 class Relay:
     """Topics and their messages."""
 
-    def __init__(self, limits: RelayLimits) -> None:
+    def __init__(self, limits: RelayLimits, mark_of: Callable[[Message], Mark | None]) -> None:
+        """`mark_of` tells what a message is known by; only a dialect knows where that is."""
         self.limits = limits
         self.topics: dict[bytes, Topic] = {}
+        self.remembered: dict[str, Remembered] = {}
         self.early: dict[bytes, list[int]] = {}
         """Subscriptions to topics that are not registered yet: how many, and since when."""
         self.bytes = 0
+        """What all messages cost that are held."""
         self.totals = Totals()
+        self.counted: list[Topic] = []
+        """Topics that came past another `COUNTED_EVERY` messages; whoever counts them empties it."""
+        self._mark_of = mark_of
         self._signers: dict[str, int] = {}
         self._replays: dict[bytes, Topic] = {}
         """Topics with a replay that waits for its time."""
+        self._count_max = limits.max_pending_per_topic
+        self._topic_max = limits.topic_bytes_max
+        self._bytes_max = limits.bytes_max
+        self._cost_max = limits.message_max + HELD_COST
 
     # Registrations
 
-    def register(self, now: Now, name: bytes, signer: str, expires_s: int) -> list[Message] | Refusal:
-        """Let a signer publish on a topic, or go on doing so. Returns what early subscribers are to be sent: nothing yet."""
+    def register(self, now: Now, name: bytes, signer: str, expires_s: int) -> Topic | Refusal:
+        """Let a signer publish on a topic, or go on doing so."""
+        refusal = self._register(now, name, signer, expires_s)
+        if isinstance(refusal, Refusal):
+            self.totals.refused += 1
+        else:
+            self.totals.registered += 1
+        return refusal
+
+    def _register(self, now: Now, name: bytes, signer: str, expires_s: int) -> Topic | Refusal:
         limits = self.limits
         expires_us = min(expires_s, now.wall_us // 1_000_000 + limits.lifetime_max_s) * 1_000_000
         if expires_us <= now.wall_us:
-            self.totals.refused += 1
-            return Refusal("Forbidden", "the registration has expired already")
-        topic = self.topics.get(name)
+            return Refusal("Unauthorized", "the registration has expired already", ref="exp")
+        topic = self._find(now.us, name)
         if topic is not None:
             if topic.signer != signer:
-                self.totals.refused += 1
-                return Refusal("Forbidden", "the topic is registered by another signer")
+                return Refusal("Forbidden", "the topic is registered by another signer", ref="owner")
             topic.expires_us = max(topic.expires_us, expires_us)
-            return []
+            return topic
         mine = self._signers.get(signer, 0)
-        if len(self.topics) >= limits.topics_max or mine >= limits.signer_topics_max:
-            self.totals.refused += 1
-            bound = "topics_max" if len(self.topics) >= limits.topics_max else "signer_topics_max"
-            return Refusal("QuotaExceeded", f"`relay.{bound}` allows no further topic")
-        topic = self.topics[name] = Topic(name, signer, now.us, expires_us)
+        count = len(self.topics) + len(self.remembered)
+        if count >= limits.topics_max or mine >= limits.signer_topics_max:
+            bound = "topics_max" if count >= limits.topics_max else "signer_topics_max"
+            return Refusal("QuotaExceeded", f"`relay.{bound}` allows no further topic", ref=bound)
         self._signers[signer] = mine + 1
+        return self._make(now.us, name, Remembered(hash_of(name), signer, expires_us))
+
+    def _make(self, now_us: int, name: bytes, facts: Remembered) -> Topic:
+        topic = self.topics[name] = Topic(name, facts, now_us, self._count_max)
         early = self.early.pop(name, None)
         if early is not None:
             topic.subscribers = early[0]
-            topic.was_used = True
-        return []
+            topic.was_used = topic.live = True
+        return topic
+
+    def remember(self, facts: Iterable[Remembered]) -> None:
+        """Take back registrations of an earlier run, by their hashes; at the bound the rest is left out."""
+        for fact in facts:
+            if len(self.topics) + len(self.remembered) >= self.limits.topics_max:
+                return
+            if fact.hash not in self.remembered:
+                self.remembered[fact.hash] = fact
+                self._signers[fact.signer] = self._signers.get(fact.signer, 0) + 1
+
+    def _find(self, now_us: int, name: bytes) -> Topic | None:
+        """A topic by its name; one that is known by its hash alone gets its name back."""
+        topic = self.topics.get(name)
+        if topic is None and self.remembered:
+            facts = self.remembered.pop(hash_of(name), None)
+            if facts is not None:
+                topic = self._make(now_us, name, facts)
+                topic.was_used = True
+        return topic
 
     # Messages
 
-    def publish(self, now_us: int, name: bytes, message: Message, mark: Mark, size: int) -> Topic | None:
+    def publish(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
         """Take a message of a topic: the topic when it is to be forwarded now, None when it is held or dropped."""
-        totals = self.totals
-        totals.received += 1
         topic = self.topics.get(name)
         if topic is None:
-            totals.unregistered += 1
-            return None
-        limits = self.limits
-        if size > limits.message_max:
-            totals.oversized += 1
-            topic.lost += 1
-            return None
-        topic.seq = no = topic.seq + 1
-        topic.was_used = True
-        held = topic.held
+            topic = self._find(now_us, name)
+            if topic is None:
+                self.totals.unregistered += 1
+                return None
         cost = size + HELD_COST
-        if len(held) >= limits.max_pending_per_topic or topic.bytes + cost > limits.topic_bytes_max:
-            self._make_room(topic, cost)
-        if self.bytes + cost > limits.bytes_max:
-            self._make_room(topic, cost, everywhere=True)
-        if self.bytes + cost <= limits.bytes_max:
-            held.append(Held(message, mark, now_us, cost, no))
-            topic.bytes += cost
-            self.bytes += cost
-        elif topic.subscribers:
-            totals.unkept += 1
-        else:
-            topic.lost += 1
-            totals.lost += 1
-        if topic.subscribers:
-            topic.sent = no
-            totals.forwarded += 1
+        if cost > self._cost_max:
+            self.totals.oversized += 1
+            return None
+        held = topic.held
+        room = cost
+        if len(held) == self._count_max:  # the oldest goes by itself
+            room -= len(held[0]) + HELD_COST if type(held[0]) is bytes else cost_of(held[0])
+            if not topic.live and topic.first > topic.sent:
+                topic.lost += 1
+        held.append(message)
+        topic.times.append(now_us)
+        topic.taken += cost
+        topic.bytes = mine = topic.bytes + room
+        self.bytes = total = self.bytes + room
+        topic.seq = no = topic.seq + 1
+        if mine > self._topic_max or total > self._bytes_max:
+            self._make_room(topic)
+        if not no & _LOW_BITS:
+            self.counted.append(topic)
+        if topic.live:
             return topic
+        topic.was_used = True
+        topic.withheld += 1
         return None
 
-    def _make_room(self, topic: Topic, cost: int, *, everywhere: bool = False) -> None:
-        """Let the oldest messages of a topic go until one more fits."""
-        limits, held = self.limits, topic.held
-        while held and (
-            len(held) >= limits.max_pending_per_topic
-            or topic.bytes + cost > limits.topic_bytes_max
-            or (everywhere and self.bytes + cost > limits.bytes_max)
-        ):
+    def _make_room(self, topic: Topic) -> None:
+        """Let the oldest messages of a topic go until the rest fits, the newest included where all the others are not enough."""
+        held = topic.held
+        while held and (topic.bytes > self._topic_max or self.bytes > self._bytes_max):
+            if len(held) == 1 and topic.live:
+                self.totals.unkept += 1
             self._let_go(topic)
 
     def _let_go(self, topic: Topic) -> None:
-        oldest = topic.held.popleft()
-        topic.bytes -= oldest.size
-        self.bytes -= oldest.size
-        if oldest.no > topic.sent:
+        if not topic.live and topic.first > topic.sent:
             topic.lost += 1
-            self.totals.lost += 1
+        oldest = topic.held.popleft()
+        topic.times.popleft()
+        cost = cost_of(oldest)
+        topic.bytes -= cost
+        self.bytes -= cost
 
     # Subscribers
 
     def subscribe(self, now: Now, name: bytes) -> list[Message]:
         """Somebody listens to a topic: what it is to be sent now."""
-        topic = self.topics.get(name)
+        topic = self._find(now.us, name)
         if topic is None:
             early = self.early.get(name)
             if early is not None:
@@ -247,8 +226,10 @@ class Relay:
         topic.subscribers += 1
         topic.was_used = True
         topic.detached_us = 0
-        first = topic.held[0].no if topic.held else 0
-        return self._replay(now, topic, first) if first else []
+        if topic.held:
+            return self._replay(now, topic, topic.first)
+        topic.live = True
+        return []
 
     def unsubscribe(self, now: Now, name: bytes) -> None:
         """Somebody listens no more, or is gone. What is kept stays for a while."""
@@ -260,21 +241,54 @@ class Relay:
                 if early[0] <= 0:
                     del self.early[name]
             return
-        topic.subscribers = max(topic.subscribers - 1, 0)
-        if not topic.subscribers:
-            topic.detached_us = now.us
+        if topic.subscribers:
+            topic.subscribers -= 1
+            if not topic.subscribers:
+                topic.detached_us = now.us
+                self._stop(topic)
 
-    def resume(self, now: Now, name: bytes, mark: Mark) -> list[Message] | None:
-        """Send again what followed a mark; None when the mark is not known any more."""
+    def _stop(self, topic: Topic) -> None:
+        """Nobody is there to hear a topic."""
+        if topic.live:
+            topic.live = False
+            topic.sent = topic.seq
+        topic.replay_from = 0
+        self._replays.pop(topic.name, None)
+
+    def forget_subscribers(self, now: Now) -> None:
+        """Everybody is cut off, and those who want to will subscribe again."""
+        self.early.clear()
+        for topic in self.topics.values():
+            if topic.subscribers:
+                topic.subscribers = 0
+                topic.detached_us = now.us
+                self._stop(topic)
+
+    def resume(self, now: Now, name: bytes, mark: Mark) -> Resumed:
+        """Send again what followed a mark."""
         self.totals.resumes += 1
-        topic = self.topics.get(name)
-        found = None
-        if topic is not None:
-            found = next((held.no for held in reversed(topic.held) if held.mark == mark), None)
-        if topic is None or found is None:
+        topic = self._find(now.us, name)
+        if topic is None:
             self.totals.resumes_missed += 1
-            return None
-        return self._replay(now, topic, found + 1) if found < topic.seq else []
+            return Resumed(False, [], tell=True)
+        found = self._number_of(topic, mark)
+        if found is None:
+            self.totals.resumes_missed += 1
+            tell = now.us - topic.denied_us >= self.limits.replay_interval_ms * 1000
+            if tell:
+                topic.denied_us = now.us
+            return Resumed(False, [], tell)
+        if not topic.subscribers or found == topic.seq:
+            return Resumed(True, [])  # whoever subscribes is sent everything
+        return Resumed(True, self._replay(now, topic, found + 1))
+
+    def _number_of(self, topic: Topic, mark: Mark) -> int | None:
+        """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
+        One that only mentions the mark is no match."""
+        for no, message in enumerate(topic.held, topic.first):
+            if (mark in message) and self._mark_of(message) == mark:
+                return no
+        return None
 
     def _replay(self, now: Now, topic: Topic, first: int) -> list[Message]:
         """Send everything from a number on, now or together with what else is asked for in the meantime."""
@@ -287,19 +301,28 @@ class Relay:
         return self._send_again(now, topic)
 
     def _send_again(self, now: Now, topic: Topic) -> list[Message]:
-        first, topic.replay_from = topic.replay_from, 0
+        wanted, topic.replay_from = topic.replay_from, 0
         self._replays.pop(topic.name, None)
         topic.replayed_us = now.us
-        oldest_us = now.us - self.limits.message_ttl_ms * 1000
-        messages = [held.message for held in topic.held if held.no >= first and held.at_us > oldest_us]
-        if messages and topic.subscribers:
-            self.totals.replayed += sum(1 for held in topic.held if first <= held.no <= topic.sent)
-            topic.sent = topic.seq
-        return messages if topic.subscribers else []
+        first, oldest_us = topic.first, now.us - self.limits.ttl_us
+        old = sum(1 for at_us in topic.times if at_us <= oldest_us)  # at the front
+        start = max(wanted, first + old)
+        messages = list(islice(topic.held, start - first, None))
+        if not topic.live:
+            unsent = max(topic.sent + 1, first)
+            topic.lost += max(start - unsent, 0)
+            topic.flushed += topic.seq + 1 - max(unsent, start)
+            topic.replayed += max(unsent - start, 0)
+            topic.live = True
+        else:
+            topic.replayed += len(messages)
+        return messages
 
     def next_replay_us(self) -> int | None:
         """When a replay is due that was put off."""
-        return min((topic.replay_due_us for topic in self._replays.values()), default=None)
+        if not self._replays:
+            return None
+        return min(topic.replay_due_us for topic in self._replays.values())
 
     def due_replays(self, now: Now) -> list[tuple[Topic, list[Message]]]:
         """The replays whose time has come."""
@@ -308,23 +331,27 @@ class Relay:
 
     # Time
 
-    def compact(self, now: Now) -> list[tuple[Topic, str]]:
-        """Let go of what is too old, and of topics that are over: these, each with the reason."""
+    def compact(self, now: Now) -> list[Ended]:
+        """Let go of what is too old, and of topics that are over."""
         limits = self.limits
-        oldest_us = now.us - limits.message_ttl_ms * 1000
-        gone: list[tuple[Topic, str]] = []
+        oldest_us = now.us - limits.ttl_us
+        ended: list[Ended] = []
         for topic in list(self.topics.values()):
-            while topic.held and topic.held[0].at_us <= oldest_us:
+            while topic.times and topic.times[0] <= oldest_us:
                 self._let_go(topic)
             reason = self._ending(now, topic)
             if reason is not None:
-                gone.append((topic, reason))
-                self._remove(topic)
+                ended.append(Ended(topic.hash, reason, topic))
+                self._remove(now, topic)
+        for facts in [facts for facts in self.remembered.values() if facts.expires_us <= now.wall_us]:
+            ended.append(Ended(facts.hash, "expired", None))
+            del self.remembered[facts.hash]
+            self._forget_signer(facts.signer)
         early_us = now.us - limits.early_ms * 1000
         for name in [name for name, (_, since_us) in self.early.items() if since_us <= early_us]:
             del self.early[name]
             self.totals.early_forgotten += 1
-        return gone
+        return ended
 
     def _ending(self, now: Now, topic: Topic) -> str | None:
         limits = self.limits
@@ -336,18 +363,44 @@ class Relay:
             return "unsubscribed"
         return None
 
-    def _remove(self, topic: Topic) -> None:
+    def _remove(self, now: Now, topic: Topic) -> None:
         while topic.held:
             self._let_go(topic)
+        self._stop(topic)
         del self.topics[topic.name]
-        self._replays.pop(topic.name, None)
-        left = self._signers[topic.signer] - 1
-        if left:
-            self._signers[topic.signer] = left
-        else:
-            del self._signers[topic.signer]
+        _add(self.totals, topic)
+        self._forget_signer(topic.signer)
+        if topic.subscribers and len(self.early) < self.limits.early_max:
+            # They are still connected: a registration that comes soon finds them.
+            self.early[topic.name] = [topic.subscribers, now.us]
 
-    @property
-    def undelivered(self) -> int:
-        """Messages that nobody was sent yet."""
-        return sum(sum(1 for held in topic.held if held.no > topic.sent) for topic in self.topics.values())
+    def _forget_signer(self, signer: str) -> None:
+        left = self._signers[signer] - 1
+        if left:
+            self._signers[signer] = left
+        else:
+            del self._signers[signer]
+
+    # Figures
+
+    def sums(self) -> Totals:
+        """The counts of the whole relay as of now."""
+        sums = msgspec.structs.replace(self.totals)
+        for topic in self.topics.values():
+            _add(sums, topic)
+        return sums
+
+    def unsent(self) -> Iterator[tuple[Topic, int]]:
+        """Topics with messages that nobody was sent yet."""
+        for topic in self.topics.values():
+            count = min(len(topic.held), topic.seq - topic.newest_sent)
+            if count:
+                yield topic, count
+
+
+def _add(totals: Totals, topic: Topic) -> None:
+    totals.messages += topic.seq
+    totals.bytes += topic.bytes_in
+    totals.forwarded += topic.forwarded
+    totals.replayed += topic.replayed
+    totals.lost += topic.lost

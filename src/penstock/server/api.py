@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.server.archive import Archive
     from penstock.server.config import Config
     from penstock.server.recorder import Recorder
+    from penstock.server.relaying import Relaying
     from penstock.server.reload import Report
     from penstock.server.spaces import Spaces
 
@@ -110,9 +111,11 @@ class Api:
         recorder: Recorder | None = None,
         per_stream: bool = False,
         spaces: Spaces | None = None,
+        relay: Relaying | None = None,
     ) -> None:
         self.runtime = runtime
         self.spaces = spaces
+        self.relay = relay
         self.tokens = tokens
         self._guard = guard
         self._assign_id = assign_id
@@ -127,6 +130,7 @@ class Api:
             record_dropped=lambda: 0 if recorder is None else recorder.dropped,
             per_stream=per_stream,
             spaces=spaces,
+            relay=relay,
         )
         self.recorder = recorder
         self._reload = reload
@@ -261,6 +265,8 @@ class Api:
                 pipeline = self._pipeline()
                 if pipeline is not None:
                     health["pipeline"] = pipeline.state
+                if self.relay is not None:
+                    health["relay"] = self.relay.health()
                 reply = json_reply(200 if health["ok"] else 503, health)
                 if not health["ok"]:
                     reply.headers = {"Retry-After": "1"}

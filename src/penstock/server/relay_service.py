@@ -1,41 +1,65 @@
 """StreamService: a blind relay between PULL and XPUB, as an object that others can embed.
 
 One plain loop drains bursts from its sockets; it runs in a thread or a process of its own, because a busy relay beside an event loop
-costs that loop milliseconds. What it learns of topics, it tells by their hashes. The control socket `inproc://stream-ctrl-<name>`
+costs that loop milliseconds. What it learns of topics it tells by their hashes. The control socket `inproc://stream-ctrl-<name>`
 takes the word `TERMINATE`.
+
+Subscriptions are granted one by one (XPUB_MANUAL), so that an empty or short prefix hears nothing. A request to resume comes in on
+PULL, or where subscriptions do: as a subscription to 0x02 and the framed request, which is never granted, or as a message
+that begins with 0x02. libzmq takes such a message's reader for the next subscriber in line, so whoever subscribed behind one could
+be given another's topic; in that case the socket is made anew, and everybody comes back by itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from hashlib import sha256
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 import zmq
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.relay import Message, Relay, RelayLimits, Topic
+from penstock.core.relay import Relay
+from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import Message, Remembered, Topic
+from penstock.dialects.streamservice.heads import HEAD, TOPIC_END, Heads
 from penstock.dialects.streamservice.signing import Registrar
-from penstock.dialects.streamservice.wire import Chunk, Envelope, Resume, peek
-from penstock.transports.zeromq import LINGER_MS, CurveKeys, bind, guard
+from penstock.dialects.streamservice.wire import (
+    BLOCK_MAC_SIZE,
+    TOPIC_SIZE,
+    Chunk,
+    Fault,
+    Register,
+    Resume,
+    is_topic,
+    peek,
+    peek_block,
+)
+from penstock.server.relay_accounts import Accounts, Report
+from penstock.server.relay_reports import Asked, Ready, Registered, Stopped
+from penstock.server.relay_sections import JournalMode
+from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind
 
 BURST = 256
 """Messages that are taken from a socket before the others are looked at."""
-REPORT_US = 1_000_000
+DRAIN_BURSTS = 512
+"""Bursts of what is still coming in that are passed on at the end."""
+REPORT_US = 250_000
 """How often what passed is told."""
+COUNT_US = 1_000_000
+"""How often each topic that did something is counted."""
 TERMINATE = b"TERMINATE"
 RESUME_MARK = 2
-"""The first byte of a resume that comes in where subscriptions do: those begin with 0 or 1."""
+"""The first byte of a request to resume that comes in where subscriptions do: those begin with 0 or 1."""
 GONE_MARK = b"\x03"
-"""The first byte of the answer to a resume whose mark is gone; it is the second of two frames."""
-TOPIC_LENGTH = 64
-_HEX = frozenset(b"0123456789abcdef")
-
-Report = Callable[[list[dict[str, Any]]], None]
-JournalMode = Literal["metadata", "full", "off"]
+"""The first byte of the answer to a request whose mark is gone; it is the second of two frames."""
+START_OVER_S = 5.0
+"""How long a socket may take to be made anew, and how often that is tried."""
+START_OVER_STEP_S = 0.002
+SPARE = 4_096
+"""Bytes above the bound that a socket takes, so that ours is the word that refuses it."""
 
 
 class RelaySettings(msgspec.Struct, frozen=True):
@@ -46,17 +70,20 @@ class RelaySettings(msgspec.Struct, frozen=True):
     pull: str
     """Publishers push here."""
     limits: RelayLimits = RelayLimits()
-    receive_hwm: int = 100_000
-    send_hwm: int = 100_000
     curve: CurveKeys | None = None
     journal: JournalMode = "metadata"
-    also_pub: tuple[str, ...] = ()
-    """Further places to subscribe at, such as one for this machine alone."""
+    check_links: bool = False
+    """Whether a message is taken only if it follows the newest one of its topic."""
+    also_pub: str | None = None
+    """A further place to subscribe at, for this machine alone."""
 
 
-def topic_hash(name: bytes) -> str:
-    """What a topic is called outside: whoever knows a topic may listen to it."""
-    return sha256(name).hexdigest()
+def mark_of(message: Message) -> bytes | None:
+    """The MAC of a message as it was sent to subscribers."""
+    if isinstance(message, tuple):
+        return message[2]
+    found = peek(message[TOPIC_SIZE:])
+    return found.mac if isinstance(found, Chunk) else None
 
 
 class StreamService:
@@ -73,233 +100,323 @@ class StreamService:
         self.name = name
         self.context = context
         self.settings = settings
-        self.relay = Relay(settings.limits)
+        self.relay = Relay(settings.limits, mark_of)
+        self.accounts = Accounts(self.relay, report)
+        self.endpoints: dict[str, str] = {}
         self._registrar = registrar
-        self._report = report
-        self._rows: list[dict[str, Any]] = []
-        self._counted: dict[bytes, tuple[int, int, int]] = {}
+        self._newest: dict[bytes, bytes] = {}
+        """The newest mark of each topic, where links are checked."""
+        self._heads = Heads()
+        self._publish: Callable[[int, bytes, Message, int], Topic | None] = self.relay.publish
+        if settings.check_links or (settings.journal == "full" and report is not None):
+            self._publish = self._publish_closely
+        self._poller = zmq.Poller()
+        self._watched: dict[int, Callable[[], None]] = {}
         self._xpub: zmq.Socket[Any]
         self._pull: zmq.Socket[Any]
-        self.endpoints: dict[str, str] = {}
+        self._is_stopping = False
 
     def registrations(self) -> list[tuple[str, str]]:
         """Where others connect to, by the kind of socket they need."""
-        return [("sub", self.settings.pub), ("push", self.settings.pull)]
+        found = self.endpoints or {"pub": self.settings.pub, "pull": self.settings.pull}
+        return [("sub", found["pub"]), ("push", found["pull"])]
 
     @property
     def control(self) -> str:
         return f"inproc://stream-ctrl-{self.name}"
 
-    def restore(self, topics: Sequence[tuple[bytes, str, int]]) -> None:
-        """Take back registrations of an earlier run: topic, signer and end."""
-        now = _now()
-        for topic, signer, expires_s in topics:
-            self.relay.register(now, topic, signer, expires_s)
+    def remember(self, registrations: Iterable[Remembered]) -> None:
+        """Take back registrations of an earlier run."""
+        self.relay.remember(registrations)
 
-    def run(self, on_ready: Callable[[], None] | None = None) -> dict[str, int]:
+    def watch(self, descriptor: int, call: Callable[[], None], events: int = zmq.POLLIN) -> None:
+        """Have something called while a file is ready; with no events, no more."""
+        if events:
+            self._watched[descriptor] = call
+            self._poller.register(descriptor, events)
+        elif self._watched.pop(descriptor, None) is not None:
+            self._poller.unregister(descriptor)
+
+    def stop(self) -> None:
+        """End the loop after this turn: for what is called in it."""
+        self._is_stopping = True
+
+    def run(self, on_ready: Callable[[], None] | None = None) -> Stopped:
         """Relay until told to stop; returns what was not delivered."""
-        keeper = guard(self.context, self.settings.curve)
-        sockets: list[zmq.Socket[Any]] = []
+        curve = self.settings.curve
+        gate = None if curve is None else Gate(self.context, curve)
+        control: zmq.Socket[Any] = self.context.socket(zmq.PAIR)
+        opened = [control]
         try:
-            self._xpub = self._open(zmq.XPUB, sockets)
-            self._pull = self._open(zmq.PULL, sockets)
-            control = self.context.socket(zmq.PAIR)
-            sockets.append(control)
             control.bind(self.control)
-            self._bind()
+            self._poller.register(control, zmq.POLLIN)
+            if gate is not None:
+                self._poller.register(gate.socket, zmq.POLLIN)
+            self._pull = self._open_pull()
+            opened.append(self._pull)
+            self._xpub = self._open_xpub(self.settings.pub)
+            self.accounts.tell(Ready(self.endpoints["pub"], self.endpoints["pull"]))
+            self.accounts.flush()
             if on_ready is not None:
                 on_ready()
-            self._loop(control)
-            return self._drain_all()
+            self._loop(control, gate)
+            return self._end()
         finally:
-            for socket in sockets:
-                socket.close()
-            if keeper is not None:
-                keeper.stop()
+            if "pub" in self.endpoints:
+                self._xpub.close(LINGER_MS)
+            for socket in opened:
+                socket.close(LINGER_MS)
+            if gate is not None:
+                gate.close()
 
-    def _open(self, kind: int, sockets: list[zmq.Socket[Any]]) -> zmq.Socket[Any]:
-        socket = self.context.socket(kind)
-        sockets.append(socket)
-        socket.linger = LINGER_MS
-        if kind == zmq.XPUB:
-            socket.sndhwm = self.settings.send_hwm
-            socket.set(zmq.XPUB_VERBOSER, 1)
-            socket.set(zmq.XPUB_MANUAL, 1)
-        else:
-            socket.rcvhwm = self.settings.receive_hwm
-        # One byte more than what is taken, so that ours is the word that refuses it.
-        socket.maxmsgsize = self.settings.limits.message_max + 1_024
-        return socket
+    def _open_pull(self) -> zmq.Socket[Any]:
+        pull: zmq.Socket[Any] = self.context.socket(zmq.PULL)
+        pull.rcvhwm = self.settings.limits.receive_hwm
+        pull.set(zmq.MAXMSGSIZE, self.settings.limits.message_max + SPARE)
+        try:
+            self.endpoints["pull"] = bind(pull, self.settings.pull, self.settings.curve)
+        except BaseException:
+            pull.close(0)
+            raise
+        self._poller.register(pull, zmq.POLLIN)
+        return pull
 
-    def _bind(self) -> None:
-        settings = self.settings
-        self.endpoints["pub"] = bind(self._xpub, settings.pub, settings.curve)
-        for also in settings.also_pub:
-            bind(self._xpub, also, None)
-        self.endpoints["pull"] = bind(self._pull, settings.pull, settings.curve)
+    def _open_xpub(self, endpoint: str) -> zmq.Socket[Any]:
+        xpub: zmq.Socket[Any] = self.context.socket(zmq.XPUB)
+        xpub.sndhwm = self.settings.limits.send_hwm
+        xpub.set(zmq.XPUB_VERBOSER, 1)
+        xpub.set(zmq.XPUB_MANUAL, 1)
+        xpub.set(zmq.MAXMSGSIZE, SPARE)
+        try:
+            if self.settings.also_pub is not None:  # before the keys, which are for what is bound after them
+                bind(xpub, self.settings.also_pub, None)
+            self.endpoints["pub"] = bind(xpub, endpoint, self.settings.curve)
+        except BaseException:
+            xpub.close(0)
+            raise
+        self._poller.register(xpub, zmq.POLLIN)
+        return xpub
 
     # The loop
 
-    def _loop(self, control: zmq.Socket[Any]) -> None:
-        poller = zmq.Poller()
-        for socket in (self._pull, self._xpub, control):
-            poller.register(socket, zmq.POLLIN)
+    def _loop(self, control: zmq.Socket[Any], gate: Gate | None) -> None:
+        limits, relay, pull = self.settings.limits, self.relay, self._pull
         now = _now()
-        compact_us = now.us + self.settings.limits.compact_interval_ms * 1000
-        report_us = now.us + REPORT_US
-        while True:
-            wake_us = min(compact_us, report_us, self.relay.next_replay_us() or compact_us)
-            ready = dict(poller.poll(max(wake_us - now.us, 0) // 1000 + 1))
+        compact_us = now.us + limits.compact_us
+        report_us, count_us = now.us + REPORT_US, now.us + COUNT_US
+        while not self._is_stopping:
+            wake_us = min(compact_us, report_us, relay.next_replay_us() or compact_us)
+            ready = dict(self._poller.poll(max(wake_us - now.us, 0) // 1000 + 1))
             now = _now()
             if control in ready and control.recv() == TERMINATE:
                 return
+            if gate is not None and gate.socket in ready:
+                gate.answer()
+                self.accounts.refused["key"] = gate.refused
+            for descriptor in [each for each in ready if each in self._watched]:
+                self._watched[descriptor]()
             if self._xpub in ready:
                 self._take_subscriptions(now)
-            if self._pull in ready:
+            if pull in ready:
                 self._take_messages(now)
-            for topic, messages in self.relay.due_replays(now):
-                self._send(topic, messages)
+            if relay.counted:
+                self.accounts.count_busy()
+            for _, messages in relay.due_replays(now):
+                self._send_all(messages)
             if now.us >= compact_us:
-                compact_us = now.us + self.settings.limits.compact_interval_ms * 1000
+                compact_us = now.us + limits.compact_us
                 self._compact(now)
             if now.us >= report_us:
                 report_us = now.us + REPORT_US
-                self.tell(now)
+                if now.us >= count_us:
+                    count_us = now.us + COUNT_US
+                    self.accounts.count_all()
+                self.accounts.flush()
 
-    def _take_messages(self, now: Now) -> None:
-        """A burst of what publishers sent."""
-        receive, send = self._pull.recv_multipart, self._xpub.send
-        relay, nowait, now_us = self.relay, zmq.NOBLOCK, now.us
+    def _take_messages(self, now: Now) -> bool:
+        """A burst of what publishers sent; False when there is no more. The hot path: two calls of libzmq and one of the relay."""
+        receive, publish = self._pull.recv, self._publish
+        send = super(
+            zmq.Socket, self._xpub
+        ).send  # pyzmq's own, without what it does for other kinds of sockets
+        sizes, now_us, nowait = self._heads.sizes, now.us, zmq.NOBLOCK
         for _ in range(BURST):
             try:
-                frames = receive(nowait)
+                frame = receive(nowait)
             except zmq.Again:
-                return
-            if len(frames) == 1:
-                frame = frames[0]
-                found = peek(frame)
-                if type(found) is Chunk:
-                    topic = relay.publish(now_us, found.topic, found.topic + frame, found.mac, len(frame))
-                    if topic is not None:
-                        send(found.topic + frame, nowait)
-                elif type(found) is Envelope:
-                    self._register(now, found)
-                elif type(found) is Resume:
-                    self._resume(now, found)
-                else:
-                    relay.totals.refused += 1
-            elif len(frames) == 3 and len(frames[2]) == 16 and is_topic(frames[0]):
-                block = tuple(frames)
-                size = len(frames[1]) + 80
-                if relay.publish(now_us, frames[0], block, frames[2], size) is not None:
-                    self._xpub.send_multipart(block, nowait)
+                return False
+            size = len(frame)
+            if sizes.get(frame[:HEAD]) == size and not frame[TOPIC_END]:
+                name = frame[HEAD:TOPIC_END]
+                message = name + frame
+                if publish(now_us, name, message, size + TOPIC_SIZE) is not None:
+                    send(message, nowait)
             else:
-                relay.totals.refused += 1
+                self._take_other(now, frame)
+        return True
+
+    def _take_other(self, now: Now, frame: bytes) -> None:
+        """A message that is no chunk, or one whose head is new."""
+        rest = []
+        while self._pull.get(zmq.RCVMORE):
+            rest.append(self._pull.recv())
+        if rest:
+            self._take_block(now, frame, rest)
+            return
+        found = peek(frame)
+        if isinstance(found, Chunk):
+            self._heads.learn(frame)
+            message = found.topic + frame
+            if self._publish(now.us, found.topic, message, len(message)) is not None:
+                self._xpub.send(message, zmq.NOBLOCK)
+        elif isinstance(found, Register):
+            self._register(now, found)
+        elif isinstance(found, Resume):
+            self._resume(now, found)
+        else:
+            self.accounts.refuse(found.reason)
+
+    def _take_block(self, now: Now, name: bytes, rest: list[bytes]) -> None:
+        if len(rest) != 2 or len(rest[1]) != BLOCK_MAC_SIZE or len(name) != TOPIC_SIZE:
+            self.accounts.refuse("block")
+            return
+        block = (name, *rest)
+        topic = self._publish(now.us, name, block, sum(map(len, block)))
+        if topic is not None:
+            self._xpub.send_multipart(block, zmq.NOBLOCK)
+
+    def _publish_closely(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
+        """Publish where links are checked, or messages journaled."""
+        if self.settings.check_links:
+            prev, mark = _link(message)
+            newest = self._newest.get(name)
+            if newest is not None and prev != newest:
+                self.accounts.refuse("link")
+                return None
+            if name in self.relay.topics:
+                self._newest[name] = mark
+        topic = self.relay.publish(now_us, name, message, size)
+        known = self.relay.topics.get(name)
+        if self.settings.journal == "full" and known is not None:
+            self.accounts.passed(known, message, is_held=topic is None)
+        return topic
 
     def _take_subscriptions(self, now: Now) -> None:
+        """Everything that waits; a socket with strangers' messages among the subscriptions is not to be trusted with the rest."""
         xpub = self._xpub
-        for _ in range(BURST):
+        is_mixed = False
+        while True:
             try:
                 frame = xpub.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if not frame:
-                continue
-            first, name = frame[0], frame[1:]
-            if first == RESUME_MARK:
-                found = peek(name)
-                if type(found) is Resume:
-                    self._resume(now, found)
-            elif not is_topic(name):
-                self.relay.totals.refused += 1  # an empty or short prefix would hear what is not meant for it
-            elif first == 1:
-                xpub.set(zmq.SUBSCRIBE, name)
-                self._note("subscribe", name)
-                self._send_all(name, self.relay.subscribe(now, name))
-            elif first == 0:
-                xpub.set(zmq.UNSUBSCRIBE, name)
-                self._note("unsubscribe", name)
-                self.relay.unsubscribe(now, name)
+            if frame[:1] not in (b"\x00", b"\x01"):
+                is_mixed = True
+                self._take_request(now, frame)
+            elif is_mixed:
+                self._start_over(now)
+                return
+            else:
+                self._take_subscription(now, frame[0] == 1, frame[1:])
 
-    def _send_all(self, name: bytes, messages: list[Message]) -> None:
+    def _take_subscription(self, now: Now, on: bool, name: bytes) -> None:
+        if name[:1] == b"\x02":
+            if on:
+                self._take_request(now, name)
+        elif not is_topic(name):
+            if on:
+                self.accounts.refuse("prefix")  # an empty or short one would hear what is not meant for it
+        elif on:
+            self._xpub.set(zmq.SUBSCRIBE, name)
+            messages = self.relay.subscribe(now, name)
+            self.accounts.listening(name, on=True)
+            self._send_all(messages)
+        else:
+            self._xpub.set(zmq.UNSUBSCRIBE, name)
+            self.relay.unsubscribe(now, name)
+            self.accounts.listening(name, on=False)
+
+    def _take_request(self, now: Now, frame: bytes) -> None:
+        found = peek(frame[1:]) if frame[:1] == b"\x02" else Fault("unknown")
+        if isinstance(found, Resume):
+            self._resume(now, found)
+        else:
+            self.accounts.refuse("upstream")
+
+    def _start_over(self, now: Now) -> None:
+        """Make the subscribers' socket anew: everybody comes back and subscribes again."""
+        self.accounts.refuse("mixed")
+        self._poller.unregister(self._xpub)
+        self._xpub.close(0)
+        self.relay.forget_subscribers(now)
+        deadline = time.monotonic() + START_OVER_S
+        while True:
+            try:
+                self._xpub = self._open_xpub(self.endpoints["pub"])
+                return
+            except EndpointError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(START_OVER_STEP_S)  # libzmq gives addresses back a moment after the close
+
+    def _send_all(self, messages: list[Message]) -> None:
         for message in messages:
             if isinstance(message, bytes):
                 self._xpub.send(message, zmq.NOBLOCK)
             else:
                 self._xpub.send_multipart(message, zmq.NOBLOCK)
 
-    def _send(self, topic: Topic, messages: list[Message]) -> None:
-        self._send_all(topic.name, messages)
-
-    def _register(self, now: Now, envelope: Envelope) -> None:
-        wanted = self._registrar.check(now, envelope)
+    def _register(self, now: Now, asked: Register) -> None:
+        wanted = self._registrar.admit(asked, now.wall_us // 1000)
         if isinstance(wanted, Refusal):
             self.relay.totals.refused += 1
+            self.accounts.refuse(wanted.ref or "registration")
             return
-        outcome = self.relay.register(now, wanted.topic, wanted.signer, wanted.expires_s)
-        if not isinstance(outcome, Refusal):
-            self._note("register", wanted.topic, exp=wanted.expires_s, signer=wanted.signer)
+        is_new = wanted.topic not in self.relay.topics
+        outcome = self.relay.register(now, wanted.topic, wanted.signer_hash, wanted.exp_s)
+        if isinstance(outcome, Refusal):
+            self.accounts.refuse(outcome.ref or "registration")
+            return
+        until_s = outcome.expires_us // 1_000_000
+        self.accounts.tell(Registered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
+        if is_new and outcome.subscribers:  # they were there first
+            self.accounts.listening(wanted.topic, on=True)
 
     def _resume(self, now: Now, asked: Resume) -> None:
-        messages = self.relay.resume(now, asked.topic, asked.mac)
-        self._note("resume", asked.topic, found=messages is not None)
-        if messages is None:
-            if asked.topic in self.relay.topics:
-                self._xpub.send_multipart((asked.topic, GONE_MARK + asked.mac), zmq.NOBLOCK)
-        else:
-            self._send_all(asked.topic, messages)
+        outcome = self.relay.resume(now, asked.topic, asked.mac)
+        topic = self.relay.topics.get(asked.topic)
+        if topic is not None:
+            self.accounts.tell(Asked(topic.hash, outcome.found, len(outcome.messages)))
+        if outcome.tell:
+            self._xpub.send_multipart((asked.topic, GONE_MARK + asked.mac), zmq.NOBLOCK)
+        self._send_all(outcome.messages)
 
     def _compact(self, now: Now) -> None:
-        for topic, reason in self.relay.compact(now):
-            self._count(topic)
-            self._counted.pop(topic.name, None)
-            self._note("expire", topic.name, reason=reason)
+        for ended in self.relay.compact(now):
+            if ended.topic is not None:
+                self._newest.pop(ended.topic.name, None)
+            self.accounts.ended(ended.topic, ended.hash, ended.reason)
 
-    # What is told of it
-
-    def _note(self, event: str, name: bytes, **more: Any) -> None:
-        if self._report is not None and self.settings.journal != "off":
-            self._rows.append({"event": event, "channel": topic_hash(name), "topic": name, **more})
-
-    def _count(self, topic: Topic) -> None:
-        """What a topic did since it was last counted."""
-        seq, lost, sent = self._counted.get(topic.name, (0, 0, 0))
-        if (topic.seq, topic.lost) == (seq, lost):
-            return
-        self._counted[topic.name] = (topic.seq, topic.lost, topic.sent)
-        self._note(
-            "chunk_counts",
-            topic.name,
-            seq=topic.seq,
-            chunks=topic.seq - seq,
-            lost=topic.lost - lost,
-            subscribers=topic.subscribers,
-            sent=topic.sent - sent,
-        )
-
-    def tell(self, now: Now) -> None:
-        """Report what passed since the last time, and the counts of the whole."""
-        if self._report is None:
-            return
-        for topic in self.relay.topics.values():
-            self._count(topic)
-        rows, self._rows = self._rows, []
-        totals = msgspec.to_builtins(self.relay.totals)
-        state = {"topics": len(self.relay.topics), "bytes": self.relay.bytes, "early": len(self.relay.early)}
-        self._report([*rows, {"event": "totals", **totals, **state}])
-
-    def _drain_all(self) -> dict[str, int]:
+    def _end(self) -> Stopped:
         """Pass on what is still coming in, then say what nobody took."""
-        now = _now()
-        for _ in range(16):
-            self._take_messages(now)
-        self.tell(now)
-        return {"topics": len(self.relay.topics), "undelivered": self.relay.undelivered}
+        for _ in range(DRAIN_BURSTS):
+            if not self._take_messages(_now()):
+                break
+        self.accounts.count_all()
+        waiting = [count for _, count in self.relay.unsent()]
+        stopped = Stopped(len(waiting), sum(waiting))
+        self.accounts.tell(stopped)
+        self.accounts.flush()
+        return stopped
 
 
-def is_topic(name: bytes) -> bool:
-    """64 lower case hexadecimal digits."""
-    return len(name) == TOPIC_LENGTH and _HEX.issuperset(name)
+def _link(message: Message) -> tuple[bytes, bytes]:
+    """The mark before a message, and its own."""
+    if isinstance(message, tuple):
+        prev = peek_block(message[1])
+        return b"" if isinstance(prev, Fault) else prev, message[2]
+    found = peek(message[TOPIC_SIZE:])
+    return (found.prev, found.mac) if isinstance(found, Chunk) else (b"", b"")
 
 
 def _now() -> Now:

@@ -8,18 +8,25 @@ from __future__ import annotations
 import os
 import tempfile
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from penstock.transports.endpoints import endpoint_problem
 
 IPC_MAX = 100
 """Bytes of a path that every system takes for a socket."""
 LINGER_MS = 1_000
 """How long a socket that is closed may take to send what it has."""
+HANDSHAKE_BACKLOG = 1_000
+"""Peers whose keys wait to be looked up."""
+ANYBODY = "*"
+"""Among the allowed keys: everybody who knows the server's public key."""
+DOMAIN = b"penstock"
+ZAP = "inproc://zeromq.zap.01"
 
 
 class CurveKeys(msgspec.Struct, frozen=True):
@@ -28,39 +35,17 @@ class CurveKeys(msgspec.Struct, frozen=True):
     public: str
     secret: str
     allowed: tuple[str, ...] = ()
-    """Nobody named means everybody who knows the server's public key."""
 
 
 class EndpointError(Exception):
     """An endpoint that cannot be served; the message says what to do."""
 
 
-def is_local(endpoint: str) -> bool:
-    """Whether only this machine reaches an endpoint."""
-    scheme, _, rest = endpoint.partition("://")
-    if scheme in ("ipc", "inproc"):
-        return True
-    host = rest.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def check(endpoint: str, curve: CurveKeys | None) -> None:
     """Refuse what would let anybody in from elsewhere."""
-    scheme, slashes, rest = endpoint.partition("://")
-    if not slashes or scheme not in ("tcp", "ipc", "inproc") or not rest:
-        raise EndpointError(f"`{endpoint}` is no endpoint; write tcp://HOST:PORT or ipc://PATH")
-    if scheme == "tcp" and not rest.rpartition(":")[2].replace("*", "0").isdecimal():
-        raise EndpointError(f"`{endpoint}` has no port; write tcp://HOST:PORT")
-    if not is_local(endpoint) and curve is None:
-        raise EndpointError(
-            f"`{endpoint}` would serve other machines without encryption; make keys with "
-            "`penstock token curve-keygen` and name them under `relay.curve`, or bind 127.0.0.1"
-        )
+    problem = endpoint_problem(endpoint, has_curve=curve is not None)
+    if problem is not None:
+        raise EndpointError(problem)
 
 
 def short_ipc(path: Path) -> Path:
@@ -69,54 +54,81 @@ def short_ipc(path: Path) -> Path:
         return path
     place = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
-    if place.stat().st_uid != os.getuid():
+    if place.is_symlink() or place.stat().st_uid != os.getuid():
         raise EndpointError(f"`{place}` belongs to somebody else")
     place.chmod(0o700)
     return place / f"{sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, curve: CurveKeys | None) -> str:
-    """Bind a socket; returns where it really is."""
+    """Bind a socket; returns where it really is. Keys count for TCP, and for what is bound after them."""
     check(endpoint, curve)
     scheme, _, rest = endpoint.partition("://")
     if curve is not None and scheme == "tcp":
-        socket.curve_server = True
-        socket.curve_publickey = curve.public.encode()
-        socket.curve_secretkey = curve.secret.encode()
-        socket.zap_domain = b"penstock"
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_SECRETKEY, curve.secret.encode())
+        socket.set(zmq.ZAP_DOMAIN, DOMAIN)
     try:
         if scheme == "ipc":
-            path = short_ipc(Path(rest))
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            before = os.umask(0o177)
-            try:
-                socket.bind(f"ipc://{path}")
-            finally:
-                os.umask(before)
-            return f"ipc://{path}"
+            return _bind_path(socket, short_ipc(Path(rest)))
         socket.bind(endpoint)
     except zmq.ZMQError as error:
         hint = "; another process serves it" if error.errno == zmq.EADDRINUSE else ""
         raise EndpointError(f"cannot serve `{endpoint}`: {error.strerror}{hint}") from error
-    bound: bytes = socket.get(zmq.LAST_ENDPOINT)
-    return bound.rstrip(b"\0").decode()
+    return socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 
-def guard(context: zmq.Context[Any], curve: CurveKeys | None) -> ThreadAuthenticator | None:
-    """Somebody at the gate who knows whose keys are allowed; stop it at the end."""
-    if curve is None:
-        return None
-    keeper = ThreadAuthenticator(context)
-    keeper.start()
-    keeper.configure_curve_callback(domain="penstock", credentials_provider=_Allowed(curve.allowed))
-    return keeper
+def _bind_path(socket: zmq.Socket[Any], path: Path) -> str:
+    """Bind a socket in the file system that was never anybody else's."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = os.umask(0o177)
+    try:
+        socket.bind(f"ipc://{path}")
+    finally:
+        os.umask(before)
+    return f"ipc://{path}"
 
 
-class _Allowed:
-    """Whose public keys may connect."""
+def reached(endpoint: str) -> str:
+    """Where a client finds what was bound by this name: a long path has a short one."""
+    scheme, _, rest = endpoint.partition("://")
+    return f"ipc://{short_ipc(Path(rest))}" if scheme == "ipc" else endpoint
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self._keys = frozenset(key.encode() for key in keys)
 
-    def callback(self, domain: str, key: bytes) -> bool:
-        return not self._keys or zmq.utils.z85.encode(key) in self._keys
+class Gate:
+    """Looks up the keys of peers that connect, as libzmq's ZAP asks; whoever runs the sockets polls it beside them."""
+
+    def __init__(self, context: zmq.Context[Any], curve: CurveKeys) -> None:
+        self.socket: zmq.Socket[Any] = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.rcvhwm = HANDSHAKE_BACKLOG
+        self.socket.bind(ZAP)
+        self._anybody = ANYBODY in curve.allowed
+        self._allowed = frozenset(key.encode() for key in curve.allowed)
+        self.refused = 0
+
+    def answer(self) -> None:
+        """Answer every question that waits."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._answer(frames)
+
+    def _answer(self, frames: list[bytes]) -> None:
+        at = frames.index(b"") + 1
+        head, question = frames[:at], frames[at:]
+        version, request = question[:2]
+        key = b""
+        if question[2] == DOMAIN and question[5] == b"CURVE" and len(question) == 7:
+            key = z85.encode(question[6])
+        if key and (self._anybody or key in self._allowed):
+            answer = [b"200", b"OK", key, b""]
+        else:
+            self.refused += 1
+            answer = [b"400", b"the key is not allowed", b"", b""]
+        self.socket.send_multipart([*head, version, request, *answer])
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,58 @@
+"""The same over a MEW space: the keys are agreed on in two envelopes, and the tokens never pass the space.
+
+python examples/tokens/space.py [URL] [NAME=TOKEN …]
+"""
+
+import asyncio
+import sys
+
+from story import tokens
+
+import penstock
+
+URL = next((word for word in sys.argv[1:] if "=" not in word), None)
+TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+
+
+def place(name: str) -> penstock.Space:
+    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
+
+
+async def writer(relay, is_there: asyncio.Event) -> None:
+    async with place("writer") as space:
+        asked = space.envelopes("tokens/start")
+        is_there.set()
+        question = await asked.next()
+        assert question is not None
+        answer = penstock.answer_offer(question.payload["offer"], relay.pub, signer=relay.signer)
+        async with penstock.TokenPublisher(
+            relay.push, answer.agreement.keys, signer=relay.signer
+        ) as publisher:
+            await space.send(
+                "tokens/info", {"answer": answer.text}, to=question.sender, correlation_id=question.id
+            )
+            for token in tokens(question.payload["prompt"], 50):
+                await publisher.send(token)
+
+
+async def reader(relay) -> None:
+    async with place("reader") as space:
+        offer = penstock.StreamOffer()
+        answer = await space.request("tokens/start", {"offer": offer.text, "prompt": "a mill"}, to="writer")
+        agreed = offer.accept(answer.payload["answer"], signer=relay.signer.public)
+        async with penstock.TokenStream(agreed.endpoint, agreed.keys) as stream:
+            story = "".join([token async for token in stream])
+        print(f"{story}\nverified: {stream.counts.accepted} messages")
+
+
+async def main() -> None:
+    relay = penstock.local_relay()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        is_there = asyncio.Event()
+        group.create_task(writer(relay, is_there))
+        await is_there.wait()
+        group.create_task(reader(relay))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,62 @@
+"""Every bound of the relay, each with the reason for its default. A section of the config file is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+MIB = 1024 * 1024
+
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=86_400.0)]
+
+
+class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much the relay keeps, and for how long."""
+
+    max_pending_per_topic: Positive = 1_000
+    """Messages of one topic that are kept, sent or not; then the oldest go."""
+    message_ttl: Seconds = 30.0
+    """Seconds that a message is kept."""
+    compact_interval: Seconds = 5.0
+    """Seconds between two looks for what is too old."""
+    receive_hwm: Positive = 100_000
+    """Messages that the publishers' socket holds before publishers have to wait."""
+    send_hwm: Positive = 100_000
+    """Messages that wait for one subscriber; it loses what comes beyond, sees that in the chain, and asks again."""
+    topics_max: Positive = 10_000
+    """Topics at once, about 1 KiB each without messages; further registrations are refused."""
+    signer_topics_max: Positive = 10_000
+    """Topics of one signer at once."""
+    topic_bytes_max: Positive = 8 * MIB
+    """Bytes of the messages that are kept of one topic; then the oldest go."""
+    bytes_max: Positive = 256 * MIB
+    """Bytes of all messages that are kept; then a topic's own oldest go, and where that is not enough its newest is not kept."""
+    message_max: Positive = 1 * MIB
+    """Bytes of one message; a larger one is dropped, and a much larger one ends its publisher's connection."""
+    idle_grace_ms: Positive = 60_000
+    """How long a topic waits for its first message or subscriber: the first token of a large model is slow."""
+    detach_grace_ms: Positive = 30_000
+    """How long a topic waits for a subscriber that is gone; a cut connection comes back sooner."""
+    early_max: Positive = 10_000
+    """Topics with subscribers that nobody has registered yet; the subscribers of further ones are forgotten."""
+    early_ms: Positive = 30_000
+    """How long those subscribers are remembered."""
+    replay_interval_ms: Positive = 100
+    """Time between two replays of one topic, which all of its subscribers hear: those asked for meanwhile become one."""
+    lifetime_max_s: Positive = 86_400
+    """Longest life of a registration, whatever it asks for."""
+    facts_max: Positive = 100_000
+    """Registrations and ends that wait to be written down; further ones do not survive a restart."""
+    observations_max: Positive = 10_000
+    """Counts that wait to be written down; further ones are dropped and counted."""
+
+    @property
+    def ttl_us(self) -> int:
+        return int(self.message_ttl * 1_000_000)
+
+    @property
+    def compact_us(self) -> int:
+        return int(self.compact_interval * 1_000_000)

@@ -1,0 +1,1 @@
+"""StreamService: the wire, the signatures, the keys and the MAC chains of token streams."""

@@ -1,0 +1,142 @@
+"""What a frame on the publishers' socket is: a registration, a chunk, a request to resume, or none of them.
+
+Owns the detection. Roots of Cap'n Proto carry no type, and sizes of fields do not tell: a chunk whose data has 64 bytes looks like a
+signature, and one of 32 bytes like a request to resume. The shape of the root does. Pointer 0 of an envelope leads to a
+struct, that of the others to a text; a chunk has three pointers or more and a MAC of 32 bytes, a request to resume has two
+and a MAC of 16 or 32.
+
+The relay is blind, so nothing but the topic and the MACs is read; whether the data of a chunk is well formed is for its reader
+to say. A topic is returned as it came: one that nobody registered leads nowhere, and `is_topic` is asked where topics are made.
+
+Cost: about 1 us for a chunk of one segment, which is what every builder writes; 5 us otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct as Layout
+from struct import error as layout_error
+
+import msgspec
+
+from penstock.dialects.streamservice.segments import REASONS, Message, Struct, WireError
+
+TOPIC_SIZE = 64
+CHUNK_MAC_SIZE = 32
+BLOCK_MAC_SIZE = 16
+SIGNATURE_SIZE = 64
+KEY_SIZE = 32
+
+_TOPIC = re.compile(rb"[0-9a-f]{64}")
+_head = Layout("<IIQQQIIII").unpack_from
+_ROOT = 4 << 48
+"""A struct without data and with four pointers, which follow at once."""
+_TOPIC_FIRST = ((TOPIC_SIZE + 1) << 3 | 2) << 32 | 3 << 2 | 1
+"""A text of 64 bytes and its zero, which follows those pointers at once, from byte 48 on."""
+_MAC = CHUNK_MAC_SIZE << 3 | 2
+"""The upper half of a pointer to 32 bytes."""
+
+
+class Register(msgspec.Struct, frozen=True, gc=False):
+    """A signed envelope, unverified."""
+
+    frame: bytes
+    signature: bytes
+    signer: bytes
+
+
+class Resume(msgspec.Struct, frozen=True, gc=False):
+    """A request to send again whatever came after a MAC."""
+
+    topic: bytes
+    mac: bytes
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """One payload of a topic; `prev` is empty for the first."""
+
+    topic: bytes
+    mac: bytes
+    prev: bytes
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False):
+    """A frame that is none of these; `reason` is a key of `segments.REASONS`."""
+
+    reason: str
+
+    @property
+    def message(self) -> str:
+        return REASONS[self.reason]
+
+
+def is_topic(topic: bytes) -> bool:
+    """Whether a topic has the one form that topics have: 64 lowercase hexadecimal digits."""
+    return _TOPIC.fullmatch(topic) is not None
+
+
+def peek(frame: bytes) -> Register | Resume | Chunk | Fault:
+    """Say what a frame is. Never raises, whatever the bytes."""
+    try:
+        segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
+    except layout_error:
+        return _look(frame)
+    # The lower half of a list pointer is its distance in words times four, and one; a distance backwards is a huge number here.
+    if root == _ROOT and topic == _TOPIC_FIRST and mac == _MAC and mac_at & 3 == 1 and not segments:
+        size = len(frame)
+        mac_at = 38 + 2 * mac_at
+        if 8 + 8 * words == size and size >= 120 and mac_at + 32 <= size and not frame[112]:
+            if prev == _MAC and prev_at & 3 == 1:
+                prev_at = 46 + 2 * prev_at
+                if prev_at + 32 <= size:
+                    return Chunk(frame[48:112], frame[mac_at : mac_at + 32], frame[prev_at : prev_at + 32])
+            elif not prev and not prev_at:
+                return Chunk(frame[48:112], frame[mac_at : mac_at + 32], b"")
+    return _look(frame)
+
+
+def peek_block(frame: bytes) -> bytes | Fault:
+    """The `prevMac` of a block, which is the only part of it that is not for its reader alone."""
+    try:
+        prev = Message(frame).root().data(0)
+    except WireError as error:
+        return Fault(error.reason)
+    return Fault("size") if prev is None or len(prev) != BLOCK_MAC_SIZE else prev
+
+
+def _look(frame: bytes) -> Register | Resume | Chunk | Fault:
+    """The same for every other form that a message may have."""
+    try:
+        return _detect(frame, Message(frame).root())
+    except WireError as error:
+        return Fault(error.reason)
+
+
+def _detect(frame: bytes, root: Struct) -> Register | Resume | Chunk | Fault:
+    first = root.message.resolve(root.segment, root.pointer(0)) if root.pointers >= 2 else None
+    if first is None:
+        return Fault("unknown")
+    if not first[0] & 3:
+        return _register(frame, root)
+    topic = root.data(0) or b""
+    if len(topic) != TOPIC_SIZE + 1:
+        return Fault("topic")
+    if topic[TOPIC_SIZE]:
+        return Fault("text")
+    topic = topic[:TOPIC_SIZE]
+    if root.pointers == 2:
+        mac = root.data(1) or b""
+        return Resume(topic, mac) if len(mac) in (BLOCK_MAC_SIZE, CHUNK_MAC_SIZE) else Fault("size")
+    mac, prev = root.data(2) or b"", root.data(3) or b""
+    if len(mac) != CHUNK_MAC_SIZE or len(prev) not in (0, CHUNK_MAC_SIZE):
+        return Fault("size")
+    return Chunk(topic, mac, prev)
+
+
+def _register(frame: bytes, root: Struct) -> Register | Fault:
+    if root.struct(0) is None or root.pointers < 3:
+        return Fault("unknown")
+    signature, signer = root.data(1) or b"", root.data(2) or b""
+    if len(signature) != SIGNATURE_SIZE or len(signer) != KEY_SIZE:
+        return Fault("size")
+    return Register(frame, signature, signer)

@@ -1,0 +1,215 @@
+"""Our encoders write what pycapnp writes, and our readers read what pycapnp reads."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from penstock.dialects.streamservice import reading, writing
+from penstock.dialects.streamservice.messages import (
+    Block,
+    ChunkBody,
+    Claims,
+    Complete,
+    Failure,
+    Heartbeat,
+    Payload,
+    RequestEnvelope,
+    ResponseEnvelope,
+    SignedEnvelope,
+    StreamAuthResponse,
+    StreamInfo,
+    StreamRegister,
+    StreamScope,
+    StreamStartRequest,
+    Token,
+    parse_scope,
+)
+from penstock.dialects.streamservice.wire import Fault
+from tests.dialects.streamservice.reference import (
+    TOPIC,
+    built_block,
+    built_chunk,
+    built_payload,
+    built_signed,
+    common,
+    envelopes,
+    fill_envelope,
+    i64,
+    macs,
+    payloads,
+    scattered,
+    streaming,
+    texts,
+    topics,
+    u64,
+)
+
+dice = st.randoms(use_true_random=False)
+counts = st.integers(1, 4)
+
+
+@given(topics, st.binary(max_size=200), macs, st.just(b"") | macs)
+def test_chunks(topic: str, data: bytes, mac: bytes, prev: bytes) -> None:
+    frame = built_chunk(topic, data, mac, prev)
+    assert writing.chunk(topic.encode(), data, mac, prev) == frame
+    assert reading.read_chunk(frame) == ChunkBody(topic.encode(), data, mac, prev)
+
+
+@given(payloads, dice, counts)
+def test_payloads(payload: Payload, dice: Random, count: int) -> None:
+    frame = built_payload(payload)
+    assert writing.payload(payload) == frame
+    assert reading.read_payload(frame) == payload
+    assert reading.read_payload(scattered(frame, dice, count)) == payload
+
+
+@given(macs.map(lambda mac: mac[:16]), st.lists(payloads, max_size=6), dice, counts)
+def test_blocks(prev: bytes, parts: list[Payload], dice: Random, count: int) -> None:
+    frame = built_block(prev, parts)
+    assert writing.block(prev, parts) == frame
+    assert reading.read_block(frame) == Block(prev, parts)
+    moved = scattered(frame, dice, count)
+    assert reading.read_block(moved) == Block(prev, parts)
+    with streaming.StreamBlock.from_bytes(moved) as block:
+        assert [part.which() for part in block.payloads] == [arm(part) for part in parts]
+
+
+def arm(payload: Payload) -> str:
+    return {Token: "token", Complete: "complete", Failure: "error", Heartbeat: "heartbeat"}[type(payload)]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=6))
+def test_messages_beyond_the_first_segment(sizes: list[int]) -> None:
+    parts: list[Payload] = [Token("t" * size, f"s{size}") for size in sizes]
+    frame = built_block(b"p" * 16, parts)
+    ours = writing.block(b"p" * 16, parts)
+    assert reading.read_block(frame) == reading.read_block(ours) == Block(b"p" * 16, parts)
+    with streaming.StreamBlock.from_bytes(ours) as block:
+        assert [part.token for part in block.payloads] == [part.text for part in parts]  # type: ignore[union-attr]
+
+
+@given(envelopes, st.binary(min_size=64, max_size=64), macs, dice, counts)
+def test_envelopes(
+    envelope: RequestEnvelope, signature: bytes, signer: bytes, dice: Random, count: int
+) -> None:
+    frame = built_signed(envelope, signature, signer)
+    assert writing.signed(envelope, signature, signer) == frame
+    assert reading.read_signed(frame) == SignedEnvelope(envelope, signature, signer)
+    assert reading.read_signed(scattered(frame, dice, count)) == SignedEnvelope(envelope, signature, signer)
+    alone = common.RequestEnvelope.new_message()
+    fill_envelope(alone, envelope)
+    assert writing.request(envelope) == bytes(alone.to_bytes())
+
+
+@given(texts, texts, macs, topics, i64, u64, st.binary(max_size=50))
+def test_the_small_messages(
+    stream_id: str, endpoint: str, key: bytes, topic: str, exp: int, number: int, data: bytes
+) -> None:
+    cases: list[tuple[bytes, Any, Any, object]] = [
+        (
+            writing.info(StreamInfo(stream_id, endpoint, key)),
+            streaming.StreamInfo.new_message(streamId=stream_id, endpoint=endpoint, serverPubkey=key),
+            reading.read_info,
+            StreamInfo(stream_id, endpoint, key),
+        ),
+        (
+            writing.start_request(StreamStartRequest(stream_id, key)),
+            streaming.StreamStartRequest.new_message(streamId=stream_id, clientPubkey=key),
+            reading.read_start_request,
+            StreamStartRequest(stream_id, key),
+        ),
+        (
+            writing.auth_response(StreamAuthResponse(stream_id, key)),
+            streaming.StreamAuthResponse.new_message(streamId=stream_id, serverPubkey=key),
+            reading.read_auth_response,
+            StreamAuthResponse(stream_id, key),
+        ),
+        (
+            writing.register(StreamRegister(topic, exp)),
+            streaming.StreamRegister.new_message(topic=topic, exp=exp),
+            reading.read_register,
+            StreamRegister(topic, exp),
+        ),
+        (
+            writing.response(ResponseEnvelope(number, data, b"s" * 64, key)),
+            common.ResponseEnvelope.new_message(
+                requestId=number, payload=data, signature=b"s" * 64, signerPubkey=key
+            ),
+            reading.read_response,
+            ResponseEnvelope(number, data, b"s" * 64, key),
+        ),
+    ]
+    for ours, builder, read, value in cases:
+        assert ours == bytes(builder.to_bytes())
+        assert read(ours) == value
+
+
+def test_fields_that_were_never_set_have_their_defaults() -> None:
+    assert reading.read_payload(bytes(streaming.StreamPayload.new_message().to_bytes())) == Token("")
+    builder = streaming.StreamPayload.new_message()
+    builder.init("complete")
+    assert reading.read_payload(bytes(builder.to_bytes())) == Complete(finish_reason="")
+    builder = streaming.StreamPayload.new_message()
+    builder.init("error")
+    assert reading.read_payload(bytes(builder.to_bytes())) == Failure("", "")
+    assert reading.read_block(bytes(streaming.StreamBlock.new_message().to_bytes())) == Block(b"", [])
+
+
+@given(
+    st.one_of(
+        payloads.map(built_payload),
+        st.lists(payloads, max_size=3).map(lambda parts: built_block(b"p" * 16, parts)),
+    ),
+    dice,
+)
+def test_where_a_spoilt_payload_is_read_pycapnp_reads_the_same(frame: bytes, dice: Random) -> None:
+    spoilt = bytearray(frame)
+    for _ in range(dice.randrange(1, 4)):
+        spoilt[dice.randrange(8, len(spoilt))] ^= 1 << dice.randrange(8)
+    ours = reading.read_payload(bytes(spoilt))
+    if not isinstance(ours, Token):
+        return
+    with streaming.StreamPayload.from_bytes(bytes(spoilt)) as payload:
+        assert payload.which() == "token"
+        assert (payload.streamId, payload.token) == (ours.stream_id, ours.text)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (bytes(streaming.StreamInfo.new_message(streamId="s", serverPubkey=b"k").to_bytes()), "size"),
+        (bytes(streaming.StreamStartRequest.new_message(streamId="s").to_bytes()), "size"),
+        (writing.framed(writing.Body((9).to_bytes(8, "little"), b"s\0", b"t\0")), "unknown"),
+        (writing.framed(writing.Body(bytes(8), b"s\0", b"no end")), "text"),
+        (writing.framed(writing.Body(bytes(8), b"s\0", b"\xff\xfe\0")), "text"),
+        (writing.framed(writing.Body(bytes(8), b"s\0", b"")), "text"),
+        (writing.framed(writing.Body(bytes(8), b"s\0", writing.Body(bytes(8)))), "kind"),
+    ],
+)
+def test_a_message_that_says_something_wrong_is_a_fault(frame: bytes, reason: str) -> None:
+    readers = (reading.read_info, reading.read_start_request, reading.read_payload)
+    assert Fault(reason) in [read(frame) for read in readers]  # type: ignore[operator]
+
+
+def test_a_chunk_is_written_with_the_sizes_of_a_chunk_or_not_at_all() -> None:
+    topic = TOPIC.encode()
+    for wrong in ((topic[:-1], b"m" * 32, b""), (topic, b"m" * 16, b""), (topic, b"m" * 32, b"p" * 16)):
+        with pytest.raises(ValueError, match="a chunk has"):
+            writing.chunk(wrong[0], b"data", wrong[1], wrong[2])
+
+
+def test_scopes() -> None:
+    scope = parse_scope(f"publish:stream:{TOPIC}")
+    assert scope == StreamScope("publish", "stream", TOPIC)
+    assert str(scope) == f"publish:stream:{TOPIC}"
+    for wrong in ("publish:stream", "publish:stream:a:b", "publish::a", ""):
+        assert parse_scope(wrong) is None
+    assert Claims("s", 0, 0, (StreamScope("publish", "stream", "*"),)).allow("publish", "stream", TOPIC)
+    assert not Claims("s", 0, 0, (StreamScope("*", "stream", "*"),)).allow("publish", "stream", TOPIC)
+    assert not Claims("s", 0, 0, (StreamScope("publish", "*", TOPIC),)).allow("publish", "stream", TOPIC)

@@ -1,0 +1,187 @@
+"""Published vectors: the keys, the chains, the canonical envelope with its signature, and the multiples of RFC 9496."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from penstock.core.errors import Refusal
+from penstock.dialects.streamservice import writing
+from penstock.dialects.streamservice.canonical import canonical_message
+from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.keys import Suite, agree, derive, hkdf_expand, hkdf_extract
+from penstock.dialects.streamservice.messages import Claims, RequestEnvelope, StreamRegister, StreamScope
+from penstock.dialects.streamservice.reading import read_signed
+from penstock.dialects.streamservice.ristretto import check_public, key_pair, pair_of, shared_secret
+from penstock.dialects.streamservice.signing import Registrar, Registration, SigningKey, TrustStore, sign
+from penstock.dialects.streamservice.wire import Register, peek
+from tests.dialects.streamservice.reference import NOW_MS, TOPIC
+
+SHARED = b"\x42" * 32
+CLIENT, SERVER = b"\x01" * 32, b"\x02" * 32
+MAC_KEY = "9b1f072ea349f3d7425b313073d5edcbc3ee813dca5a4ea498bc177ec8a9c5ae"
+ENVELOPE = RequestEnvelope(
+    payload=writing.register(StreamRegister(TOPIC, 1_762_974_327)),
+    nonce=b"\x2a" * 16,
+    timestamp_ms=NOW_MS,
+    claims=Claims("svc", 1_762_974_327, 1_762_974_000, (StreamScope("publish", "stream", TOPIC),)),
+)
+SIGNER = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
+SIGNATURE = (
+    "c37c42f97e566b7282d1749f43610300f390d238e892d1289781a9db89d32c8a"
+    "846e4e22ed2beed18a4af86d12c463b8060c2eca90a4579d918e1ce43177f505"
+)
+
+
+@pytest.mark.parametrize(
+    ("suite", "topic", "mac_key"),
+    [
+        ("sha256", TOPIC, MAC_KEY),
+        (
+            "blake3",
+            "81c77f8b77d98291656e16bb60234827213f64e06e6a0d93a86845b4e1e12b5b",
+            "ec61001b2592a8784c9bf4a46c50eb408ee3a4a855ee220411775e8e3f6be646",
+        ),
+    ],
+)
+def test_keys_of_a_known_secret(suite: Suite, topic: str, mac_key: str) -> None:
+    for keys in (derive(SHARED, CLIENT, SERVER, suite), derive(SHARED, SERVER, CLIENT, suite)):
+        assert not isinstance(keys, Refusal)
+        assert (keys.topic, keys.mac_key.hex()) == (topic, mac_key)
+
+
+def test_control_and_encryption_keys_of_blake3() -> None:
+    keys = derive(SHARED, CLIENT, SERVER, "blake3")
+    assert not isinstance(keys, Refusal)
+    assert keys.ctrl_topic == "e45d0bbe2dd11712d1a7a1e0e62d6f1a5ddfdd90bc06b82ab157daeb99c4d594"
+    assert keys.ctrl_mac_key.hex() == "eb0ffaaba1582286f255b2fc38dfa41ce2ac85c7cf197ee637918fd0cf1fbd40"
+    assert keys.enc_key.hex() == "d73914179261b4377b5a08abe8ade78acd4be13117a18f47f37cb4895af2e97e"
+
+
+def test_hkdf_without_a_salt() -> None:
+    salt = bytes(one ^ other for one, other in zip(CLIENT, SERVER, strict=True))
+    prk = hkdf_extract(bytes(32), SHARED + salt)
+    topic = hkdf_expand(prk, b"hyprstream stream-keys v1 topic").hex()
+    mac = hkdf_expand(prk, b"hyprstream stream-keys v1 mac").hex()
+    assert topic == "98149029542c1fd6563fabe71e2ee82afcd0c0799301df6d1fccb61d712cb4de"
+    assert mac == "6042218c34db7f11ada380522dabc49179d88948ff88af3a3c29e1e00c46f51f"
+
+
+def test_key_agreement() -> None:
+    client = key_pair(hashlib.sha512(b"client").digest())
+    server = key_pair(hashlib.sha512(b"server").digest())
+    assert client.secret.hex() == "e5f9684a163a0a7a07988372110cbbb9f1ef71951a61a7ebf2fa72bf79358b0a"
+    assert client.public.hex() == "d093d2fd77a88232f2ed0bcbb60d01401db604f6c10e0ce744c7805b7c578275"
+    assert server.secret.hex() == "b9ea091b636a50cf1dbc0f96e78a8e89a0825f1602d08e78c910b8f8b163a708"
+    assert server.public.hex() == "244a8451213368f3497009c14fb08c4f15b18ef8f7c1789ff1102352cb968342"
+    shared = "cc2c25662a2ec9988469f923753bcb8f7647ad45e0652438ec7592e1dbef706b"
+    assert (
+        shared_secret(client, server.public) == shared_secret(server, client.public) == bytes.fromhex(shared)
+    )
+    for keys in (agree(client, server.public), agree(server, client.public)):
+        assert not isinstance(keys, Refusal)
+        assert keys.topic == "f5350a6278356cae0de4523cb33e1de86af1bf9ef6c5d67ce9946df8e430d4d2"
+        assert keys.mac_key.hex() == "77dea280320a25faea65e0861ffe633cbefe26d1e0beba7927d767e5a0dea4c4"
+
+
+def test_chunk_chain() -> None:
+    expected = [
+        "7adbea7500770f15f9d0ff21671464c28297fbf9ae434f96bb3625596e4d57af",
+        "6833f91431e182c228677dbc7994c6caaf2ba9569b61bf48c56a5dfe202d0c52",
+    ]
+    sender = ChainedStreamHmac(bytes.fromhex(MAC_KEY), TOPIC)
+    assert [sender.compute_next(data).hex() for data in (b"token 1", b"token 2")] == expected
+    reader = ChainedStreamHmac(bytes.fromhex(MAC_KEY), TOPIC)
+    assert not reader.verify_next(b"token 2", bytes.fromhex(expected[1]))
+    assert reader.verify_next(b"token 1", bytes.fromhex(expected[0]))
+    assert reader.verify_next(b"token 2", bytes.fromhex(expected[1]))
+
+
+def test_block_chain() -> None:
+    chain = BlockChain(bytes.fromhex(MAC_KEY), TOPIC)
+    macs = [chain.compute_next(data).hex() for data in (b"block 0", b"block 1")]
+    assert macs == ["21e909b437ec6e0bb37a3ccc5d61de71", "e0dc3121a5f206af4c06e5c133b27524"]
+
+
+def test_the_chain_of_a_request_number_is_the_same_chain_from_another_start() -> None:
+    start = (12345).to_bytes(8, "little") + bytes(24)
+    chain = ChainedStreamHmac(SHARED, TOPIC, state=start)
+    assert chain.compute_next(b"chunk 1").hex().startswith("dc24c575b10da566")
+    assert chain.compute_next(b"chunk 2").hex().startswith("b433c4507caccf0d")
+
+
+def test_canonical_envelope_and_its_signature() -> None:
+    data = canonical_message(writing.request(ENVELOPE))
+    assert isinstance(data, bytes)
+    assert len(data) == 368
+    assert (
+        hashlib.sha256(data).hexdigest() == "5cbf5ec3c4b91b353dee595a7eff34bf2cf9ecb519ff51d73bac7dc5dd6929ef"
+    )
+    key = SigningKey(bytes(range(32)))
+    assert key.public.hex() == SIGNER
+    assert key.sign(data).hex() == SIGNATURE
+
+
+def test_the_signed_envelope_is_admitted_and_a_changed_one_is_not() -> None:
+    frame = sign(ENVELOPE, SigningKey(bytes(range(32))))
+    signed = read_signed(frame)
+    assert signed.signature.hex() == SIGNATURE  # type: ignore[union-attr]
+    trust = TrustStore({"svc": bytes.fromhex(SIGNER)})
+    register = peek(frame)
+    assert isinstance(register, Register)
+    assert isinstance(Registrar(trust).admit(register, NOW_MS), Registration)
+    wrong = Register(frame.replace(b"svc\0", b"svd\0"), register.signature, register.signer)
+    refusal = Registrar(trust).admit(wrong, NOW_MS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.ref == "signature"
+
+
+MULTIPLES = [
+    "e2f2ae0a6abc4e71a884a961c500515f58e30b6aa582dd8db6a65945e08d2d76",
+    "6a493210f7499cd17fecb510ae0cea23a110e8d5b901f8acadd3095c73a3b919",
+    "94741f5d5d52755ece4f23f044ee27d5d1ea1e2bd196b462166b16152a9d0259",
+    "da80862773358b466ffadfe0b3293ab3d9fd53c5ea6c955358f568322daf6a57",
+    "e882b131016b52c1d3337080187cf768423efccbb517bb495ab812c4160ff44e",
+    "f64746d3c92b13050ed8d80236a7f0007c3b3f962f5ba793d19a601ebb1df403",
+    "44f53520926ec81fbd5a387845beb7df85a96a24ece18738bdcfa6a7822a176d",
+    "903293d8f2287ebe10e2374dc1a53e0bc887e592699f02d077d5263cdd55601c",
+    "02622ace8f7303a31cafc63f8fc48fdc16e1c8c8d234b2f0d6685282a9076031",
+    "20706fd788b2720a1ed2a5dad4952b01f413bcf0e7564de8cdc816689e2db95f",
+    "bce83f8ba5dd2fa572864c24ba1810f9522bc6004afe95877ac73241cafdab42",
+    "e4549ee16b9aa03099ca208c67adafcafa4c3f3e4e5303de6026e3ca8ff84460",
+    "aa52e000df2e16f55fb1032fc33bc42742dad6bd5a8fc0be0167436c5948501f",
+    "46376b80f409b29dc2b5f6f0c52591990896e5716f41477cd30085ab7f10301e",
+    "e0c418f7c8d9c4cdd7395b93ea124f3ad99021bb681dfc3302a9d99a2e53e64e",
+]
+"""B[1] to B[15] of RFC 9496, appendix A.1; B[0] is the identity, which is no public key."""
+
+
+@pytest.mark.parametrize(("factor", "encoding"), list(enumerate(MULTIPLES, 1)))
+def test_multiples_of_the_generator(factor: int, encoding: str) -> None:
+    pair = pair_of(factor.to_bytes(32, "little"))
+    assert pair.public.hex() == encoding
+    assert check_public(pair.public) is None
+
+
+INVALID_ENCODINGS = [
+    # Non-canonical field encodings.
+    "00ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+    "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "f3ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    # Negative field elements.
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "01ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "ed57ffd8c914fb201471d1c3d245ce3c746fcbe63a3679d51b6a516ebebe0e20",
+    # A square root that is not one.
+    "26948d35ca62e643e26a83177332e6b6afeb9d08e4268b650f1f5bbd8d81d371",
+    # A point whose second coordinate is zero.
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
+
+
+@pytest.mark.parametrize("encoding", INVALID_ENCODINGS)
+def test_invalid_encodings_are_refused(encoding: str) -> None:
+    assert isinstance(check_public(bytes.fromhex(encoding)), Refusal)
+    assert isinstance(shared_secret(pair_of(b"\x07" + bytes(31)), bytes.fromhex(encoding)), Refusal)
