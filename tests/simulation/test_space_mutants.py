@@ -251,7 +251,7 @@ def frames_pile_up(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def there_is_always_room_for_another_stream(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(streams, "_fullness", lambda space: None)
+    patch.setattr(streams, "_fullness", lambda space, size=0: None)
 
 
 @breaks(checks.BOUNDS)
