@@ -35,8 +35,8 @@ def test_what_is_no_url_is_refused(url):
     assert caught.value.code == "InvalidRequest"
 
 
-def _write(folder, **endpoints):
-    run = folder / "penstock-data" / "run"
+def _write(folder, data="penstock-data", **endpoints):
+    run = folder / data / "run"
     run.mkdir(parents=True)
     file = run / "endpoints.json"
     file.write_bytes(msgspec.json.encode({"pid": os.getpid(), "version": "1", **endpoints}))
@@ -84,3 +84,15 @@ def test_the_operator_token_is_only_for_the_server_that_wrote_it(tmp_path):
     assert address.operator_token("tcp://127.0.0.1:1", file) == "secret"
     assert address.operator_token("http://127.0.0.1:2", file) == "secret"
     assert address.operator_token("tcp://elsewhere:1", file) is None
+
+
+@pytest.mark.parametrize("data", ["penstock", ".mew/penstock"])
+def test_a_gateway_that_was_started_here_is_found_with_its_token(tmp_path, monkeypatch, data):
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path, data, http="http://localhost:8080").with_name("operator.token").write_text("secret\n")
+    assert address.discover_http(None, {}) == "http://localhost:8080"
+    assert address.operator_token("http://localhost:8080") == "secret"
+    assert address.operator_token("http://localhost:8081") is None
+    assert address.discover(None, {}) == address.DEFAULT_URL  # Courier is not what a gateway is for
+    _write(tmp_path, control=None, http="http://h:1")
+    assert address.discover_http(None, {}) == "http://h:1"

@@ -392,6 +392,7 @@ class TestStreams:
                 with pytest.raises(penstock.SpaceError) as caught:
                     await opening
                 assert caught.value.payload["targets"] == ["nobody"]
+                assert "not there: nobody (`target_not_found`)" in str(caught.value)
 
         run(go())
 

@@ -225,6 +225,15 @@ def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
             (space,) = told["spaces"]
             assert space["streams"][-1]["target"] == ["kim"]
             await stream.close()
+        async with place(lab, "boss") as boss:
+            await boss.invite("mel", [{"kind": "chat"}])
+            assert re.search(
+                r"^mel +mel +- +no +chat", await asyncio.to_thread(listed, "--space", "lab"), re.M
+            )
+            await boss.kick("mel")
+            assert re.search(
+                r"^mel +mel +- +kicked ", await asyncio.to_thread(listed, "--space", "lab"), re.M
+            )
 
     run(go())
     assert {line.split()[0] for line in listed().splitlines()[1:]} == {"demo", "lab"}

@@ -106,6 +106,8 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
         assert (answer.status, answer.code) == (404, "UnknownRoute"), path
     assert anybody.post("/v1/enqueue", {"to": "a", "envelope": {}}).status == 404
     operator = Http(url, Path(endpoints["run"], "operator.token").read_text().strip())
+    page = anybody.get("/")
+    assert page.status == 200 and b"/participants" in page.body and b"/v1/" not in page.body
     assert operator.get("/v1/journal").status == 200
     assert Http(url, "human-token").get("/v1/journal").status == 401
     # Whoever starts a second one on the same files is told, and changes nothing.
@@ -167,6 +169,11 @@ def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_
     health = Http(url).get("/health").json
     assert {"capabilities", "context", "validation", "http-io"} <= set(health["features"])
     assert gateway.stop() == 0
+    said = [line for line in lines(tmp_path / "gateway.log") if line["event"].startswith("space.")]
+    who = [(line["participant"], line["known"]) for line in said if line["event"] == "space.joined"]
+    assert who == [("human", "human"), ("bot", "bot")]
+    ended = [(line["code"], line["reason"]) for line in said if line["event"] == "space.ended"]
+    assert (1008, "unauthorized") in ended
     assert (mewdir / "tokens" / "kim.token").read_text() == tokens["kim"]
     told = lines(mewdir / "logs" / "envelope-history.jsonl")
     delivered = [

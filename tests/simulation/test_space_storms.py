@@ -8,8 +8,8 @@ from penstock.testing import Broken, World, space_storm, spaces
 from penstock.testing.space_storm import STEPS, calm
 
 CHUNKS = 6
-SEEDS_A_CHUNK = 6
-REPLAYED_EVERY = 4
+SEEDS_A_CHUNK = 5
+REPLAYED_EVERY = 5
 """What makes one replay differ would make any, so not every storm is told twice."""
 
 
@@ -34,7 +34,7 @@ def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk
 
 def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
     """A simulation in which nothing happens proves nothing."""
-    worlds = [run(seed) for seed in range(100, 110)]
+    worlds = [run(seed) for seed in range(100, 108)]
     events = {row.event for world in worlds for row in world.journal.rows if row.door == "mew"}
     assert events >= {
         "envelope",

@@ -35,7 +35,9 @@ class Gateway(Output):
 
     url: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_URL", help="http://host:port; else the server on ./penstock-data."),
+        Parameter(
+            env_var="PENSTOCK_URL", help="http://host:port; else the server or gateway of this directory."
+        ),
     ] = None
     token: Annotated[
         str | None,
@@ -116,6 +118,7 @@ def ls(*, gateway: Gateway = GATEWAY) -> int:
 
 
 def _print_space(one: dict[str, Any]) -> None:
+    kicked = one.get("kicked", ())
     print_table(
         ("participant", "as", "type", "present", "may send"),
         [
@@ -123,7 +126,7 @@ def _print_space(one: dict[str, Any]) -> None:
                 who["id"],
                 who.get("as"),
                 who.get("type"),
-                "yes" if who.get("connected") else "no",
+                "yes" if who.get("connected") else "kicked" if who.get("as") in kicked else "no",
                 ", ".join(compact(may.get("kind")) for may in who.get("capabilities", ())),
             ]
             for who in one["participants"]

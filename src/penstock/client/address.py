@@ -16,6 +16,8 @@ DEFAULT_URL = "tcp://127.0.0.1:9787"
 DEFAULT_PORT = 9787
 DEFAULT_HTTP_URL = "http://localhost:8787"
 ENDPOINTS_FILE = Path("penstock-data/run/endpoints.json")
+GATEWAY_FILES = (Path("penstock/run/endpoints.json"), Path(".mew/penstock/run/endpoints.json"))
+"""Where `penstock gateway start` leaves them: beside the space's file, or in `.mew`."""
 CONTROL_PATH = "/v1/control"
 _HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
 
@@ -87,26 +89,31 @@ def discover(url: str | None = None, environ: Mapping[str, str] = os.environ) ->
 
 
 def discover_http(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The same for what only the HTTP door has; the control door of a server that runs here leads to its HTTP door."""
-    endpoints = read_endpoints()
+    """The same for what only the HTTP door has; the control door of a server that runs here leads to its HTTP door.
+
+    Where none runs on `./penstock-data`, a gateway that was started here is meant.
+    """
+    endpoints = read_endpoints() or next(filter(None, map(read_endpoints, GATEWAY_FILES)), None)
     url = url or environ.get("PENSTOCK_URL")
     if url and (endpoints is None or url != endpoints.control):
         return url
     return (endpoints and endpoints.http) or url or DEFAULT_HTTP_URL
 
 
-def operator_token(url: str, file: Path = ENDPOINTS_FILE) -> str | None:
+def operator_token(url: str, file: Path | None = None) -> str | None:
     """The operator token beside the endpoint file, if `url` is a door of that very server.
 
     The token is never offered to any other address: a mistyped host must not learn it.
     """
-    endpoints = read_endpoints(file)
-    if endpoints is None or url not in {endpoints.control, endpoints.http}:
-        return None
-    try:
-        return file.with_name("operator.token").read_text("utf-8").strip() or None
-    except OSError:
-        return None
+    for place in (ENDPOINTS_FILE, *GATEWAY_FILES) if file is None else (file,):
+        endpoints = read_endpoints(place)
+        if endpoints is None or url not in {endpoints.control, endpoints.http}:
+            continue
+        try:
+            return place.with_name("operator.token").read_text("utf-8").strip() or None
+        except OSError:
+            return None
+    return None
 
 
 def _is_alive(pid: int) -> bool:

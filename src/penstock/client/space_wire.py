@@ -101,6 +101,9 @@ class SpaceError(PenstockError):
 
     def _message(self) -> str:
         message = text_of(self.payload.get("message"))
+        targets = self.payload.get("targets")
+        if message and isinstance(targets, list) and targets:
+            return f"{message}: {', '.join(map(str, targets))} (`{self.error}`)"
         if message:
             return f"{message} (`{self.error}`)"
         attempted = text_of(self.payload.get("attempted_kind"))

@@ -27,6 +27,7 @@ from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection, NoWire
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
+from penstock.server.landing import landing
 from penstock.server.routes import Match, PeekQuery, SpacesQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
     from penstock.server.recorder import Recorder
     from penstock.server.reload import Report
     from penstock.server.spaces import Spaces
-
-WELCOME = """Penstock is running.
-
-Send a message     curl -d '{"to":"sam","type":"hello","payload":{}}' %(url)s/v1/send
-Take it            curl -d '{"stream":"agents/sam/inbox"}' %(url)s/v1/pull
-The whole surface  %(url)s/openapi.json
-"""
-
 
 GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
 
@@ -276,7 +269,8 @@ class Api:
                 return Reply(200, self._openapi)
             case "welcome":
                 url = f"http://{request.headers.get('Host', 'localhost')}"
-                return Reply(200, (WELCOME % {"url": url}).encode(), "text/plain; charset=utf-8")
+                page = landing(url, serves_courier=self._serves_courier)
+                return Reply(200, page.encode(), "text/plain; charset=utf-8")
             case "reload":
                 return self._reloaded(principal)
             case "spaces":

@@ -94,7 +94,12 @@ class Hosting:
             return holder is not None and holder.operator
 
         self.spaces = Spaces(
-            runtime, memory, is_operator=is_operator, watch=watch, keep_token=self._keep_token
+            runtime,
+            memory,
+            is_operator=is_operator,
+            watch=watch,
+            keep_token=self._keep_token,
+            log=logs.event,
         )
         for each in loaded:
             space = self.spaces.add(each.settings)

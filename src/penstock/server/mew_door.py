@@ -137,7 +137,11 @@ class MewDoor:
         known = joining.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, Fault):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
-        return Asked(space, *known, exchange.method)
+        id_, party = known
+        if id_ != party and exchange.method == "POST" and id_ not in space.present:
+            message = f"nobody is here under `{id_}`; send as `{party}`, or join under that id first"
+            return json_reply(403, {"error": "Invalid token for participant", "message": message})
+        return Asked(space, id_, party, exchange.method)
 
     def _check_reader(self, exchange: Exchange, query: dict[str, str], space: Space) -> Reply | None:
         """Who is in a space, peers on this machine may know, and those whom the space lets in."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.core.errors import Refusal
+from penstock.core.fanout import MARK
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
@@ -51,7 +52,7 @@ class SpaceConnection(Connection):
         session = self.session
         session.heard = True
         spaces = self.spaces
-        if data[:1] == b"#" and session.publish(data):
+        if data and data[0] == MARK and session.publish(data):
             if not spaces.is_stirred:
                 spaces.stir()
             return
@@ -74,6 +75,9 @@ class SpaceConnection(Connection):
         self.session.left(now, "disconnected")
         self.spaces.sessions.pop(self.session, None)
         self.spaces.stir()
+        if self.session.closing is not None:
+            code, reason = self.session.closing
+            self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
 
 
 class Spaces:
@@ -87,6 +91,7 @@ class Spaces:
         is_operator: Callable[[str], bool],
         watch: Watch | None = None,
         keep_token: Callable[[str, str, str], None] = lambda space, participant, token: None,
+        log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.runtime = runtime
         self.memory = memory
@@ -98,6 +103,8 @@ class Spaces:
         """Outboxes whose peers read again."""
         self.is_stirred = False
         self.is_operator = is_operator
+        self.log = log
+        """Who has joined, and whom we let go."""
         self._watch = watch
         self._keep_token = keep_token
         self._timer: Timer | None = None
@@ -152,6 +159,9 @@ class Spaces:
     def judged(self, session: MewSession) -> None:
         """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        if session.participant is not None and session.space is not None:
+            who, name = session.participant, session.space.id
+            self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
         connection = self.runtime.connection(session)
         if connection is not None:
             self.runtime.touch(connection)

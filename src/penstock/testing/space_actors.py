@@ -176,21 +176,22 @@ class Boss(Participant):
         party = self.dice.choice(("ann", "bob", "cat", *GUESTS))
         match self.dice.randint(0, 9):
             case 0 | 1 | 2:
-                kinds = self.dice.sample(EXTRAS, self.dice.randint(1, 2))
-                payload = {"recipient": party, "capabilities": [{"kind": kind} for kind in kinds]}
-                self.grants.append((party, client.send("capability/grant", payload)))
+                for _ in range(self.dice.choice((1, 1, 2, 4))):
+                    kinds = self.dice.sample(EXTRAS, self.dice.randint(1, 2))
+                    payload = {"recipient": party, "capabilities": [{"kind": kind} for kind in kinds]}
+                    self.grants.append((party, client.send("capability/grant", payload)))
             case 3 if self.grants:
                 party, id_ = self.dice.choice(self.grants)
                 client.send("capability/revoke", {"recipient": party, "grant_id": id_})
             case 4:
                 taken = [{"kind": self.dice.choice(EXTRAS)}]
                 client.send("capability/revoke", {"recipient": party, "capabilities": taken})
-            case 5 | 6 | 7:
+            case 5 | 6:
                 guest = self.dice.choice(GUESTS)
                 rights = [{"kind": kind} for kind in ("chat", "stream/*")]
                 for _ in range(self.dice.choice((1, 1, 2))):
                     client.send("space/invite", {"participant_id": guest, "initial_capabilities": rights})
-            case 8 if self.dice.random() < 0.6:
+            case 7 | 8 if self.dice.random() < 0.7:
                 client.send("space/kick", {"participant_id": self.dice.choice(GUESTS), "reason": "noise"})
             case _ if self.dice.random() < 0.1:
                 # It is invited again right behind, so that the space does not run empty.
@@ -211,6 +212,10 @@ class Guest(Participant):
     @property
     def token(self) -> str:
         return self._boss.tokens.get(self.who, "none")
+
+    def act(self) -> None:
+        if self.who in self._boss.tokens or self.dice.random() < 0.05:
+            super().act()
 
 
 class Liar(Participant):

@@ -142,14 +142,19 @@ def after_restart(world: World) -> None:
             raise Broken(NUMBERS, f"`{name}` counts {state.stream_no} streams, and {model.newest} there were")
 
 
-def nobody_is_a_ghost(world: World, space: Space, welcome: dict[str, Any]) -> None:
-    """Who is here, by the welcome of somebody who just came: exactly those with an open connection, and the virtual ones."""
-    there = sorted(each["id"] for each in welcome["participants"])
+def nobody_is_a_ghost(world: World, space: Space, welcome: dict[str, Any] | None) -> None:
+    """Who is here, by the welcome of somebody who just came: exactly those with an open connection, and the virtual ones.
+
+    Somebody who is not welcomed finds the space full of them.
+    """
+    you = None if welcome is None else welcome["you"]["id"]
     talks = [each for each in world.listeners.talks.values() if each.space == space.id and each.is_welcome]
-    connected = [each.id for each in talks if not each.pipe.is_over and each.id != welcome["you"]["id"]]
+    connected = [each.id for each in talks if not each.pipe.is_over and each.id != you]
     virtual = [name for name, each in space.settings.participants.items() if each.is_pipeline]
     expected = sorted(id_ for id_ in (*connected, *virtual) if id_ is not None)
-    if there != expected:
+    if welcome is None and len(expected) < world.limits.participants_max:
+        raise Broken(GHOSTS, f"nobody can come into `{space.id}`, and only {expected} have a connection")
+    if welcome is not None and (there := sorted(each["id"] for each in welcome["participants"])) != expected:
         raise Broken(GHOSTS, f"`{space.id}` has {there}, and {expected} have a connection")
 
 

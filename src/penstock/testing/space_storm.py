@@ -31,7 +31,7 @@ LIMITS = Limits(
     outbox_hard_max=200_000,
     observations_max=20,
     participants_max=8,
-    space_streams_max=6,
+    space_streams_max=5,
     space_request_max=1_000,
     space_frame_max=4_500,
     space_outbox_max=9_000,
@@ -89,19 +89,23 @@ def space_storm(seed: int) -> World:
 
 
 def calm(world: World) -> None:
-    """Let a storm blow over: nobody acts, everybody reads, the disk is well. Then whoever comes in sees who is really there."""
+    """Let a storm blow over: some are cut off, nobody acts, everybody reads, the disk is well.
+
+    Then whoever comes in sees who is really there.
+    """
     world.is_calm = True
     world.journal.mood = "well"
     while not world.up:
         world.step()
-    for pipe in world.pipes:
+    for index, pipe in enumerate(world.pipes):
         pipe.resume()
+        if index % 3 == 0:
+            pipe.cut()
     world.advance(ms=CALM_MS)
     for space in world.spaces.spaces.values():
         visitor = world.join(space.id, "visitor", OPERATOR_TOKEN)
         world.advance(ms=CALM_MS)
         welcomes = [each for each in visitor.envelopes if each["kind"] == "system/welcome"]
-        if welcomes:  # a space may be full
-            space_checks.nobody_is_a_ghost(world, space, welcomes[0]["payload"])
-            visitor.send("chat", {"text": "is everybody still there?"})
-            world.advance(ms=CALM_MS)
+        space_checks.nobody_is_a_ghost(world, space, welcomes[0]["payload"] if welcomes else None)
+        visitor.send("chat", {"text": "is everybody still there?"})
+        world.advance(ms=CALM_MS)

@@ -101,6 +101,7 @@ class TestJoin:
             ({"token": "p1-token", "participantId": "a\nb"}, "invalid_participant"),
             ({"token": "p1-token", "space": "nowhere"}, "unknown_space"),
             ({"token": "p1-token", "protocol": "mew/v9"}, "validation_error"),
+            ({"token": "p1-token", "protocol": ["mew/v0.4"]}, "validation_error"),
         ],
     )
     def test_a_refusal_is_a_full_error_and_then_the_end(self, house: House, said: Any, code: str) -> None:
@@ -360,6 +361,14 @@ class TestErrors:
             (b'{"kind":"x","from":["p1"]}', "VALIDATION_ERROR", "from must be a string"),
             (b"{", "PROCESSING_ERROR", "not JSON"),
             (b"", "PROCESSING_ERROR", "not JSON"),
+            (b'{"kind":"x","to":[1e400]}', "PROCESSING_ERROR", "too large"),
+            (b'{"kind":"x","payload":{"a":[1e400]}}', "PROCESSING_ERROR", "too large"),
+            (
+                b'{"kind":"stream/request","payload":{"target":["p2"],"n":1e999}}',
+                "PROCESSING_ERROR",
+                "too large",
+            ),
+            (b'{"kind":"x","n":' + b"9" * 5000 + b"}", "PROCESSING_ERROR", "too large"),
             (b"#abc", "PROCESSING_ERROR", "not JSON"),
             (b'{"kind":"chat","payload":{"text":"\xff"}}', "PROCESSING_ERROR", "not JSON"),
             (b'{"kind":"x","payload":' + b"[" * 5000 + b"]" * 5000 + b"}", "PROCESSING_ERROR", "nest"),

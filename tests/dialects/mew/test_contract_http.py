@@ -195,9 +195,16 @@ class TestMessages:
         assert (status, body["error"]) == (503, "journal_unavailable")
         assert p2.heard() == []
 
-    def test_an_alias_may_send_with_its_token(self, house: House) -> None:
+    def test_an_alias_that_is_there_may_send_with_its_token(self, house: House) -> None:
+        house.join("laptop", key="p1-token")
         assert house.post("laptop", CHAT, key="p1-token")[0] == 200
+        assert house.post("laptop", CHAT, key="p2-token")[0] == 403
         assert house.post("gateway", CHAT, key="p1-token")[0] == 403
+
+    def test_an_id_that_nobody_has_is_refused_whatever_the_token(self, house: House) -> None:
+        status, body = house.post("ghost", CHAT, key="p1-token")
+        assert (status, body["error"]) == (403, "Invalid token for participant")
+        assert "`p1`" in body["message"]
 
     def test_a_message_of_somebody_connected_waits_behind_what_it_sent_before(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
@@ -281,6 +288,11 @@ class TestSpaces:
     def test_a_bad_invite_is_400(self, house: House, payload: Any) -> None:
         status, body = house.post("p1", {"kind": "space/invite", "payload": payload})
         assert (status, body["error"]) == (400, "invalid_request")
+
+    @pytest.mark.parametrize("who", ["../../../etc/passwd", "foo/bar"])
+    def test_an_invite_of_a_path_says_invalid_characters(self, house: House, who: str) -> None:
+        status, body = house.post("p1", {"kind": "space/invite", "payload": {"participant_id": who}})
+        assert status == 400 and "invalid characters" in body["message"]
 
     def test_grants_and_revokes_count_over_http_too(self, house: House) -> None:
         (guest,) = house.joined("guest")

@@ -293,6 +293,17 @@ class TestInvite:
         assert kinds(newcomer.say("mcp/proposal", {"method": "m"})) == ["mcp/proposal"]
         assert error(newcomer.say("chat", {"text": "t"}))["error"] == "capability_violation"
 
+    @pytest.mark.parametrize("kind", ["*", "space/kick", "capability/*", ["chat", "space/invite"]])
+    def test_nobody_invites_somebody_to_decide_about_others_beyond_its_own_power(self, kind: Any) -> None:
+        house = House(
+            settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}}))
+        )
+        (client,) = house.joined("host")
+        payload = {"participant_id": "x", "initial_capabilities": [{"kind": kind}], "reason": "r"}
+        said = error(client.say("space/invite", payload))
+        assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": kind}])
+        assert house.space.state.invited == {}
+
 
 class TestKick:
     def test_everybody_hears_it_and_the_kicked_is_disconnected_with_a_reason(self, house: House) -> None:
@@ -331,6 +342,27 @@ class TestKick:
         second = only(p1.say("space/invite", {"participant_id": "x"}), "space/invite-ack")["token"]
         assert error(house.client().send(join("x", key=first)))["error"] == "unauthorized"
         assert house.join("x", key=second).is_open
+
+    def test_who_is_in_the_settings_comes_back_to_what_they_say(self, house: House) -> None:
+        p1, p2 = house.joined("p1", "p2")
+        p1.say("space/kick", {"participant_id": "guest"})
+        p2.received()
+        payload = {"participant_id": "guest", "initial_capabilities": [{"kind": "mcp/request"}]}
+        key = only(p1.say("space/invite", payload), "space/invite-ack")["token"]
+        (told,) = p2.heard()
+        assert told["payload"]["participant"] == {"id": "guest", "capabilities": [{"kind": "chat"}, BASELINE]}
+        guest = house.join("guest", key=key)
+        assert error(guest.say("mcp/request", {"method": "m"}))["error"] == "capability_violation"
+
+    def test_nobody_gets_the_token_of_a_kicked_who_may_do_more_to_others(self) -> None:
+        house = House(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
+        p1, host = house.joined("p1", "host")
+        p1.say("space/kick", {"participant_id": "p2"})
+        host.received()
+        payload = {"participant_id": "p2", "initial_capabilities": [{"kind": "chat"}]}
+        said = error(host.say("space/invite", payload))
+        assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": "*"}])
+        assert "p2" in house.space.state.kicked and house.rows("invite") == []
 
     @pytest.mark.parametrize(
         ("payload", "code"),

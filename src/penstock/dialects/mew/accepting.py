@@ -197,7 +197,10 @@ def _invite(
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
-        return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
+        message = (
+            "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
+        )
+        return Fault("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
@@ -206,11 +209,12 @@ def _invite(
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
-    capabilities = clean(envelope.payload.get("initial_capabilities"))
+    if who in space.settings.participants:  # back from a kick, to what the settings give it
+        capabilities = space.static(who)
+    else:
+        capabilities = clean(envelope.payload.get("initial_capabilities"))
     held = space.rights(sender.party).all
-    # Somebody of the settings comes back with what these say, and its inviter hears its new token.
-    given = space.static(who) if who in space.settings.participants else capabilities
-    beyond = [each for each in given if _gives_power(each) and not covers(held, each)]
+    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
     if beyond:
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
