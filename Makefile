@@ -9,8 +9,9 @@ DEBIAN_PACKAGES :=
 
 SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
 SERVER_TESTS := tests/integration tests/client tests/cli tests/kernel tests/docs
-# Processes that live for seconds have nothing of the best compiler, which takes a core from everybody else.
-QUICK_JAVA  := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Processes that live for seconds have nothing of the best compiler, which takes a core from everybody else, and little of having the classes
+# that Spark comes with verified.
+QUICK_JAVA  := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
 
 UV_VERSION := 0.13.7
 BIN        := .venv/bin

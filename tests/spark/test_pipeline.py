@@ -15,7 +15,7 @@ from penstock.core.pipelines import Alerts, DeadLetters, Silence, TriggerFailure
 from penstock.journal.retention import Retention
 from penstock.spark import losses, places, steps
 from penstock.spark.definitions import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
-from penstock.spark.ingest import Ingest, LostRowsError
+from penstock.spark.ingest import Ingest, LostRowsError, check_kept
 from penstock.spark.lake import LakeTable
 from penstock.spark.process import CHECKPOINTS, start_query
 from penstock.spark.rebuilding import rebuild_table
@@ -80,7 +80,7 @@ def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = N
 
 
 def run(
-    spark: SparkSession, data: Path, part: Ingest | Watch, name: str = "ingest", rows_max: int = 60
+    spark: SparkSession, data: Path, part: Ingest | Watch, name: str = "ingest", rows_max: int = 70
 ) -> int:
     """The query as it is shipped, once over what is there; returns how many batches it took."""
     batches = []
@@ -206,7 +206,7 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
         "def given_up(events):\n"
         "    return events.where(\"event = 'dead'\").select('journal', 'offset', 'channel', 'id', 'reason')\n"
     )
-    run(spark, data, ingest_of(spark, data))
+    run(spark, data, ingest_of(spark, data), rows_max=10_000)
     mine = steps.load(spark, [file])
     ingest = ingest_of(spark, data, mine)
     assert ingest.end == 0
@@ -240,7 +240,7 @@ def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSessi
 
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
     ingest = ingest_of(spark, data)
-    run(spark, data, ingest)
+    run(spark, data, ingest, rows_max=10_000)
     table = ingest.table("queue_minutes")
     wrong = table.rows().slice(0, 3)
     with table.writing():
@@ -275,8 +275,13 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
     assert stopped < oldest
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         ingest_of(spark, data).backfill()
+    # The same is told before Spark starts, and not of tables that are not there yet.
+    with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
+        check_kept(places.open_one(data), data / "lake", steps.built_in())
+    check_kept(places.open_one(data), tmp_path / "lake", steps.built_in())
     skipped = losses.accept(data)
     assert skipped["envelopes"] == (stopped, oldest)
+    check_kept(places.open_one(data), data / "lake", steps.built_in())
     ingest_of(spark, data).backfill()
     made = content(data / "lake")
     assert made["gaps"] == [
@@ -321,7 +326,7 @@ def test_alerts_are_the_same_however_the_rows_come(
     spark: SparkSession, told: Path, watch: Callable[[Path], Watch], tmp_path: Path
 ) -> None:
     results = []
-    for name, rows_max in (("few", 10_000), ("many", 45)):
+    for name, rows_max in (("few", 10_000), ("many", 70)):
         data = Path(shutil.copytree(told, tmp_path / name))
         looking = watch(data)
         batches = run(spark, data, looking, "watch", rows_max)

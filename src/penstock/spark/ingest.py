@@ -168,12 +168,7 @@ class Ingest:
         first = self._stored(step)
         if first >= until:
             return
-        oldest = self.journal.bounds().first
-        if first < oldest:
-            raise LostRowsError(
-                f"DATA_LOSS: the table `{step.table.name}` needs rows {first} to {oldest - 1}, which are no longer kept; "
-                "`penstock pipeline reset --accept-loss` notes the gap and goes on from the oldest row"
-            )
+        _check_kept(step.table.name, first, self.journal.bounds().first)
         while first < until:
             end = min(first + CHUNK_ROWS, until)
             until_us = self.journal.time_of(end - 1)
@@ -217,6 +212,23 @@ class Ingest:
             with table.try_writing() as is_ours:
                 if is_ours:
                     table.upkeep(moment)
+
+
+def check_kept(journal: Journal, lake: Path, steps: Sequence[Step]) -> None:
+    """Refuse to begin where a table needs rows that are gone; told without Spark, which takes long to start."""
+    oldest = journal.bounds().first
+    for step in steps:
+        stored = LakeTable(lake, step.table).progress(f"{journal.id}/{SHARD}")
+        if stored is not None:
+            _check_kept(step.table.name, stored, oldest)
+
+
+def _check_kept(name: str, first: int, oldest: int) -> None:
+    if first < oldest:
+        raise LostRowsError(
+            f"DATA_LOSS: the table `{name}` needs rows {first} to {oldest - 1}, which are no longer kept; "
+            "`penstock pipeline reset --accept-loss` notes the gap and goes on from the oldest row"
+        )
 
 
 def _may_close(table: LakeTable, part: Slice) -> bool:

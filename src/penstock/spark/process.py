@@ -163,12 +163,13 @@ class Runner:
 
     def _prepare(self) -> tuple[SparkSession, Journal, Ingest, Watch]:
         from penstock.spark import places, steps
-        from penstock.spark.ingest import Ingest
+        from penstock.spark.ingest import Ingest, check_kept
         from penstock.spark.session import make_session
         from penstock.spark.watch import Watch
 
         settings = self._task.settings
         journal = places.open_one(self._data, self._task.read_url, self._token())
+        check_kept(journal, self._lake, steps.built_in())
         conf = _conf(self._scratch, self._task.conf)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
         every = steps.built_in() + steps.load(spark, settings.tables)

@@ -74,6 +74,18 @@ def test_a_join_that_nobody_can_read_is_refused_and_may_be_sent_again() -> None:
     assert kinds(client.send(told % "")) == ["system/welcome"]
 
 
+def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
+    house = House()
+    (p1,) = house.joined("p1")
+    body = b'{"kind":"chat","id":"m","payload":{"text":"x","n":[' + b",".join([b"1e300"] * 170_000) + b"]}}"
+    began = time.process_time()
+    p1.put(body)
+    house.run()
+    took = time.process_time() - began
+    assert len(house.rows("envelope")) == 1
+    assert took < 0.7, f"{took} s; a decoder that is left to itself takes more than a second for each look"
+
+
 def test_before_the_join_nothing_large_is_looked_at() -> None:
     house = House()
     client = house.client()

@@ -210,13 +210,11 @@ def _invite(
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
     if who in space.settings.participants:  # back from a kick, to what the settings give it
-        capabilities = space.rights(who).all
+        capabilities = space.static(who)
     else:
         capabilities = clean(envelope.payload.get("initial_capabilities"))
     held = space.rights(sender.party).all
-    # Somebody of the settings comes back with what these say, and its inviter hears its new token.
-    given = space.static(who) if who in space.settings.participants else capabilities
-    beyond = [each for each in given if _gives_power(each) and not covers(held, each)]
+    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
     if beyond:
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.core import numbers
 from penstock.dialects.mew.globs import DEEP, Effort, ExhaustedError, Glob, has_wildcard, parse
 
 Capability = dict[str, Any]
@@ -213,7 +214,7 @@ def _decoded(payload: bytes | None) -> object:
     if payload is None:
         return _MISSING
     try:
-        return msgspec.json.decode(payload)
+        return numbers.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _MISSING
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core import numbers
 from penstock.core.instant import Now, rfc3339
 from penstock.core.limits import Limits
 from penstock.core.nesting import depth_problem
@@ -20,7 +21,6 @@ from penstock.dialects.mew.messages import PROTOCOL, PROTOCOLS, Fault
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _string = msgspec.json.Decoder(str)
-_any = msgspec.json.Decoder()
 _encode = msgspec.json.encode
 _NULL = b"null"
 _NOTHING = (_NULL, b"false", b"0", b'""', b"[]", b"{}")
@@ -59,7 +59,7 @@ class Envelope(msgspec.Struct):
         """The payload, decoded; empty when it is no object. Ask only for one that is readable."""
         if self._payload is msgspec.UNSET:
             raw = self.fields.get("payload")
-            value = None if raw is None else _any.decode(raw)
+            value = None if raw is None else numbers.decode(raw)
             self._payload = value if isinstance(value, dict) else {}
         found: dict[str, Any] = self._payload
         return found
@@ -121,7 +121,7 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
 def _is_readable(data: bytes) -> bool:
     """Whether those who get this could read it: a number like 1e400 would stop many of them."""
     try:
-        _any.decode(data)
+        numbers.decode(data)
     except msgspec.ValidationError:
         return False
     return True
