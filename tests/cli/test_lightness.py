@@ -46,6 +46,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "log",
         "pipeline",
         "schema",
+        "token",
         "trigger",
     }  # these hold commands and are none themselves
     names = [
@@ -59,6 +60,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LAKE
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
+        + [["token", name] for name in ("curve-keygen", "signer-keygen")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0
