@@ -42,6 +42,7 @@ class Topic:
         "detached_us",
         "expires_us",
         "flushed",
+        "has_blocks",
         "hash",
         "held",
         "live",
@@ -79,6 +80,8 @@ class Topic:
         """Since when nobody is subscribed who once was; 0 while somebody is, or nobody ever was."""
         self.was_used = False
         self.held: deque[Message] = deque(maxlen=count_max)
+        self.has_blocks = False
+        """Some of them may have several frames."""
         self.times: deque[int] = deque(maxlen=count_max)
         """When each of them came."""
         self.seq = 0

@@ -277,7 +277,7 @@ class Relaying:
     def _observe(self, entry: Entry) -> None:
         self._memory.apply(entry)
         if self._keeps_rows:
-            self._runtime.machine.observe_settle(entry)
+            self._runtime.machine.observe_entry(entry)
 
     def listen(self, principal: Principal, peer: str) -> RelayPlan:
         """A WebSocket that listens to a token stream."""
