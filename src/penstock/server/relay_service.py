@@ -352,8 +352,9 @@ class StreamService:
             if on:
                 self.accounts.refuse("prefix")  # an empty or short one would hear what is not meant for it
         elif on:
-            self._xpub.set(zmq.SUBSCRIBE, name)
             messages = self.relay.subscribe(now, name)
+            if name in self.relay.topics or name in self.relay.early:
+                self._xpub.set(zmq.SUBSCRIBE, name)
             self.accounts.listening(name, on=True)
             self._send_all(messages)
         else:
