@@ -30,7 +30,7 @@ WAITING_MAX = 10_000
 LOOK_S = 0.5
 """How often we look at the socket without being told, should a sign of it have been missed."""
 RESUME = b"\x02"
-"""The first byte of a request to resume where subscriptions go; those begin with 0 or 1."""
+"""What a request to resume begins with; it goes as a subscription that is never granted, and is taken back at once."""
 
 
 class TokenStream:
@@ -234,7 +234,9 @@ class TokenStream:
                 self._line.send((b"\x00" + self._topic,))
                 self._line.send((b"\x01" + self._topic,))
             else:
-                self._line.send((RESUME + writing.resume(self._topic, ask.mark),))
+                asked = RESUME + writing.resume(self._topic, ask.mark)
+                self._line.send((b"\x01" + asked,))
+                self._line.send((b"\x00" + asked,))
         if self._follower.ending is not None:
             self._hang_up()
             self._wake()
