@@ -115,6 +115,8 @@ class StreamService:
         self._watched: dict[int, Callable[[], None]] = {}
         self._xpub: zmq.Socket[Any]
         self._pull: zmq.Socket[Any]
+        self._is_mixed = False
+        """A stranger's message was among the subscriptions that wait."""
         self._is_stopping = False
 
     def registrations(self) -> list[tuple[str, str]]:
@@ -327,18 +329,18 @@ class StreamService:
         return topic
 
     def _take_subscriptions(self, now: Now) -> None:
-        """Everything that waits; a socket with strangers' messages among the subscriptions is not to be trusted with the rest."""
+        """A burst of what waits; a socket with strangers' messages among the subscriptions is not to be trusted with the rest."""
         xpub = self._xpub
-        is_mixed = False
-        while True:
+        for _ in range(BURST):
             try:
                 frame = xpub.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._is_mixed = False
                 return
             if frame[:1] not in (b"\x00", b"\x01"):
-                is_mixed = True
+                self._is_mixed = True
                 self._take_request(now, frame)
-            elif is_mixed:
+            elif self._is_mixed:
                 self._start_over(now)
                 return
             else:
@@ -373,6 +375,7 @@ class StreamService:
         self.accounts.refuse("mixed")
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
+        self._is_mixed = False
         self.relay.forget_subscribers(now)
         deadline = time.monotonic() + START_OVER_S
         while True:
