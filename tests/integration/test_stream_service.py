@@ -429,6 +429,15 @@ def test_a_socket_without_a_file_has_no_owner_and_is_not_served(start: Start, en
         start(pull=endpoint)
 
 
+def test_a_file_at_the_path_of_a_socket_is_left_alone(start: Start, tmp_path: Path) -> None:
+    """libzmq removes whatever has the name of the socket that it makes."""
+    letter = tmp_path / "letter.txt"
+    letter.write_text("keep me")
+    with pytest.raises(EndpointError, match="no socket"):
+        start(pull=f"ipc://{letter}")
+    assert letter.read_text() == "keep me"
+
+
 def test_an_address_that_is_taken_is_named(start: Start) -> None:
     taken = start(pub="tcp://127.0.0.1:0").pub
     with pytest.raises(EndpointError, match="another process serves it"):
