@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from penstock.core.relay_limits import RelayLimits
 from penstock.core.topics import Remembered, hash_of
 from penstock.dialects.streamservice.signing import Registrar, TrustStore
 from penstock.server.relay_reports import Counted, Expired, Listening, Passed, Registered, Stopped, Told
-from penstock.server.relay_service import TERMINATE, RelaySettings, StreamService
+from penstock.server.relay_service import BURST, TERMINATE, RelaySettings, StreamService
 from penstock.transports.zeromq import CurveKeys, EndpointError
 from tests.integration import token_peers as peers
 from tests.integration.token_peers import Publisher, Subscriber
@@ -369,6 +370,39 @@ def test_who_subscribes_beyond_the_bound_of_early_ones_is_not_let_in(start: Star
     assert forgotten.receive(SILENCE_S) is None
 
 
+def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None:
+    run = start()
+    flood = run.context.socket(zmq.XSUB)
+    flood.linger = 0
+    flood.connect(run.pub)
+    flood.send(b"\x01" + b"0" * 64)
+    run.wait(lambda: run.relay.early)
+    # Hold the loop until the flood waits for it; then look at it once a turn.
+    reader, writer = os.pipe()
+    held, released = threading.Event(), threading.Event()
+    heard = [1]
+
+    def look() -> None:
+        if not held.is_set():
+            held.set()
+            released.wait(PATIENCE_S)
+        heard.append(len(run.relay.early))
+
+    run.service.watch(reader, look)
+    os.write(writer, b"x")
+    run.wait(held.is_set)
+    for _ in range(3 * BURST):
+        flood.send(b"\x01" + peers.make_topic())
+    for _ in range(5):  # by the time these are greeted, the flood has come
+        _connected(run, b"nothing")
+    released.set()
+    run.wait(lambda: heard[-1] == 3 * BURST + 1)
+    assert max(after - before for before, after in pairwise(heard)) <= BURST
+    run.stop()
+    os.close(writer)
+    os.close(reader)
+
+
 # Where it is, and who reaches it
 
 
@@ -398,6 +432,24 @@ def test_nothing_is_served_to_other_machines_without_keys(start: Start, endpoint
         start(pub=endpoint)
     with pytest.raises(EndpointError):
         start(pull=endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["ipc://@penstock-test", "ipc://*"])
+def test_a_socket_without_a_file_has_no_owner_and_is_not_served(start: Start, endpoint: str) -> None:
+    """Every user of the machine reaches a name that begins with `@`: it has no mode."""
+    with pytest.raises(EndpointError, match="other users"):
+        start(pub=endpoint)
+    with pytest.raises(EndpointError, match="other users"):
+        start(pull=endpoint)
+
+
+def test_a_file_at_the_path_of_a_socket_is_left_alone(start: Start, tmp_path: Path) -> None:
+    """libzmq removes whatever has the name of the socket that it makes."""
+    letter = tmp_path / "letter.txt"
+    letter.write_text("keep me")
+    with pytest.raises(EndpointError, match="no socket"):
+        start(pull=f"ipc://{letter}")
+    assert letter.read_text() == "keep me"
 
 
 def test_an_address_that_is_taken_is_named(start: Start) -> None:

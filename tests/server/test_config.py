@@ -172,6 +172,8 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("relay: {pub: 'tcp://0.0.0.0:5556'}", "relay.pub: `tcp://0.0.0.0:5556` would serve other machines without encryption"),
         ("relay: {pull: 'tcp://127.0.0.1'}", "relay.pull: `tcp://127.0.0.1` has no host or no port; write tcp://HOST:PORT"),
         ("relay: {pull: 'inproc://x'}", "relay.pull: the relay is a process of its own"),
+        ("relay: {pub: 'ipc://@streams'}", "relay.pub: `ipc://@streams` is no path of a file, so nothing would keep other users out"),
+        ("relay: {pub: 'ipc:///tcp', curve: {secret: README.md, allowed: ['*']}}", "relay.curve: counts for tcp:// only, and neither `pub` nor `pull` is one"),
         ("relay: {signers: {me: abc}}", "relay.signers.me: got `abc`, expected 64 lower case hexadecimal digits"),
         ("relay: {curve: {secret: nowhere, allowed: ['*']}}", "relay.curve.secret: there is no file `nowhere`"),
         ("relay: {curve: {secret: README.md, allowed: [abc]}}", "relay.curve.allowed[0]: expected the 40 characters of a public key"),
@@ -234,6 +236,12 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
 def test_a_mistake_is_named_with_its_path_and_cure(problems: Problems, text: str, problem: str) -> None:
     (found,) = problems(text)
     assert problem in found
+
+
+def test_keys_count_for_publishers_on_tcp_alone(read: Read) -> None:
+    curve = "curve: {secret: README.md, allowed: ['*']}"
+    config = read(f"relay: {{pub: 'ipc:///tmp/pub.sock', pull: 'tcp://127.0.0.1:0', {curve}}}")
+    assert config.relay.curve is not None
 
 
 def test_all_problems_are_reported_at_once(problems: Problems) -> None:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from penstock.core.relay_limits import RelayLimits
 from penstock.server.shape import Misfit, shorten
-from penstock.transports.endpoints import endpoint_problem, is_local
+from penstock.transports.endpoints import endpoint_problem
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 JournalMode: TypeAlias = Literal["metadata", "full", "off"]
@@ -72,5 +72,5 @@ def relay_problems(relay: RelaySection) -> Iterator[Misfit]:
     for index, key in enumerate(relay.curve.allowed):
         if key != ANYBODY and not _CURVE_KEY.fullmatch(key):
             yield ("relay", "curve", "allowed", index), "expected the 40 characters of a public key, or `*`"
-    if is_local(relay.pub) and (relay.pull is None or is_local(relay.pull)) and "tcp" not in relay.pub:
+    if not any(endpoint and endpoint.startswith("tcp:") for endpoint in (relay.pub, relay.pull)):
         yield ("relay", "curve"), "counts for tcp:// only, and neither `pub` nor `pull` is one"

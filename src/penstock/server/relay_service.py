@@ -117,6 +117,8 @@ class StreamService:
         self._watched: dict[int, Callable[[], None]] = {}
         self._xpub: zmq.Socket[Any]
         self._pull: zmq.Socket[Any]
+        self._is_unsure = False
+        """A stranger's message was among the subscriptions that wait."""
         self._is_stopping = False
         self._is_mixed = False
         """Somebody subscribed whom we cannot tell from another: the socket has to be made anew."""
@@ -334,19 +336,24 @@ class StreamService:
         return topic
 
     def _take_subscriptions(self, now: Now) -> None:
-        """Everything that waits; a socket with strangers' messages among the subscriptions is not to be trusted with the rest."""
-        xpub = self._xpub
-        is_mixed = False
-        while True:
+        """A burst of what subscribers say; behind a stranger's message nobody can be told from another until all is read."""
+        xpub, requests = self._xpub, 0
+        for _ in range(BURST):
             try:
                 frame = xpub.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._is_unsure = False
                 return
-            if frame[:1] not in (b"\x00", b"\x01"):
-                is_mixed = True
+            is_message = frame[:1] not in (b"\x00", b"\x01")
+            if is_message:
+                self._is_unsure = True
                 self._take_request(now, frame)
             else:
-                self._take_subscription(now, frame[0] == 1, frame[1:], is_sure=not is_mixed)
+                self._take_subscription(now, frame[0] == 1, frame[1:], is_sure=not self._is_unsure)
+            if is_message or frame[:2] == b"\x01\x02":
+                requests += 1
+                if requests == REQUESTS:
+                    return
 
     def _take_subscription(self, now: Now, on: bool, name: bytes, *, is_sure: bool) -> None:
         """A request; where it is not sure whose it is, nothing is granted and everybody is asked to come again."""
@@ -384,6 +391,7 @@ class StreamService:
         self._over_us = now.us + START_OVER_EVERY_US
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
+        self._is_unsure = False
         self.relay.forget_subscribers(now)
         deadline = time.monotonic() + START_OVER_S
         while True:

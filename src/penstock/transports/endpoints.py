@@ -24,6 +24,8 @@ def endpoint_problem(endpoint: str, *, has_curve: bool) -> str | None:
     scheme, slashes, rest = endpoint.partition("://")
     if not slashes or scheme not in ("tcp", "ipc", "inproc") or not rest:
         return f"`{endpoint}` is no endpoint; write tcp://HOST:PORT or ipc://PATH"
+    if scheme == "ipc" and (rest.startswith("@") or "*" in rest):
+        return f"`{endpoint}` is no path of a file, so nothing would keep other users out; write ipc://PATH"
     if scheme != "tcp":
         return None
     host, _, port = rest.rpartition(":")

@@ -81,6 +81,8 @@ def bind(socket: zmq.Socket[Any], endpoint: str, curve: CurveKeys | None) -> str
 def _bind_path(socket: zmq.Socket[Any], path: Path) -> str:
     """Bind a socket in the file system that was never anybody else's."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.exists() and not path.is_socket():  # libzmq removes what has the name, whatever it is
+        raise EndpointError(f"`{path}` is there already and is no socket; name another path")
     before = os.umask(0o177)
     try:
         socket.bind(f"ipc://{path}")
