@@ -34,6 +34,8 @@ from penstock.core.topics import (
 )
 
 _LOW_BITS = COUNTED_EVERY - 1
+_SEARCHED_MAX = 1_024
+"""Bytes of a message up to which looking for a mark anywhere in it is cheaper than asking what its mark is."""
 
 
 class Resumed(NamedTuple):
@@ -317,7 +319,7 @@ class Relay:
         """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
         One that only mentions the mark is no match."""
         for no, message in enumerate(topic.held, topic.first):
-            if (mark in message) and self._mark_of(message) == mark:
+            if (len(message) > _SEARCHED_MAX or mark in message) and self._mark_of(message) == mark:
                 return no
         return None
 

@@ -46,6 +46,8 @@ BURST = 256
 """Messages that are taken from a socket in one go."""
 BURSTS = 4
 """Bursts of messages that are taken while they last, before the other sockets have their turn: about two milliseconds."""
+REQUESTS = 4
+"""Requests of subscribers that are looked at in one go: each may search a whole topic, about a millisecond."""
 DRAIN_BURSTS = 512
 """Bursts of what is still coming in that are passed on at the end."""
 REPORT_US = 250_000
@@ -115,6 +117,8 @@ class StreamService:
         self._watched: dict[int, Callable[[], None]] = {}
         self._xpub: zmq.Socket[Any]
         self._pull: zmq.Socket[Any]
+        self._is_mixed = False
+        """A stranger's message was read, and subscriptions that came with it may still wait."""
         self._is_stopping = False
 
     def registrations(self) -> list[tuple[str, str]]:
@@ -327,22 +331,27 @@ class StreamService:
         return topic
 
     def _take_subscriptions(self, now: Now) -> None:
-        """Everything that waits; a socket with strangers' messages among the subscriptions is not to be trusted with the rest."""
-        xpub = self._xpub
-        is_mixed = False
-        while True:
+        """A burst of what subscribers say. While strangers' messages are among it, its subscriptions are not to be trusted."""
+        xpub, requests = self._xpub, 0
+        for _ in range(BURST):
             try:
                 frame = xpub.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._is_mixed = False
                 return
-            if frame[:1] not in (b"\x00", b"\x01"):
-                is_mixed = True
+            is_message = frame[:1] not in (b"\x00", b"\x01")
+            if is_message:
+                self._is_mixed = True
                 self._take_request(now, frame)
-            elif is_mixed:
+            elif self._is_mixed:
                 self._start_over(now)
                 return
             else:
                 self._take_subscription(now, frame[0] == 1, frame[1:])
+            if is_message or frame[:2] == b"\x01\x02":
+                requests += 1
+                if requests == REQUESTS:
+                    return
 
     def _take_subscription(self, now: Now, on: bool, name: bytes) -> None:
         if name[:1] == b"\x02":
@@ -371,6 +380,7 @@ class StreamService:
     def _start_over(self, now: Now) -> None:
         """Make the subscribers' socket anew: everybody comes back and subscribes again."""
         self.accounts.refuse("mixed")
+        self._is_mixed = False
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
         self.relay.forget_subscribers(now)
