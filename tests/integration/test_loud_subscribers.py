@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import zmq
 
+from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
+from penstock.dialects.streamservice.keys import StreamKeys, derive
 from penstock.server.relay_service import BURST, REQUESTS
 from tests.integration import token_peers as peers
 from tests.integration.test_stream_service import PATIENCE_S, Running, Start, start
@@ -70,3 +74,39 @@ def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
         assert parts is not None, "the publisher was not heard"
         assert parts[1][:1] == b"\x03"  # the answer to the others' requests
     turns.close()
+
+
+def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Start) -> None:
+    """Each of them subscribes and asks for what it missed; asking must not look like a stranger's message."""
+    run = start()
+    entropy = [bytes((number,)) * 32 for number in range(1, 41)]
+    keys = [derive(each, b"c" * 32, b"s" * 32) for each in entropy]
+
+    async def publish_and_read() -> list[list[str]]:
+        signer = SigningKey(b"k" * 32)
+        async with AsyncExitStack() as stack:
+            publishers, streams = [], []
+            for each in keys:
+                assert isinstance(each, StreamKeys)
+                publishers.append(await stack.enter_async_context(TokenPublisher(run.pull, each, signer=signer)))
+                streams.append(await stack.enter_async_context(TokenStream(run.pub, each)))
+            for publisher in publishers:
+                await publisher.send("before")
+            before = [await stream.next_batch() for stream in streams]
+            stranger = raw(run)
+            stranger.send(b"\x01" + peers.make_topic())
+            turns = await asyncio.to_thread(Turns, run)
+            stranger.send(b"\x07what")
+            for number in range(BURST):
+                stranger.send(b"\x01%d" % number)
+            stranger.close(1_000)
+            turns.release()
+            await asyncio.to_thread(run.wait, lambda: run.refused("mixed"))
+            for publisher in publishers:
+                await publisher.send("after")
+                await publisher.complete()
+            return [first + [token async for token in stream] for first, stream in zip(before, streams, strict=True)]
+
+    read = asyncio.run(publish_and_read())
+    assert read == [["before", "after"]] * len(keys)
+    assert run.refused("mixed") <= 3

@@ -30,7 +30,8 @@ WAITING_MAX = 10_000
 LOOK_S = 0.5
 """How often we look at the socket without being told, should a sign of it have been missed."""
 RESUME = b"\x02"
-"""The first byte of a request to resume where subscriptions go; those begin with 0 or 1."""
+"""The first byte of a request to resume. It goes as a subscription that is taken back at once: among subscriptions a message of another
+kind makes a relay start over with all of its subscribers, and when those come back, they all have something to ask."""
 
 
 class TokenStream:
@@ -234,7 +235,9 @@ class TokenStream:
                 self._line.send((b"\x00" + self._topic,))
                 self._line.send((b"\x01" + self._topic,))
             else:
-                self._line.send((RESUME + writing.resume(self._topic, ask.mark),))
+                request = RESUME + writing.resume(self._topic, ask.mark)
+                self._line.send((b"\x01" + request,))
+                self._line.send((b"\x00" + request,))
         if self._follower.ending is not None:
             self._hang_up()
             self._wake()
