@@ -24,6 +24,8 @@ def endpoint_problem(endpoint: str, *, has_curve: bool) -> str | None:
     scheme, slashes, rest = endpoint.partition("://")
     if not slashes or scheme not in ("tcp", "ipc", "inproc") or not rest:
         return f"`{endpoint}` is no endpoint; write tcp://HOST:PORT or ipc://PATH"
+    if scheme == "ipc" and rest[0] in "@*":
+        return f"`{endpoint}` is no file that belongs to somebody, so everybody here could connect; write ipc://PATH"
     if scheme != "tcp":
         return None
     host, _, port = rest.rpartition(":")
