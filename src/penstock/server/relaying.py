@@ -169,6 +169,9 @@ class Relaying:
         from penstock.server.relay_process import Task
 
         section = self._section
+        remembered = self._memory.valid(self._runtime.scheduler.now().wall_us)
+        known = {each.hash for each in remembered}  # nobody will tell of the others any more
+        self.topics = {topic: figures for topic, figures in self.topics.items() if topic in known}
         task = Task(
             pub=self._pub,
             pull=self._pull,
@@ -178,7 +181,7 @@ class Relaying:
             curve=self._curve,
             journal=section.journal,
             check_links=section.check_links,
-            remembered=self._memory.valid(self._runtime.scheduler.now().wall_us),
+            remembered=remembered,
             is_default=self._pub == PUB,
         )
         return _encode(task) + b"\n"
