@@ -103,17 +103,22 @@ class TinyRelay:
 
     def _heard(self, xpub: zmq.Socket[bytes], frame: bytes) -> None:
         if frame[:2] == b"\x01\x02":
-            resume = peek(frame[2:])
-            assert isinstance(resume, Resume)
-            self.resumes.append(resume)
-            marks = [parts[2] if len(parts) == 3 else peek(parts[0][64:]).mac for parts in self.received]  # type: ignore[union-attr]
-            if resume.mac in marks:
-                self._again(xpub, resume.topic, marks.index(resume.mac) + 1)
-            else:
-                xpub.send_multipart((resume.topic, b"\x03" + resume.mac))
+            self._resume(xpub, frame[2:])
         elif frame[0] == 1:
             self._again(xpub, frame[1:], 0)
             self.subscribed.set()
+        else:
+            assert frame[0] == 0, "only subscriptions go where subscriptions do"
+
+    def _resume(self, xpub: zmq.Socket[bytes], request: bytes) -> None:
+        resume = peek(request)
+        assert isinstance(resume, Resume)
+        self.resumes.append(resume)
+        marks = [parts[2] if len(parts) == 3 else peek(parts[0][64:]).mac for parts in self.received]  # type: ignore[union-attr]
+        if resume.mac in marks:
+            self._again(xpub, resume.topic, marks.index(resume.mac) + 1)
+        else:
+            xpub.send_multipart((resume.topic, b"\x03" + resume.mac))
 
     def _again(self, xpub: zmq.Socket[bytes], topic: bytes, first: int) -> None:
         for parts in self.received[first:]:

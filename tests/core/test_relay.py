@@ -257,14 +257,26 @@ def test_a_subscriber_that_comes_before_the_registration_is_remembered():
     assert publish(relay, 2, 1)
 
 
-def test_early_subscribers_are_bounded_and_forgotten_in_time():
+def test_early_subscribers_are_bounded_and_the_oldest_make_room_in_time():
     relay = make(early_max=1)
     relay.subscribe(at(0), T)
     relay.subscribe(at(0), OTHER)
     assert list(relay.early) == [T]
-    relay.compact(at(30_000))
-    assert not relay.early
+    assert relay.totals.early_forgotten == 1
+    relay.subscribe(at(30_000), OTHER)
+    assert list(relay.early) == [OTHER]
     assert relay.totals.early_forgotten == 2
+
+
+def test_an_early_subscriber_that_waited_long_is_neither_missed_nor_counted_out_of_others():
+    relay = make()
+    relay.subscribe(at(0), T)
+    relay.compact(at(60_000))
+    relay.register(at(60_001), T, SIGNER, LATER_S)
+    assert publish(relay, 60_002, 1)
+    relay.subscribe(at(60_003), T)
+    relay.unsubscribe(at(60_004), T)
+    assert publish(relay, 60_005, 2)
 
 
 def test_an_early_subscriber_that_leaves_is_not_waited_for():

@@ -406,6 +406,12 @@ def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None
 # Where it is, and who reaches it
 
 
+@pytest.mark.parametrize("endpoint", ["ipc://@everybody", "ipc://*"])
+def test_a_socket_that_is_nobodys_file_is_refused(start: Start, endpoint: str) -> None:
+    with pytest.raises(EndpointError, match="everybody here could connect"):
+        start(pull=endpoint)
+
+
 def test_sockets_in_the_file_system_are_their_owners_alone(start: Start, tmp_path: Path) -> None:
     start()
     assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
@@ -536,7 +542,7 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
     assert topic.decode() not in repr(run.told)
 
 
-def test_messages_are_told_whole_where_they_are_to_be_kept(start: Start) -> None:
+def test_messages_are_told_whole_but_for_their_topic_where_they_are_to_be_kept(start: Start) -> None:
     run = start(journal="full")
     publisher = run.publisher()
     frame = publisher.chunk(b"body")
@@ -544,7 +550,12 @@ def test_messages_are_told_whole_where_they_are_to_be_kept(start: Start) -> None
     frames = publisher.block(["body"])
     found = run.wait(lambda: [each for each in run.told if isinstance(each, Passed)][1:] and run.told)
     passed = [each for each in found if isinstance(each, Passed)]
-    assert [each.body for each in passed] == [frame, b"".join(frames[1:])]
+    topic = publisher.topic
+    assert [each.body for each in passed] == [
+        frame.replace(topic, hash_of(topic).encode()),
+        b"".join(frames[1:]),
+    ]
+    assert topic.decode() not in repr(run.told)
     assert [each.format for each in passed] == ["chunk", "block"]
     assert [(each.seq, each.held) for each in passed] == [(1, True), (2, True)]
 

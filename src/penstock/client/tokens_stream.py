@@ -98,7 +98,7 @@ class TokenStream:
     async def open(self) -> Self:
         """Subscribe. Iterating does this by itself."""
         if self._is_closed:
-            raise PenstockError(Refusal("InvalidRequest", "the stream is closed", hint="open another one"))
+            raise _closed()
         if self._line is None:
             self._follower.rested(_now_us())
             self._line = Line(
@@ -120,7 +120,7 @@ class TokenStream:
                 return []
             self._go_on()
             if self._is_closed:
-                return []
+                raise _closed()  # it is not at its end
             if self._waiter is not None:
                 raise PenstockError(Refusal("InvalidRequest", "the stream is being read by another task"))
             self._waiter = asyncio.get_running_loop().create_future()
@@ -274,6 +274,10 @@ class TokenStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _closed() -> PenstockError:
+    return PenstockError(Refusal("InvalidRequest", "the stream is closed", hint="open another one"))
 
 
 def _now_us() -> int:

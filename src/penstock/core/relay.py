@@ -34,6 +34,8 @@ from penstock.core.topics import (
 )
 
 _LOW_BITS = COUNTED_EVERY - 1
+_SEARCHED_MAX = 1_024
+"""Bytes of a message up to which looking for a mark anywhere in it is cheaper than asking what its mark is."""
 
 
 class Resumed(NamedTuple):
@@ -249,10 +251,8 @@ class Relay:
             early = self.early.get(name)
             if early is not None:
                 early[0] += 1
-            elif len(self.early) < self.limits.early_max:
-                self.early[name] = [1, now.us]
             else:
-                self.totals.early_forgotten += 1
+                self._await(now, name, 1)
             return []
         topic.subscribers += 1
         topic.was_used = True
@@ -261,6 +261,18 @@ class Relay:
             return self._replay(now, topic, topic.first)
         topic.live = True
         return []
+
+    def _await(self, now: Now, name: bytes, subscribers: int) -> None:
+        """Remember who subscribed to a topic that is not registered. They are connected, and say when they leave: somebody who was
+        forgotten would be missing when the topic comes, and counted out of the others when leaving. So only want of room forgets."""
+        early, limits = self.early, self.limits
+        if len(early) >= limits.early_max:
+            self.totals.early_forgotten += 1
+            oldest = next(iter(early))
+            if early[oldest][1] > now.us - limits.early_ms * 1000:
+                return
+            del early[oldest]
+        early[name] = [subscribers, now.us]
 
     def unsubscribe(self, now: Now, name: bytes) -> None:
         """Somebody listens no more, or is gone. What is kept stays for a while."""
@@ -317,7 +329,7 @@ class Relay:
         """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
         One that only mentions the mark is no match."""
         for no, message in enumerate(topic.held, topic.first):
-            if (mark in message) and self._mark_of(message) == mark:
+            if (len(message) > _SEARCHED_MAX or mark in message) and self._mark_of(message) == mark:
                 return no
         return None
 
@@ -378,10 +390,6 @@ class Relay:
             ended.append(Ended(facts.hash, "expired", None))
             del self.remembered[facts.hash]
             self._forget_signer(facts.signer)
-        early_us = now.us - limits.early_ms * 1000
-        for name in [name for name, (_, since_us) in self.early.items() if since_us <= early_us]:
-            del self.early[name]
-            self.totals.early_forgotten += 1
         return ended
 
     def _ending(self, now: Now, topic: Topic) -> str | None:
@@ -401,9 +409,8 @@ class Relay:
         del self.topics[topic.name]
         _add(self.totals, topic)
         self._forget_signer(topic.signer)
-        if topic.subscribers and len(self.early) < self.limits.early_max:
-            # They are still connected: a registration that comes soon finds them.
-            self.early[topic.name] = [topic.subscribers, now.us]
+        if topic.subscribers:  # a registration that comes later finds them
+            self._await(now, topic.name, topic.subscribers)
 
     def _forget_signer(self, signer: str) -> None:
         left = self._signers[signer] - 1

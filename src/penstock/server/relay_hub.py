@@ -141,6 +141,7 @@ class RelayHub:
         self._context: zmq.Context[Any] | None = None
         self._socket: zmq.Socket[Any]
         self._listeners: dict[bytes, dict[RelaySession, None]] = {}
+        self._is_closed = False
         self.slow_cut = 0
 
     @property
@@ -152,6 +153,9 @@ class RelayHub:
         """A session has named its topic."""
         topic = session.topic
         assert topic is not None
+        if self._is_closed:
+            session.refuse(Refusal("Draining", "the server is shutting down"))
+            return
         if self._context is None:
             self._open()
         others = self._listeners.setdefault(topic, {})
@@ -176,8 +180,9 @@ class RelayHub:
             return
         if not others:
             del self._listeners[topic]
-            self._socket.set(zmq.UNSUBSCRIBE, topic)
-            self._read_soon()
+            if self._context is not None:
+                self._socket.set(zmq.UNSUBSCRIBE, topic)
+                self._read_soon()
 
     def _open(self) -> None:
         self._context = zmq.Context()
@@ -237,7 +242,8 @@ class RelayHub:
             session.refuse(Refusal("SlowConsumer", message))
 
     def close(self) -> None:
-        """The server stops."""
+        """The server stops. Sockets that are still open may leave afterwards, and none may join."""
+        self._is_closed = True
         if self._context is not None:
             context, self._context = self._context, None
             asyncio.get_running_loop().remove_reader(self._socket.fileno())

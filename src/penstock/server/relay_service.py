@@ -46,6 +46,8 @@ BURST = 256
 """Messages that are taken from a socket in one go."""
 BURSTS = 4
 """Bursts of messages that are taken while they last, before the other sockets have their turn: about two milliseconds."""
+REQUESTS = 4
+"""Requests of subscribers that are looked at in one go: each may search a whole topic, about a millisecond."""
 DRAIN_BURSTS = 512
 """Bursts of what is still coming in that are passed on at the end."""
 REPORT_US = 250_000

@@ -52,6 +52,8 @@ STABLE_S = 30.0
 """A run this long was a good one: the next failure is tried again soon."""
 STOP_S = 5.0
 """How long it may take to drain when the server stops."""
+TURN = 256
+"""Things told after which others on the loop have their turn: two milliseconds."""
 BATCH_MAX = 128 * MIB
 """Bytes of one report."""
 KEY_FILE = "publisher.key"
@@ -148,7 +150,11 @@ class Relaying:
         pause_s = BACKOFF_FIRST_S
         while not self._is_stopping:
             started = loop.time()
-            code = await self._run()
+            try:
+                code = await self._run()
+            except OSError as error:  # no process to be had: as good as one that failed
+                logs.error("relay.unable", reason=str(error))
+                code = -1
             self.is_up = False
             if self._is_stopping or (code != 0 and self._ready.done() and self._ready.exception()):
                 return
@@ -163,6 +169,9 @@ class Relaying:
         from penstock.server.relay_process import Task
 
         section = self._section
+        remembered = self._memory.valid(self._runtime.scheduler.now().wall_us)
+        known = {each.hash for each in remembered}  # nobody will tell of the others any more
+        self.topics = {topic: figures for topic, figures in self.topics.items() if topic in known}
         task = Task(
             pub=self._pub,
             pull=self._pull,
@@ -172,7 +181,7 @@ class Relaying:
             curve=self._curve,
             journal=section.journal,
             check_links=section.check_links,
-            remembered=self._memory.valid(self._runtime.scheduler.now().wall_us),
+            remembered=remembered,
             is_default=self._pub == PUB and not self._ready.done(),
         )
         return _encode(task) + b"\n"
@@ -195,8 +204,10 @@ class Relaying:
                 size = int.from_bytes(await process.stdout.readexactly(4), "big")
                 if size > BATCH_MAX:
                     break
-                for told in decode(await process.stdout.readexactly(size)):
+                for number, told in enumerate(decode(await process.stdout.readexactly(size)), 1):
                     self._hear(told)
+                    if not number % TURN:
+                        await asyncio.sleep(0)
                 self._runtime.stir()
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             pass  # it ended; its exit code says how

@@ -141,6 +141,14 @@ class TestForms:
         assert follower.ending is None and follower.counts.tampered == 1
         assert texts(follower, 1, chunk) == ["t0"]
 
+    def test_a_heartbeat_in_the_disguise_of_an_empty_block_does_not_settle_the_form(self) -> None:
+        heartbeat, chunk = messages([Heartbeat(), Token("t0")], "chunk")
+        data = writing.payload(Heartbeat())
+        mac = ChainedStreamHmac(KEYS.mac_key, KEYS.topic).compute_next(data)
+        follower = Follower(0, KEYS)
+        assert texts(follower, 1, (TOPIC, data, mac[:16])) == []
+        assert texts(follower, 1, heartbeat, chunk) == ["t0"]
+
     @pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
     def test_a_mac_of_another_size_never_skips_the_check(self, size: int) -> None:
         frame = writing.block(TOPIC[:16], [Token("x")])

@@ -172,12 +172,12 @@ class Follower:
             self._doubt(now_us, None if isinstance(prev, Fault) else prev, self._blocks)
             return []
         block = read_block(frame)
+        if self.format is None and (isinstance(block, Fault) or not block.payloads):
+            # A MAC of 16 bytes can be cut from one of 32, so this may be a chunk in disguise; a heartbeat makes an empty block.
+            self._doubt(now_us, None, self._blocks)
+            return []
         if isinstance(block, Fault):
-            if self.format is None:
-                # A MAC of 16 bytes can be cut from one of 32, so this may be a chunk in disguise.
-                self._doubt(now_us, None, self._blocks)
-            else:
-                self.ending = Unreadable(block.message)
+            self.ending = Unreadable(block.message)
             return []
         self.format = "block"
         return self._accept(now_us, self._blocks, mac, block.payloads)

@@ -12,6 +12,7 @@ Cost: about 1 us for a chunk, and 1.5 us for each token of a block.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import copysign, inf
 from struct import Struct as Layout
 from typing import TypeAlias, assert_never
 
@@ -35,6 +36,9 @@ from penstock.dialects.streamservice.messages import (
     Token,
 )
 from penstock.dialects.streamservice.segments import LIST_BYTE, LIST_STRUCT, WORD
+
+SINGLE_MAX = (2 - 2**-23) * 2.0**127
+"""The greatest finite number of 32 bits."""
 
 _pointer = Layout("<II").pack_into
 _word = Layout("<Q").pack
@@ -197,6 +201,11 @@ def _text(text: str) -> bytes:
     return text.encode() + b"\0"
 
 
+def _single(number: float) -> float:
+    """A number that 32 bits can hold: one that is too great becomes infinite, as everywhere else."""
+    return copysign(inf, number) if SINGLE_MAX < abs(number) < inf else number
+
+
 def _payload(content: Payload) -> Body:
     stream_id = _text(content.stream_id)
     if isinstance(content, Token):
@@ -204,10 +213,10 @@ def _payload(content: Payload) -> Body:
     if isinstance(content, Complete):
         data = _stats(
             content.tokens,
-            content.tokens_per_second,
+            _single(content.tokens_per_second),
             content.generation_ms,
-            content.perplexity,
-            content.entropy,
+            _single(content.perplexity),
+            _single(content.entropy),
         )
         return Body(_word(1), stream_id, Body(data, _text(content.finish_reason)))
     if isinstance(content, Failure):

@@ -1,0 +1,124 @@
+"""What subscribers can do to others at the relay's sockets: nothing, however loud they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import AsyncExitStack
+from typing import Any
+
+import zmq
+
+from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
+from penstock.dialects.streamservice.keys import StreamKeys, derive
+from penstock.server.relay_service import BURST, REQUESTS
+from tests.integration import token_peers as peers
+from tests.integration.test_stream_service import PATIENCE_S, Running, Start, start
+
+__all__ = ["start"]
+
+
+def raw(run: Running) -> zmq.Socket[Any]:
+    socket = run.context.socket(zmq.XSUB)
+    socket.linger = 0
+    socket.connect(run.pub)
+    return socket
+
+
+class Turns:
+    """Holds the service's loop, and then notes at each of its turns how many requests it has looked at."""
+
+    def __init__(self, run: Running) -> None:
+        self.resumes: list[int] = []
+        self._run = run
+        self._held, self._released = threading.Event(), threading.Event()
+        self._reader, self._writer = os.pipe()
+        os.write(self._writer, b"x")
+        run.service.watch(self._reader, self._turn)
+        run.wait(self._held.is_set)
+
+    def _turn(self) -> None:
+        self._held.set()
+        self._released.wait(PATIENCE_S)
+        self.resumes.append(self._run.relay.totals.resumes)
+
+    def hold(self) -> None:
+        self._released.clear()
+
+    def release(self) -> None:
+        self._released.set()
+
+    def close(self) -> None:
+        self._run.stop()
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
+    run = start()
+    publisher = run.publisher()
+    subscriber = run.subscriber(publisher.topic)
+    run.subscribed(publisher.topic)
+    loud = raw(run)
+    loud.send(b"\x01" + peers.make_topic())
+    run.wait(lambda: run.relay.early)
+    turns = Turns(run)
+    request = peers.resume(publisher.topic, b"?" * 32)
+    for _ in range(BURST):
+        loud.send(b"\x01\x02" + request)
+        loud.send(b"\x00\x02" + request)
+    turns.release()
+    run.wait(lambda: run.relay.totals.resumes == BURST)
+    steps = [after - before for before, after in zip(turns.resumes, turns.resumes[1:], strict=False)]
+    assert max(steps) <= REQUESTS
+    frame = publisher.chunk(b"still heard")
+    while (parts := subscriber.receive()) != [publisher.topic + frame]:
+        assert parts is not None, "the publisher was not heard"
+        assert parts[1][:1] == b"\x03"  # the answer to the others' requests
+    turns.close()
+
+
+def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Start) -> None:
+    """Each of them subscribes and asks for what it missed; asking must not look like a stranger's message."""
+    run = start()
+    entropy = [bytes((number,)) * 32 for number in range(1, 41)]
+    keys = [derive(each, b"c" * 32, b"s" * 32) for each in entropy]
+
+    async def publish_and_read() -> list[list[str]]:
+        signer = SigningKey(b"k" * 32)
+        async with AsyncExitStack() as stack:
+            publishers, streams = [], []
+            for each in keys:
+                assert isinstance(each, StreamKeys)
+                publishers.append(
+                    await stack.enter_async_context(TokenPublisher(run.pull, each, signer=signer))
+                )
+                streams.append(await stack.enter_async_context(TokenStream(run.pub, each)))
+            for publisher in publishers:
+                await publisher.send("before")
+            before = [await stream.next_batch() for stream in streams]
+            stranger = raw(run)
+            stranger.send(b"\x01" + peers.make_topic())
+            turns = await asyncio.to_thread(Turns, run)
+            stack.callback(turns.close)
+            stranger.send(b"\x07what")
+            for number in range(BURST):
+                stranger.send(b"\x01%d" % number)
+            stranger.close(1_000)
+            turns.release()
+            await asyncio.to_thread(run.wait, lambda: run.refused("mixed"))
+            turns.hold()  # so that they have all come back, and asked, before anybody is heard
+            await asyncio.to_thread(run.wait, lambda: all(stream.counts.asked for stream in streams))
+            turns.release()
+            for publisher in publishers:
+                await publisher.send("after")
+                await publisher.complete()
+            return [
+                first + [token async for token in stream]
+                for first, stream in zip(before, streams, strict=True)
+            ]
+
+    read = asyncio.run(publish_and_read())
+    assert read == [["before", "after"]] * len(keys)
+    assert run.refused("mixed") == 1

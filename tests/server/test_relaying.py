@@ -1,0 +1,46 @@
+"""The server beside its relay: a process that cannot be had, and sockets that outlast the hub."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from penstock.dialects.streamservice.state import RelayMemory
+from penstock.server import relaying
+from penstock.server.relay_hub import RelayHub, RelaySession
+from penstock.server.relay_sections import RelaySection
+from penstock.server.relaying import RelayError, Relaying
+
+NO_RUNTIME = cast(Any, None)
+
+
+def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaying.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(relaying, "READY_S", 0.25)
+
+    async def start() -> int:
+        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        with pytest.raises(RelayError, match="did not open its sockets"):
+            await relay.start()
+        return relay.restarts
+
+    assert asyncio.run(start()) >= 2
+
+
+def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: Path) -> None:
+    async def leave() -> tuple[int, str] | None:
+        hub = RelayHub(NO_RUNTIME, f"ipc://{tmp_path}/relay.sock")
+        first, second = RelaySession(NO_RUNTIME, hub), RelaySession(NO_RUNTIME, hub)
+        first.topic = second.topic = b"0" * 64
+        hub.join(first, None)
+        hub.close()
+        hub.leave(first)
+        assert hub.count == 0
+        hub.join(second, None)
+        assert hub.count == 0
+        return second.closing
+
+    assert asyncio.run(leave()) == (1001, "Draining")
