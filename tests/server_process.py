@@ -30,7 +30,8 @@ def environment(**more: str) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "COURIER_"))
     }
-    return {**kept, "PYTHONPATH": SOURCE, **more}
+    # Nobody here speaks TLS, and reading all of the machine's certificates is a good part of a short life.
+    return {**kept, "PYTHONPATH": SOURCE, "SSL_CERT_FILE": os.devnull, **more}
 
 
 class ServerProcess:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.client import Client, Delivery, LeaseLost, connect, connect_sync
+    from penstock.client.space import Space
+    from penstock.client.space_blocking import SpaceSync
+    from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
     from penstock.core.errors import PenstockError
     from penstock.server.queue_core import QueueCore
 
@@ -19,9 +22,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Delivery",
+    "Frame",
     "LeaseLost",
     "PenstockError",
     "QueueCore",
+    "Space",
+    "SpaceEnvelope",
+    "SpaceError",
+    "SpaceSync",
+    "TargetUnsupported",
     "__version__",
     "connect",
     "connect_sync",
@@ -35,6 +44,12 @@ _HOMES = {
     "connect_sync": "penstock.client",
     "PenstockError": "penstock.core.errors",
     "QueueCore": "penstock.server.queue_core",
+    "Space": "penstock.client.space",
+    "Frame": "penstock.client.space_wire",
+    "SpaceEnvelope": "penstock.client.space_wire",
+    "SpaceError": "penstock.client.space_wire",
+    "SpaceSync": "penstock.client.space_blocking",
+    "TargetUnsupported": "penstock.client.space_wire",
 }
 
 

@@ -46,6 +46,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "log",
         "pipeline",
         "schema",
+        "space",
         "trigger",
     }  # these hold commands and are none themselves
     names = [
@@ -59,6 +60,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LAKE
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
+        + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0
@@ -136,3 +138,21 @@ def test_the_list_of_commands_says_what_each_is_for(capsys):
     for name in ("up", "send", "doctor"):
         [line] = [line for line in shown.splitlines() if line.startswith(f"│ {name} ")]
         assert len(line.strip("│ ").split()) > 2
+
+
+@pytest.mark.parametrize(("command", "loaded"), [("config", "False"), ("pipeline", "True")])
+def test_only_what_may_run_spark_loads_pandas(command, loaded):
+    """pyarrow would load it for the first row that a server writes."""
+    script = (
+        "import sys; from penstock.cli import main; main();"
+        "import pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, command, "--help"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == loaded, done.stderr

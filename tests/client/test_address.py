@@ -52,6 +52,17 @@ def test_discovery_goes_from_argument_to_environment_to_file_to_default(tmp_path
     assert address.discover("tcp://a:1", {"PENSTOCK_URL": "tcp://e:1"}) == "tcp://a:1"
 
 
+def test_what_only_http_has_is_found_behind_the_control_door_of_a_server_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert address.discover_http(None, {}) == address.DEFAULT_HTTP_URL
+    assert address.discover_http(None, {"PENSTOCK_URL": "http://e:1"}) == "http://e:1"
+    _write(tmp_path, control="unix:/s", http="http://h:1")
+    assert address.discover_http(None, {}) == "http://h:1"
+    assert address.discover_http(None, {"PENSTOCK_URL": "unix:/s"}) == "http://h:1"
+    assert address.discover_http("http://a:1", {"PENSTOCK_URL": "unix:/s"}) == "http://a:1"
+    assert address.discover_http("unix:/other", {}) == "unix:/other"  # refused where it is used
+
+
 def test_without_a_control_door_http_is_used(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _write(tmp_path, control=None, http="http://h:1")

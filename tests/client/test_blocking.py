@@ -19,6 +19,10 @@ from penstock.client import (
     connect_sync,
 )
 from penstock.client.blocking import blocking
+from penstock.client.space import Space
+from penstock.client.space_blocking import SpaceSync, SyncFeed, SyncSpaceStream
+from penstock.client.space_feed import Feed
+from penstock.client.space_stream import SpaceStream
 
 INSIDE = {
     # What a kernel's pipe calls, which is asynchronous itself.
@@ -42,18 +46,27 @@ INSIDE = {
     },
     LiveView: {"arrived", "changed", "emit", "expired", "failed", "link_lost", "resume"},
     Delivery: {"check", "head", "lose", "renew_at", "state"},
+    Space: {"arrived", "ended", "lost", "room"},
+    SpaceStream: {"refused"},
+    Feed: {"end", "is_full", "put"},
 }
 INSTANCE = {
     Client: {"agent"},
     Subscription: {"stream", "credit", "lease_ms", "batch"},
     LiveView: {"view", "addr", "credit", "version", "rows"},
     Delivery: set(),
+    Space: {"last_error", "space", "url"},
+    SpaceStream: {"id"},
+    Feed: {"dropped"},
 }
 PAIRS = [
     (Client, SyncClient),
     (Subscription, SyncSubscription),
     (LiveView, SyncLiveView),
     (Delivery, SyncDelivery),
+    (Space, SpaceSync),
+    (SpaceStream, SyncSpaceStream),
+    (Feed, SyncFeed),
 ]
 
 
@@ -89,6 +102,12 @@ def test_connect_and_connect_sync_take_the_same_arguments():
     )
 
 
+def test_both_kinds_of_space_take_the_same_arguments():
+    assert list(inspect.signature(Space).parameters.values()) == list(
+        inspect.signature(SpaceSync).parameters.values()
+    )
+
+
 def test_nobody_there_raises_and_leaves_no_thread():
     import threading
 
@@ -97,4 +116,8 @@ def test_nobody_there_raises_and_leaves_no_thread():
     before = threading.active_count()
     with pytest.raises(PenstockError):
         connect_sync("unix:/nowhere/at/all")
+    with pytest.raises(PenstockError):
+        SpaceSync("http://127.0.0.1:1", participant="sam").open()
+    with pytest.raises(PenstockError):
+        SpaceSync("tcp://127.0.0.1:1", participant="sam")
     assert threading.active_count() == before

@@ -107,6 +107,15 @@ class TestOneBatch:
         assert taken(bench, 4) == Taken(0)
         assert bench.batches == [] and bench.machine.last_batch(APP) is None
 
+    def test_without_envelopes_it_is_remembered_when_it_has_something_else(self) -> None:
+        bench = Bench()
+        answer = bench.machine.take(bench.now, APP, 4, [], is_remembered=True)
+        assert isinstance(answer, Taken) and answer.gate == bench.machine.gate
+        bench.commit()
+        assert bench.batches == [["tick"]] and bench.machine.last_batch(APP) == 4
+        again = bench.machine.take(bench.now, APP, 4, [], is_remembered=True)
+        assert isinstance(again, Taken) and again.duplicate
+
     def test_applications_do_not_know_one_another(self) -> None:
         bench = Bench()
         taken(bench, 5, draft_of("a"), app="one")

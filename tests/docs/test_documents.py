@@ -28,6 +28,8 @@ CONFIGURED = [
     "docs/how-to/events.md",
     "docs/how-to/tenants.md",
     "docs/how-to/gateway.md",
+    "docs/how-to/join-a-space.md",
+    "docs/tutorial/first-space.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 BLOCK_SECONDS = 60

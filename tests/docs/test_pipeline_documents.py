@@ -30,8 +30,8 @@ BLOCK_SECONDS = 240
 STOP_SECONDS = 60
 OWN_PAGE, OWN_TABLE = "docs/how-to/own-table.md", "examples/own_table.py"
 OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
-PACE = "  nice: 0\n  trigger_ms: 3000\n"
-"""The sample traffic never pauses, so a pipeline that looks twice a second would never rest; and a reader waits for it."""
+PACE = "  nice: 0\n  trigger_ms: 8000\n  watch_ms: 8000\n"
+"""The sample traffic never pauses, so a pipeline that looks twice a second would never rest. A page waits for a batch or two."""
 BESIDE_A_PIPELINE = ["README.md", "docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
 WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]
 NOTEBOOK = "examples/pipeline.ipynb"

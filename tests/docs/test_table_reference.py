@@ -17,6 +17,7 @@ KINDS = {
     pa.int64(): "bigint",
     pa.float64(): "double",
     pa.bool_(): "boolean",
+    pa.binary(): "binary",
     pa.date32(): "date",
     pa.timestamp("us", tz="UTC"): "timestamp",
     pa.list_(pa.string()): "array<string>",

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.core.links import Consumer
 from penstock.core.policy import Policy
-from penstock.core.records import Fact
+from penstock.core.records import Entry, Fact
 from penstock.dialects.courier.rules import Trigger
 from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import RealDisk
@@ -55,6 +55,19 @@ class Story(Journaled):
         position = self._log.position
         self._disk.overwrite(WATERMARK, encode_watermark(position.offset, position.epoch))
 
+    def note(self, entry: Entry) -> None:
+        """A row of a space."""
+        self.machine.facts.append(entry)
+        self.commit()
+
+    def say(self, seq: int, kind: str, id_: str, sender: str, **more: Any) -> None:
+        """An envelope in the space `demo`."""
+        body = msgspec.json.encode({"id": id_, "from": sender, "kind": kind, **more})
+        corr = more.get("correlation_id", [None])[0]
+        self.note(
+            Entry("mew", "envelope", "demo", seq, id_, kind, sender, corr=corr, size=len(body), body=body)
+        )
+
     def seal(self, retention: Any = FOREVER) -> None:
         self._log.rotate()
         sealer(self.data, retention=retention).seal(self.now.wall_us, wants_live=True)
@@ -95,6 +108,23 @@ def work(story: Story, minutes: int = 3, each: int = 8) -> None:
             if number % 2:
                 story.ack(inbox, f"ask-{name}")
             story.wait(60 / (2 * each))
+
+
+def talk(story: Story, first: int) -> None:
+    """A minute in a space: two requests, answers to the two before them, a word on a job, frames in full and counted."""
+    counts = {"frames": 10, "bytes": 100, "deliveries": 10, "participants": 4, "broadcast": 40}
+    for number in (first, first + 1):
+        story.say(3 * number, "mcp/request", f"req-{number}", "kim", protocol="mew/v0.4", payload={})
+        story.say(3 * number + 1, "chat", f"word-{number}", "sam", correlation_id=["talk-0-0"])
+        meta = msgspec.json.encode(counts).decode()
+        story.note(Entry("mew", "frame_counts", "demo/stream-1", 10 * number, meta=meta))
+        story.wait(29)
+        answered = f"req-{number - 2}"
+        story.say(3 * number + 2, "mcp/response", f"res-{number}", "sam", correlation_id=[answered])
+        meta = '{"participants":4,"target":["sam"]}'
+        kept = {"sender": "kim", "size": 4, "recipients": 1, "meta": meta, "body": b"data"}
+        story.note(Entry("mew", "frame", "demo/stream-2", number, **kept))
+        story.wait(1)
 
 
 def rule(bench: Bench, *told: dict[str, Any]) -> None:

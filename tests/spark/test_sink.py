@@ -120,11 +120,47 @@ def test_what_a_row_leaves_out_comes_from_the_options_or_is_missed():
 
 def test_addresses():
     assert [address(to) for to in ("sam", "a/b", "stream:jobs")] == ["agents/sam/inbox", "a/b", "jobs"]
-    with pytest.raises(PenstockError, match="stream of a space"):
-        address("space:demo/stream-1")
+    assert [address(to) for to in ("space:demo/stream-1", "space:a/b/c")] == [
+        "space:demo/stream-1",
+        "space:a/b/c",
+    ]
+    for bad in ("space:", "space:demo", "space:/x", "space:demo/"):
+        with pytest.raises(PenstockError, match="not the stream of a space"):
+            address(bad)
     for bad in ("", "a:b", "stream:"):
         with pytest.raises(PenstockError, match="is no address"):
             address(bad)
+
+
+def test_a_row_for_a_space_needs_no_type_and_says_how_its_payload_is_meant():
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "to": ["space:demo/x", "kim", "space:demo/x"],
+            "type": [None, "t", None],
+            "payload": ['{"a": 1}', "2", '"s"'],
+        }
+    )
+    encode = encoder_for(None, None, is_text=False)
+    assert [msgspec.json.decode(line) for line in encode(batch)] == [
+        {"to": "space:demo/x", "payload": {"a": 1}},
+        {"to": "agents/kim/inbox", "type": "t", "payload": 2},
+        {"to": "space:demo/x", "payload": "s"},
+    ]
+    texts = pa.RecordBatch.from_pydict({"payload": ["hello", None]})
+    encode = encoder_for("space:demo/x", None, is_text=True)
+    assert [msgspec.json.decode(line) for line in encode(texts)] == [
+        {"to": "space:demo/x", "payload": "hello", "payloadAs": "text"},
+        {"to": "space:demo/x", "payload": None},
+    ]
+    with pytest.raises(PenstockError, match="a row has no `type`"):
+        list(encoder_for("agents/sam/inbox", None, is_text=True)(texts))
+
+
+def test_all_rows_for_a_space_need_no_column_but_the_payload():
+    made = sink.make_stream_writer(
+        {"url": GOOD["url"], "app": "x", "to": "space:demo/x"}, ENOUGH, overwrite=False
+    )
+    assert isinstance(made, sink.StreamSink)
 
 
 # Options and columns
@@ -150,7 +186,8 @@ GOOD = {"url": "http://127.0.0.1:1", "app": "x", "to": "sam", "type": "t"}
         ({**GOOD, "onOldBatch": "x"}, ENOUGH, "use `fail` or `skip`"),
         ({**GOOD, "retryTimeout": "soon"}, ENOUGH, "write a duration"),
         ({**GOOD, "tokenFiles": "x"}, ENOUGH, "did you mean `tokenFile`"),
-        ({**GOOD, "to": "space:a/b"}, ENOUGH, "stream of a space"),
+        ({**GOOD, "to": "space:a"}, ENOUGH, "stream of a space"),
+        ({**GOOD, "to": "space:a/b", "type": None}, schema_of(payload=TEXT, colour=TEXT), "`colour`"),
         ({**GOOD, "url": None, "path": "/nowhere"}, ENOUGH, "no server runs on"),
     ],
 )

@@ -7,6 +7,7 @@ Strings that must not appear in the repository are put together from pieces, bec
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 LINES_MAX = 500
@@ -260,6 +261,7 @@ def _is_positive_literal(node: ast.expr) -> bool:
     return not (isinstance(node, ast.Constant) and node.value == 0)
 
 
+@cache
 def _test_names(source: str) -> set[str]:
     """Every name a test reference may use: functions, classes, methods, and stateful tests by assignment."""
     names = set()

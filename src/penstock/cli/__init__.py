@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 from penstock.cli.output import print_error, print_usage_error
 from penstock.core.errors import PenstockError
+from penstock.lightness import hide_pandas
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -33,6 +34,7 @@ _COMMANDS = {
     "where": "Find an envelope by its id.",
     "explain": "Say why a stream flows, or does not.",
     "redrive": "Send dead letters back to their stream.",
+    "space": "Look into MEW spaces, and take part in them.",
     "trigger": "List, explain, try and change triggers.",
     "log": "Look into the journal: files, rows, soundness, sealing, readers.",
     "tail": "Print rows of the journal as they come.",
@@ -46,6 +48,8 @@ _COMMANDS = {
     "doctor": "Check this machine and the server.",
     "bench": "Measure the server, beside a peer.",
 }
+_WITH_SPARK = ("pipeline", "bench")
+"""Commands that may run Spark in their own process, which wants pandas."""
 _PLACES = {"import": "penstock.cli.imports:import_"}
 """Commands whose name is no name for a module."""
 _CONFIG_COMMANDS = {
@@ -90,6 +94,8 @@ def build(words: Sequence[str] = ()) -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and words[:1] not in [[name] for name in _WITH_SPARK]:  # the process is ours alone
+        hide_pandas()
     # A failure may come before the options are parsed, and must be JSON all the same.
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:

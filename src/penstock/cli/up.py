@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,8 +37,11 @@ def up(
       penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
       penstock up --config penstock.yaml --log-level debug
     """
+    gc.disable()  # what is loaded now stays: looking through it for garbage costs a good part of the start
     from penstock.server.up import Options, main
 
+    gc.freeze()
+    gc.enable()
     options = Options(
         config=config,
         data=data,

@@ -14,6 +14,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 DEFAULT_URL = "tcp://127.0.0.1:9787"
 DEFAULT_PORT = 9787
+DEFAULT_HTTP_URL = "http://localhost:8787"
 ENDPOINTS_FILE = Path("penstock-data/run/endpoints.json")
 CONTROL_PATH = "/v1/control"
 _HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
@@ -83,6 +84,15 @@ def discover(url: str | None = None, environ: Mapping[str, str] = os.environ) ->
     if endpoints is not None:
         return endpoints.control or endpoints.http or DEFAULT_URL
     return DEFAULT_URL
+
+
+def discover_http(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The same for what only the HTTP door has; the control door of a server that runs here leads to its HTTP door."""
+    endpoints = read_endpoints()
+    url = url or environ.get("PENSTOCK_URL")
+    if url and (endpoints is None or url != endpoints.control):
+        return url
+    return (endpoints and endpoints.http) or url or DEFAULT_HTTP_URL
 
 
 def operator_token(url: str, file: Path = ENDPOINTS_FILE) -> str | None:

@@ -33,6 +33,8 @@ class Committed(msgspec.Struct):
     enqueued: int
     duplicate: bool
     """The batch was in before; nothing was enqueued now."""
+    frames: int = 0
+    """What went to streams of spaces."""
     last: int | None = None
     """Of a duplicate: the newest batch of the application that is in."""
     tries: int = 1

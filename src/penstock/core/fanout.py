@@ -14,6 +14,8 @@ from penstock.core.outbox import Outbox
 
 MARK = 35
 """The byte that a frame begins with, and that ends the lane's id: `#`."""
+HEADS_MAX = 4_096
+"""Sizes of frames whose beginnings on the wire are remembered."""
 RUN_MAX = 64 * 1024
 """Bytes of frames that travel as one piece: what may be dropped is dropped in such pieces."""
 
@@ -119,6 +121,8 @@ class Room:
 
     def __init__(self, head: Head, keep: Keep) -> None:
         self._head = head
+        self._heads: dict[int, bytes] = {}
+        """Of the sizes that came lately: frames of a stream are mostly alike."""
         self._keep = keep
         self.members: dict[str, Member] = {}
         self.lanes: dict[bytes, Lane] = {}
@@ -172,8 +176,9 @@ class Room:
             self._lane = lane
             self.active[lane] = None
         size = len(data)
+        head = self._heads.get(size)
         run = self._run
-        run.append(self._head(size))
+        run.append(head if head is not None else self._new_head(size))
         run.append(data)
         self._size = total = self._size + size
         if lane.is_kept:
@@ -182,6 +187,12 @@ class Room:
         if total > RUN_MAX:
             self.flush()
         return True
+
+    def _new_head(self, size: int) -> bytes:
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        head = self._heads[size] = self._head(size)
+        return head
 
     def flush(self) -> None:
         """Hand the frames of the current run over: one piece, made once."""

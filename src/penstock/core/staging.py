@@ -102,14 +102,19 @@ def unknown_app(book: Book, app: str) -> Refusal | None:
     )
 
 
-def take(book: Book, now: Now, app: str, batch: int, drafts: list[Draft]) -> Taken | Refusal:
-    """Admit a whole batch to all its streams and remember it, or change nothing."""
+def take(
+    book: Book, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
+) -> Taken | Refusal:
+    """Admit a whole batch to all its streams and remember it, or change nothing.
+
+    One without drafts is forgotten, unless it has something else that must not come twice.
+    """
     answer = repeated(book, app, batch)
     if answer is not None:
         return answer
     if book.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
-    if not drafts:
+    if not drafts and not is_remembered:
         return Taken(0)
     loads: dict[str, _Load] = {}
     refusal = unknown_app(book, app) or _fill(book, now, loads, drafts)

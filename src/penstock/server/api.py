@@ -143,7 +143,7 @@ class Api:
         self.serves_sockets = True
         self._pipeline = pipeline
         self._history = History(archive)
-        self._staging = Staging(runtime)
+        self._staging = Staging(runtime, spaces)
 
     def adopt(self, config: Config) -> None:
         """Answer by these settings from now on."""

@@ -18,7 +18,8 @@ from penstock.dialects.mew import accepting, joining
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.messages import Fault
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Answer, Participant, Space
+from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.waiting import Answer
 from penstock.server import logs
 from penstock.server.api import Reply, json_reply
 from penstock.server.auth import Guard, bearer, subprotocol

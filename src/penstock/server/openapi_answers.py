@@ -185,7 +185,9 @@ ANSWERS: dict[str, Schema] = {
     ),
     "JournalReader": _object({"name": _TEXT, "offset": _COUNT}),
     "StagedPart": _object({**_STAGED, "part": _TEXT, "staged": _COUNT}),
-    "StagedBatch": _object({**_STAGED, "enqueued": _COUNT, "duplicate": _TRUTH}, {"last": _BATCH}),
+    "StagedBatch": _object(
+        {**_STAGED, "enqueued": _COUNT, "duplicate": _TRUTH}, {"last": _BATCH, "frames": _COUNT}
+    ),
     "StageAborted": _object({**_STAGED, "dropped": _COUNT}),
     "StageLast": _object({"app": _TEXT, "last": {**_BATCH, "type": ["integer", "null"]}}),
     "TriggerState": _TRIGGER,

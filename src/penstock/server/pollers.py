@@ -99,7 +99,9 @@ class Pollers:
         if is_fresh and poller.space.present.get(participant.id) is participant:
             self._expect(now, poller)
             return
-        self._pollers.pop((poller.space.id, participant.id), None)
+        key = (poller.space.id, participant.id)
+        if self._pollers.get(key) is poller:  # it may have come back since it was let go
+            del self._pollers[key]
         joining.leave(poller.space, now, participant, "stopped polling")
         self._spaces.stir()
 

@@ -17,6 +17,7 @@ from penstock.dialects.mew.state import Memory
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
 from penstock.journal.sealing import Sealer
+from penstock.lightness import hide_pandas
 from penstock.server.config import Config, policy_for
 from penstock.server.machine import Machines, make_machine
 from penstock.server.sections import Streams
@@ -54,6 +55,7 @@ def run(task: Task) -> bytes:
 
 def main() -> int:
     os.nice(10)  # history can wait, messages cannot
+    hide_pandas()
     sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=Task)))
     return 0
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.core.errors import Refusal
+from penstock.core.fanout import MARK
 from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.outbox import Outbox
@@ -51,7 +52,7 @@ class SpaceConnection(Connection):
         session = self.session
         session.heard = True
         spaces = self.spaces
-        if data[:1] == b"#" and session.publish(data):
+        if data and data[0] == MARK and session.publish(data):
             if not spaces.is_stirred:
                 spaces.stir()
             return
@@ -116,7 +117,6 @@ class Spaces:
         space = Space(
             settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
         )
-        space.finished = self.runtime.finished
         space.url = url
         self.spaces[settings.id] = space
         joining.begin(space, self.runtime.scheduler.now())
@@ -150,9 +150,12 @@ class Spaces:
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
 
-    def joined(self, session: MewSession) -> None:
-        """A connection has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
         self.stir()
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
 
     # Connections
 
@@ -248,6 +251,7 @@ class Spaces:
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
             session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
+            self.stir()  # the others hear of it
         elif outbox.stuck and session.closing is None:
             return
         else:
@@ -273,7 +277,6 @@ class Spaces:
             if isinstance(session, MewSession):
                 if session.participant is participant:
                     session.evict(now, fault, code)
-                    session.left(now, fault.error)
                     connection = self.runtime.connection(session)
                     if connection is not None:
                         self.runtime.touch(connection)

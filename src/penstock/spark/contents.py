@@ -31,6 +31,7 @@ _TIMES_US = range(
 """Times that every reader of the table can show, whatever its time zone."""
 _IN_COLUMNS = ("id", "type", "from", "corr")
 """Members that the journal's row has columns for, checked when the envelope came in."""
+_IN_COLUMNS_MEW = ("id", "kind", "from")
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _time = msgspec.json.Decoder(Annotated[datetime, msgspec.Meta(tz=True)])
@@ -43,6 +44,8 @@ class Contents(msgspec.Struct):
     """What an envelope says beside the columns of its row."""
 
     to: str | None = None
+    targets: list[str] | None = None
+    """In a space, where `to` may be several."""
     refs: list[str] | None = None
     tags: list[str] | None = None
     headers: list[tuple[str, str | None]] | None = None
@@ -55,7 +58,7 @@ class Contents(msgspec.Struct):
 
 
 def parse(data: bytes | None) -> Contents:
-    """Read the body of an envelope."""
+    """Read the body of an envelope in a queue."""
     problem = _problem(data)
     if problem is not None:
         return Contents(problem=problem)
@@ -71,11 +74,37 @@ def parse(data: bytes | None) -> Contents:
     made.schema = _taken(members, "schema", _text)
     made.headers = _headers(members)
     made.ts_us = _time_us(members)
-    for name in _IN_COLUMNS:
+    return _left(made, members, _IN_COLUMNS)
+
+
+def parse_mew(data: bytes | None) -> Contents:
+    """Read the body of an envelope in a space. It need not have a payload; what it answers are its references."""
+    problem = _problem(data)
+    if problem is not None:
+        return Contents(problem=problem)
+    assert data is not None
+    members = _object.decode(data)
+    payload = members.pop("payload", None)
+    made = Contents(payload=None if payload is None else bytes(payload).decode())
+    made.targets = _listed(members, "to")
+    made.refs = _listed(members, "correlation_id")
+    made.ts_us = _time_us(members)
+    return _left(made, members, _IN_COLUMNS_MEW)
+
+
+def _left(made: Contents, members: dict[str, msgspec.Raw], known: tuple[str, ...]) -> Contents:
+    """What no column has stays in `extra`."""
+    for name in known:
         members.pop(name, None)
     if members:
         made.extra = _encode(members).decode()
     return made
+
+
+def _listed(members: dict[str, msgspec.Raw], name: str) -> list[str] | None:
+    """A member that is a text or a list of texts."""
+    one = _taken(members, name, _text)
+    return _taken(members, name, _texts) if one is None else [one]
 
 
 def _problem(data: bytes | None) -> str | None:

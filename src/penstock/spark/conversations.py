@@ -2,7 +2,7 @@
 
 An envelope answers the newest earlier one of its conversation that its `refs` name; without such a one, the newest earlier one that came to
 its sender's inbox; else it answers nothing. Dead letters are left out: a record that died is one of its conversation, its copy in `dlq/…`
-is not another. Spark sorts, plain Python puts together: one pass, and no conversation is held twice.
+is not another. What is said in a space is for all and settled by nobody: it is never open, and only those who spoke took part. Spark sorts, plain Python puts together: one pass, and no conversation is held twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from penstock.spark.definitions import CONVERSATIONS
-from penstock.spark.silver import DEAD_PREFIX, agent_of, owner_of
+from penstock.spark.silver import BEGUN, DEAD_PREFIX, MEW, agent_of, owner_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,14 +54,14 @@ def conversations(envelopes: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 _MEMBERS = f"""
 with members as (
-  select journal, corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door, {agent_of("sender")} as agent,
-    {owner_of("channel")} as owner, refs, cast(null as string) as outcome
+  select journal, coalesce(corr, {BEGUN}) as corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door, {agent_of("sender")} as agent,
+    if(door = '{MEW}', null, {owner_of("channel")}) as owner, refs, cast(null as string) as outcome
   from {{envelopes}}
   union all
   select journal, corr, offset, unix_micros(settled_at), channel, seq, null, null, null, null, null, outcome
   from {{deliveries}}
 )
-select {", ".join(Member._fields)} from members where corr is not null and channel not like '{DEAD_PREFIX}%'
+select {", ".join(Member._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
 distribute by journal, corr sort by journal, corr, offset
 """
 
@@ -103,7 +103,7 @@ class _Tree:
 
     def __init__(self, members_max: int) -> None:
         self._members_max = members_max
-        self._by_place: dict[tuple[str, int], _Node] = {}
+        self._by_place: dict[tuple[bool, str, int], _Node] = {}
         self._by_id: dict[str, _Node] = {}
         self._by_owner: dict[str, _Node] = {}
         self.root: _Node | None = None
@@ -115,7 +115,7 @@ class _Tree:
         node = _Node(member, self._parent(member))
         self.root = self.root or node
         self.depth = max(self.depth, node.depth)
-        self._by_place[member.channel, member.seq] = node
+        self._by_place[member.door == MEW, member.channel, member.seq] = node
         self._by_id[node.id] = node
         if member.owner is not None:
             self._by_owner[member.owner] = node
@@ -128,7 +128,7 @@ class _Tree:
         return None if member.agent is None else self._by_owner.get(member.agent)
 
     def settle(self, member: Member) -> None:
-        node = self._by_place.get((member.channel, member.seq))
+        node = self._by_place.get((False, member.channel, member.seq))
         if node is not None:
             node.end_us = max(node.end_us, member.at_us)
 
@@ -148,7 +148,7 @@ def conversation(members: Iterable[Member], members_max: int = MEMBERS_MAX) -> d
     agents: dict[str, None] = {}
     doors: dict[str, None] = {}
     first: Member | None = None
-    last_us = envelopes = settled = dead = 0
+    last_us = envelopes = queued = settled = dead = 0
     for member in members:
         last_us = max(last_us, member.at_us)
         if member.outcome is not None:
@@ -158,13 +158,14 @@ def conversation(members: Iterable[Member], members_max: int = MEMBERS_MAX) -> d
             continue
         first = first or member
         envelopes += 1
+        queued += member.door != MEW
         tree.add(member)
         agents.update(dict.fromkeys(name for name in (member.agent, member.owner) if name is not None))
         doors.update({member.door: None} if member.door is not None else {})
     if first is None or tree.root is None:
         return None
     path = tree.path()
-    unsettled = max(envelopes - settled, 0)
+    unsettled = max(queued - settled, 0)
     return {
         "journal": first.journal,
         "corr": first.corr,

@@ -100,6 +100,28 @@ DELIVERIES = Table(
     ("date",),
 )
 
+FRAMES = Table(
+    "frames",
+    _schema(
+        journal=TEXT,
+        offset=WHOLE,
+        date=pa.date32(),
+        recorded_at=TIME,
+        space=TEXT,
+        stream_id=TEXT,
+        seq=WHOLE,
+        sender=TEXT,
+        targets=TEXTS,
+        recipients=SHORT,
+        participants=SHORT,
+        bytes=SHORT,
+        body=pa.binary(),
+    ),
+    ("journal", "offset"),
+    "append",
+    ("date",),
+)
+
 GAPS = Table(
     "gaps",
     _schema(journal=TEXT, from_offset=WHOLE, to_offset=WHOLE, reason=TEXT),
@@ -157,6 +179,26 @@ TRIGGER_MINUTES = Table(
         final=FLAG,
     ),
     ("journal", "trigger", "minute"),
+    "merge",
+    ("date",),
+)
+
+FANOUT_MINUTES = Table(
+    "fanout_minutes",
+    _schema(
+        journal=TEXT,
+        date=pa.date32(),
+        minute=TIME,
+        space=TEXT,
+        streams=WHOLE,
+        frames=WHOLE,
+        bytes=WHOLE,
+        deliveries=WHOLE,
+        broadcast_deliveries=WHOLE,
+        saved=WHOLE,
+        final=FLAG,
+    ),
+    ("journal", "space", "minute"),
     "merge",
     ("date",),
 )
@@ -243,9 +285,11 @@ TABLES = {
         EVENTS,
         ENVELOPES,
         DELIVERIES,
+        FRAMES,
         GAPS,
         QUEUE_MINUTES,
         TRIGGER_MINUTES,
+        FANOUT_MINUTES,
         LATEST_PER_AGENT,
         CONVERSATIONS,
         ALERTS,

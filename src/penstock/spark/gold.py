@@ -56,16 +56,17 @@ def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = N
         [first] = events.selectExpr("unix_micros(min(recorded_at))").collect()
         since_us = first[0] or 0
     else:
-        since_us = _us(since)
+        since_us = us_of(since)
     # The first rows may close a minute whose own rows were not given; its row is in the table already.
-    return _sql(_QUEUE_MINUTES, events, until_us=_us(until), since_us=floor_minute(since_us))
+    return query(_QUEUE_MINUTES, events, until_us=us_of(until), since_us=floor_minute(since_us))
 
 
-def _us(moment: datetime) -> int:
+def us_of(moment: datetime) -> int:
+    """A moment as microseconds since 1970."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _sql(text: str, rows: DataFrame, **values: int) -> DataFrame:
+def query(text: str, rows: DataFrame, **values: int) -> DataFrame:
     """A query over some rows, which it calls `{rows}`."""
     return rows.sparkSession.sql(text, args=dict(values), rows=rows)
 
@@ -122,7 +123,7 @@ def trigger_minutes(events: DataFrame, until: datetime) -> DataFrame:
     `events` are all rows of some minutes, to the last one, and `until` is its time. A firing that could not do all it should is `failed`
     and not `fired`; what it did send counts as `sent`. Of a rule that was changed within the minute, the hook is the later one.
     """
-    return _sql(_TRIGGER_MINUTES, events, until_us=_us(until))
+    return query(_TRIGGER_MINUTES, events, until_us=us_of(until))
 
 
 _FIRING = "hook string, sent array<struct<id: string>>, suppressed bigint"
@@ -148,7 +149,7 @@ from counted
 
 def latest_per_agent(envelopes: DataFrame) -> DataFrame:
     """The newest envelope of each agent's inbox: what the live view of that name shows."""
-    return _sql(_LATEST, envelopes)
+    return query(_LATEST, envelopes)
 
 
 _LATEST = f"""
@@ -162,7 +163,7 @@ select journal, channel as address, {owner_of("channel")} as agent, newest.* fro
 
 def agents(events: DataFrame) -> DataFrame:
     """The newest row of each agent: what it sent or settled last."""
-    return _sql(_AGENTS, acts(events))
+    return query(_AGENTS, acts(events))
 
 
 _AGENTS = """
@@ -194,7 +195,7 @@ def turns(events: DataFrame, pause_ms: int) -> DataFrame:
 
     What an agent did without a pause longer than `pause_ms` in between is one row.
     """
-    return _sql(_TURNS, acts(events), pause_us=pause_ms * 1000)
+    return query(_TURNS, acts(events), pause_us=pause_ms * 1000)
 
 
 _TURNS = """

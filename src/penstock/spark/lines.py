@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.courier.envelopes import inbox
+from penstock.dialects.courier.staged_frames import SPACE_FORM
 
 TEXTS = ("to", "type", "id", "corr", "schema")
 LISTS = ("refs", "tags")
@@ -19,7 +20,6 @@ COLUMNS = (*TEXTS, *LISTS, "headers", "payload")
 ADDRESSES_MAX = 10_000
 """Addresses whose streams a task remembers."""
 STREAM_FORM = "stream:"
-SPACE_FORM = "space:"
 
 Encode = Callable[[pa.RecordBatch], Iterator[bytes]]
 Plain = Callable[[Any], Any]
@@ -35,21 +35,26 @@ def wrong(message: str, hint: str) -> PenstockError:
 
 @lru_cache(maxsize=ADDRESSES_MAX)
 def address(to: str) -> str:
-    """The stream that a `to` means: `sam` is an inbox, `agents/sam/inbox` and `stream:jobs` are streams."""
+    """What a `to` means: `sam` is an inbox, `agents/sam/inbox` and `stream:jobs` are streams, `space:demo/averages` is that of a space."""
     if to.startswith(SPACE_FORM):
-        raise wrong(
-            f"`{to}` is the stream of a space, and this version sends to queues only",
-            "name an agent or a queue",
-        )
+        space, _, stream = to.removeprefix(SPACE_FORM).rpartition("/")
+        if not space or not stream:
+            raise wrong(f"`{to}` is not the stream of a space", "use `space:<space>/<stream>`")
+        return to
     if to.startswith(STREAM_FORM) and len(to) > len(STREAM_FORM):
         return to.removeprefix(STREAM_FORM)
     if not to or ":" in to:
-        raise wrong(f"`{to}` is no address", "use `sam`, `agents/sam/inbox` or `stream:jobs`")
+        raise wrong(
+            f"`{to}` is no address", "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`"
+        )
     return inbox(to)
 
 
-def check_columns(schema: StructType, *, has_to: bool, has_type: bool) -> None:
-    """Raise for columns that no envelope has, that are missing, or that hold something else."""
+def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None:
+    """Raise for columns that no envelope has, that are missing, or that hold something else.
+
+    `to` is where rows go that do not say; what goes to a space has no type.
+    """
     unknown = [name for name in schema.names if name not in COLUMNS]
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
@@ -59,7 +64,8 @@ def check_columns(schema: StructType, *, has_to: bool, has_type: bool) -> None:
         raise wrong(
             "the column `payload` is missing", 'name one: `select(to_json(struct("*")).alias("payload"))`'
         )
-    for name, is_given in (("to", has_to), ("type", has_type)):
+    needs_no_type = has_type or (to is not None and to.startswith(SPACE_FORM))
+    for name, is_given in (("to", to is not None), ("type", needs_no_type)):
         if name not in schema.names and not is_given:
             raise wrong(
                 f"the column `{name}` is missing", f'add it, or give all rows one: `option("{name}", "…")`'
@@ -92,7 +98,10 @@ def encoder_for(to: str | None, kind: str | None, *, is_text: bool) -> Encode:
         columns = [_values(rows.column(index), name, is_text=is_text) for index, name in enumerate(names)]
         for values in zip(*columns, strict=True):
             line = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            yield _encoder.encode(_addressed(line, to, kind))
+            line = _addressed(line, to, kind)
+            if is_text and line["to"].startswith(SPACE_FORM) and isinstance(line["payload"], str):
+                line["payloadAs"] = "text"
+            yield _encoder.encode(line)
 
     return encode
 
@@ -101,7 +110,7 @@ def _addressed(line: dict[str, Any], to: str | None, kind: str | None) -> dict[s
     if "to" in line:
         line["to"] = address(line["to"])
     for name, given in (("to", to), ("type", kind)):
-        if name not in line:
+        if name not in line and not (name == "type" and line["to"].startswith(SPACE_FORM)):
             if given is None:
                 raise wrong(
                     f"a row has no `{name}`", f'fill it, or give such rows one: `option("{name}", "…")`'

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.spark.contents import parse
+from penstock.spark.contents import parse, parse_mew
 from penstock.spark.definitions import ENVELOPES
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ OUTCOMES = {"ack": "acked", "dead": "dead", "drop": "dropped", "purge": "purged"
 """Events that end a record, and what became of it. A `move` ends nothing: the record goes on elsewhere."""
 UNNAMED_PEERS = ("anonymous", "nobody", "operator")
 """Who sends and settles without being an agent."""
+
+MEW = "mew"
+"""The door of spaces."""
+SENT = "(door = 'courier' and event = 'enqueue' or door = 'mew' and event = 'envelope')"
+"""Rows of envelopes that somebody sent, as SQL."""
+BEGUN = "if(door = 'mew', id, null)"
+"""The conversation that an envelope without a `corr` begins, as SQL: in a space answers name the id of what they answer."""
+TOUCHED = f"coalesce(corr, if(event = 'envelope', {BEGUN}, null))"
+"""The conversation that a row of the journal is about, as SQL."""
 
 _DAY_US = 86_400_000_000
 _MINUTE_US = 60_000_000
@@ -52,10 +61,10 @@ def without_own(events: DataFrame) -> DataFrame:
 
 
 def envelopes(events: DataFrame) -> DataFrame:
-    """One row for each envelope that was enqueued, dead letters included, with its body read."""
+    """One row for each envelope that was sent to a queue or into a space, dead letters included, with its body read."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = events.where("door = 'courier' and event = 'enqueue'").select(*_FROM_ROW, "body")
+    rows = events.where(SENT).select(*_FROM_ROW, "body")
     return rows.mapInArrow(_read, from_arrow_schema(ENVELOPES.schema))
 
 
@@ -66,16 +75,22 @@ def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def envelope_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of the table `envelopes` for a batch of `enqueue` rows."""
+    """The rows of the table `envelopes` for a batch of `enqueue` rows of queues and `envelope` rows of spaces."""
     column = dict(zip(batch.schema.names, batch.columns, strict=True))
-    bodies = [parse(data) for data in column["body"].to_pylist()]
-    channels = column["channel"].to_pylist()
+    doors, channels = column["door"].to_pylist(), column["channel"].to_pylist()
+    bodies = [
+        parse_mew(data) if door == MEW else parse(data)
+        for door, data in zip(doors, column["body"].to_pylist(), strict=True)
+    ]
     recorded = column["recorded_at"].cast(pa.int64())
     made = {
         "date": recorded.cast(pa.timestamp("us")).cast(pa.date32()),
         "recorded_at": recorded,
         "type": column["kind"],
-        "targets": [[body.to or channel] for body, channel in zip(bodies, channels, strict=True)],
+        "targets": [
+            (body.targets or []) if door == MEW else [body.to or channel]
+            for door, body, channel in zip(doors, bodies, channels, strict=True)
+        ],
         "refs": [body.refs for body in bodies],
         "tags": [body.tags for body in bodies],
         "headers": [body.headers for body in bodies],

@@ -82,12 +82,13 @@ def make_stream_writer(
     gone or a stream that is full.
 
     Columns: `payload`, `to`, `type`, and if wanted `id`, `corr`, `refs`, `tags`, `headers`, `schema`. A `to` without a slash is
-    an agent's inbox; `stream:NAME` is a stream of exactly that name.
+    an agent's inbox; `stream:NAME` is a stream of exactly that name. `space:SPACE/STREAM` is a stream in a space: the payload becomes
+    a frame, and nothing else is said.
     """
     if overwrite:
-        raise wrong("a queue cannot be overwritten", "use `outputMode` `append` or `update`, not `complete`")
+        raise wrong("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
     target = read_target(options)
-    check_columns(schema, has_to=target.to is not None, has_type=target.kind is not None)
+    check_columns(schema, to=target.to, has_type=target.kind is not None)
     return StreamSink(target)
 
 
@@ -100,7 +101,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     if overwrite:
         raise wrong("a queue cannot be overwritten", 'use `mode("append")`')
     target = read_target(options)
-    check_columns(schema, has_to=target.to is not None, has_type=target.kind is not None)
+    check_columns(schema, to=target.to, has_type=target.kind is not None)
     given = {name.lower(): value for name, value in options.items()}.get("batch")
     if given is not None:
         return BatchSink(target, _batch(given), is_chosen=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.journal.bronze import FILE_SCHEMA
 from penstock.spark.gold import MINUTE_US, reach_us
-from penstock.spark.silver import without_own
+from penstock.spark.silver import BEGUN, TOUCHED, without_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -217,7 +217,8 @@ class Slice:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        touched = self.events.where("corr is not null").select("journal", "corr").distinct().toArrow()
+        named = self.events.selectExpr("journal", f"{TOUCHED} as corr").where("corr is not null")
+        touched = named.distinct().toArrow()
         since_us = self.journal.time_of(self.first)
         conversations = self.lake("conversations")
         if conversations.version() is not None:
@@ -226,14 +227,13 @@ class Slice:
             if known.num_rows:
                 # By time and not by offset: silver still has the rows of a conversation that the journal let go.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
-        names = self.spark.createDataFrame(touched)
-        envelopes, deliveries = (
-            self._silver(name, moment, since_us).join(
-                names.hint("broadcast"), ["journal", "corr"], "left_semi"
-            )
-            for name, moment in (("envelopes", "recorded_at"), ("deliveries", "settled_at"))
+        names = self.spark.createDataFrame(touched).hint("broadcast")
+        sent = self._silver("envelopes", "recorded_at", since_us).selectExpr(
+            "*", f"coalesce(corr, {BEGUN}) as talk"
         )
-        return envelopes, deliveries
+        of_them = (sent["journal"] == names["journal"]) & (sent["talk"] == names["corr"])
+        ended = self._silver("deliveries", "settled_at", since_us)
+        return sent.join(names, of_them, "left_semi"), ended.join(names, ["journal", "corr"], "left_semi")
 
     def _silver(self, name: str, moment: str, since_us: int) -> DataFrame:
         """Rows of a silver table from a time on, through Spark's own Parquet reader."""

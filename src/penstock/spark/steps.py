@@ -46,7 +46,7 @@ class Step:
 
 def built_in() -> list[Step]:
     """The tables that everybody has."""
-    from penstock.spark import conversations, gold, silver
+    from penstock.spark import conversations, fanout, gold, silver
 
     settled = f"event in {tuple(silver.OUTCOMES)}"
     return [
@@ -55,8 +55,9 @@ def built_in() -> list[Step]:
             definitions.QUEUE_MINUTES,
             lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
         ),
-        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when="event = 'enqueue'"),
+        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
         Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
+        Step(definitions.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
         Step(
             definitions.LATEST_PER_AGENT,
             lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
@@ -69,10 +70,16 @@ def built_in() -> list[Step]:
             by_minute=True,
         ),
         Step(
+            definitions.FANOUT_MINUTES,
+            lambda part: fanout.fanout_minutes(part.whole_minutes, part.until),
+            when=fanout.FANNED,
+            by_minute=True,
+        ),
+        Step(
             definitions.CONVERSATIONS,
             lambda part: conversations.conversations(*part.touched_conversations()),
             after=("envelopes", "deliveries"),
-            when="corr is not null",
+            when=f"{silver.TOUCHED} is not null",
         ),
     ]
 

@@ -9,8 +9,8 @@
     assert client.deliveries == []
 
 Nothing sleeps and nothing is random: half an hour passes in milliseconds, and a seed gives the same run every time.
-`storm(seed)` is a world with busy actors and bad weather in which every invariant is checked at every step;
-`python -m penstock.testing --seed N` shows one of them.
+`storm(seed)` is a world with busy actors and bad weather in which every invariant is checked at every step, `space_storm` one
+of spaces; `python -m penstock.testing --seed N` shows one of them.
 """
 
 from penstock.testing.checks import Broken

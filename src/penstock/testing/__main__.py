@@ -8,6 +8,7 @@ import traceback
 from typing import Any
 
 from penstock.testing.checks import Broken
+from penstock.testing.space_storm import calm, space_storm
 from penstock.testing.storm import STEPS, storm
 
 
@@ -25,22 +26,27 @@ def main() -> int:
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)"
     )
+    parser.add_argument("--spaces", action="store_true", help="a storm of participants in spaces, to its end")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
-    world = storm(options.seed)
+    world = space_storm(options.seed) if options.spaces else storm(options.seed)
     if not options.quiet:
         world.tell = tell
     try:
         world.run(options.steps)
+        if options.spaces:
+            calm(world)
     except Broken as broken:
         sys.stdout.write(f"seed {options.seed} broke {broken}\n")
         traceback.print_exc()
         return 1
-    witness = world.witness
+    witness, listeners = world.witness, world.listeners
+    done = f"{len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, {len(witness.confirmed)} confirmed"
+    if options.spaces:
+        done = f"{len(listeners.talks)} connections, {listeners.delivered} frames delivered, {listeners.lost} dropped"
     sys.stdout.write(
         f"seed {options.seed}: {len(world.trace)} events in {world.clock.us / 1e6:.1f} s of its time, "
-        f"{world.lives} lives, {len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, "
-        f"{len(witness.confirmed)} confirmed; every invariant held\n"
+        f"{world.lives} lives, {done}; every invariant held\n"
     )
     return 0
 

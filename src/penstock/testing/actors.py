@@ -55,6 +55,8 @@ class Actor:
         self.world.clock.after(self.dice.randint(1, 2 * self.pace_ms * 1000), self._next)
 
     def _next(self) -> None:
+        if self.world.is_calm:
+            return
         if self.world.up:
             self.act()
         self._wait()

@@ -13,6 +13,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.testing.clock import Clock
+from penstock.transports.outbox import Living
 
 HIGH_WATER = 1_024
 """Unread bytes at which the runtime is told that the peer does not keep up."""
@@ -97,6 +98,10 @@ class Pipe:
         self.reading = True
         self._pump_soon()
 
+    def pong(self) -> None:
+        """Answer a ping of the server."""
+        self._clock.after(self._latency(), self._heard)
+
     # The server's side: a wire
 
     def send(self, messages: list[bytes]) -> None:
@@ -155,6 +160,20 @@ class Pipe:
             return
         self._inbox.append(piece)
         self._read_soon()
+
+    def _heard(self) -> None:
+        if not self.broken and isinstance(self.endpoint, Living):
+            self.endpoint.heard()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of both has ended it."""
+        return self.broken or self._closing is not None
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the runtime knows that the client does not keep up."""
+        return self._congested
 
     def _read_soon(self) -> None:
         if self._inbox and not self._is_read_soon and not self._held:

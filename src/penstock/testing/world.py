@@ -14,15 +14,19 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.policy import Policy
 from penstock.core.queue import QueueMachine
-from penstock.core.scopes import ANONYMOUS, Principal
+from penstock.core.scopes import ANONYMOUS, NOBODY, Principal
 from penstock.dialects.courier import subscribe
 from penstock.dialects.courier.answers import Session
 from penstock.dialects.courier.control import ControlSession
 from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
-from penstock.server.machine import install_rules, make_machine
+from penstock.dialects.mew.session import MewSession
+from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.state import DOOR, Memory
+from penstock.server.machine import Machines, install_rules, make_machine
 from penstock.server.runtime import Runtime
-from penstock.testing import checks
+from penstock.server.spaces import Spaces
+from penstock.testing import checks, space_checks
 from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
@@ -31,12 +35,16 @@ from penstock.testing.copies import Copy
 from penstock.testing.disk import SimJournal
 from penstock.testing.history import History
 from penstock.testing.network import Pipe
+from penstock.testing.space_witness import SpaceWitness
+from penstock.testing.spaces import SpaceClient, token_of
 from penstock.testing.talks import Talk
 from penstock.testing.witness import Witness
 
 DEEP_EVERY = 16
 """Steps between two looks at every record."""
 LATENCY_US = 2_000
+OPERATOR_TOKEN = "operator-token"
+"""What lets its holder into every space."""
 
 Trace = list[tuple[Any, ...]]
 
@@ -68,6 +76,7 @@ class World:
         latency_us: int = LATENCY_US,
         checked: bool = True,
         triggers: Sequence[Trigger] = (),
+        spaces: Sequence[SpaceSettings] = (),
     ) -> None:
         self.seed = seed
         self.limits = limits or Limits()
@@ -77,6 +86,8 @@ class World:
         self.witness = Witness(self.history, self._policy_for)
         self.witness.probe = self._probe
         self.consequences = Consequences(self.history, self.limits)
+        self.listeners = SpaceWitness(self.clock, spaces)
+        """Who holds the spaces to what they say."""
         self.pipes: list[Pipe] = []
         """Connections that are not broken."""
         self.copies: list[Copy] = []
@@ -91,8 +102,12 @@ class World:
         self.in_flight_max = 0
         """Facts that were with the journal at once, at most."""
         self.up = False
+        self.is_calm = False
+        """Nobody acts any more: what is under way comes to its end."""
         self.machine: QueueMachine
         self.runtime: Runtime
+        self.spaces: Spaces
+        self._settings = spaces
         self._triggers = triggers
         self._latency_us = latency_us
         self._checked = checked
@@ -151,6 +166,30 @@ class World:
         self.runtime.touch(connection)
         return client
 
+    def join(
+        self, space: str, participant: str, token: str | None = None, *, name: str | None = None
+    ) -> SpaceClient:
+        """A participant of a space, who joins at once."""
+        client = self.knock(name or participant)
+        client.join(space, participant, token or token_of(participant))
+        return client
+
+    def knock(self, name: str) -> SpaceClient:
+        """A WebSocket at the door of the spaces, on which nobody has said anything yet."""
+        pipe = self._new_pipe(framed=True)
+        self.listeners.connected(pipe)
+        client = SpaceClient(pipe, name)
+        if not self.up:
+            pipe.cut()
+            return client
+        session = MewSession(self.spaces, token=None, space=None, participant=None)
+        connection = self.spaces.open(pipe, session, name, NOBODY)
+        if isinstance(connection, Refusal):
+            pipe.cut()
+        else:
+            pipe.endpoint = connection
+        return client
+
     def stats(self, stream: str) -> dict[str, Any]:
         """The numbers of one stream, as `stats` gives them."""
         return self.machine.stats(self.clock.now(), self.machine.channels[stream])
@@ -164,6 +203,8 @@ class World:
         self._steps += 1
         if self._checked and self.up:
             checks.every_step(self)
+            if self._settings:
+                space_checks.every_step(self)
             if self._steps % DEEP_EVERY == 0:
                 checks.now_and_then(self)
         return True
@@ -189,6 +230,7 @@ class World:
         self._life.over = True
         self.up = False
         self.journal.crash()
+        self.listeners.crashed()
         for pipe in list(self.pipes):
             pipe.crash()
         self.pipes.clear()
@@ -203,9 +245,10 @@ class World:
             self.consequences.died(self.machine)
         self.machine = make_machine(self.limits, self._policy_for, self._entropy.randbytes)
         now = self.clock.now()
+        machines = Machines(self.machine, Memory())
         for row in self.journal.live(0):
-            self.machine.restore(now, row)
-        self.machine.recovered(now)
+            machines.restore(now, row)
+        machines.recovered(now)
         install_rules(self.machine, self._triggers)
         self.runtime = Runtime(
             self.machine,
@@ -215,6 +258,7 @@ class World:
             version="simulated",
             log=self._log,
         )
+        self.spaces = Spaces(self.runtime, machines.memory, is_operator=lambda token: token == OPERATOR_TOKEN)
         self.runtime.apply(now)
         self.up = True
         self.witness.restarted()
@@ -223,6 +267,9 @@ class World:
             checks.promises_survived(self)
             checks.every_step(self)
             checks.now_and_then(self)
+            space_checks.after_restart(self)
+        for each in self._settings:
+            self.spaces.add(each)
 
     # What passes
 
@@ -235,28 +282,40 @@ class World:
 
     def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
         self.note("in", pipe.no, data)
+        if pipe.no in self.listeners.talks:
+            self.listeners.arriving(pipe, data)
+            return None
         return self.witness.arriving(pipe, data)
 
     def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
         self.note("out", pipe.no, *messages)
+        if pipe.no in self.listeners.talks:
+            self.listeners.sent(pipe, messages)
+            return
         self.witness.sent(pipe, messages)
 
     def _kept(self, rows: list[Any]) -> None:
         self.note("kept", *[(row.event, row.channel, row.seq) for row in rows])
         if self._checked and self._triggers:
             self.consequences.kept(rows, self.machine)
-        self.witness.kept(rows)
+        self.witness.kept([row for row in rows if row.door != DOOR])
+        self.listeners.kept([row for row in rows if row.door == DOOR])
 
     def _refused(self, rows: list[Any]) -> None:
         self.note("refused", *[(row.event, row.channel, row.seq) for row in rows])
-        self.witness.refused(rows)
+        self.witness.refused([row for row in rows if row.door != DOOR])
+        self.listeners.refused([row for row in rows if row.door == DOOR])
 
     def _pipe(self, talk: Talk, *, framed: bool) -> Pipe:
+        pipe = self._new_pipe(framed=framed)
+        self.witness.talks[pipe.no] = talk
+        return pipe
+
+    def _new_pipe(self, *, framed: bool) -> Pipe:
         self._pipe_no += 1
         pipe = Pipe(
             self._pipe_no, self.clock, self._network, self, framed=framed, latency_us=self._latency_us
         )
-        self.witness.talks[pipe.no] = talk
         self.pipes = [other for other in self.pipes if not other.broken]
         self.pipes.append(pipe)
         return pipe

@@ -8,7 +8,7 @@ from penstock.cli.bench.board import Board
 from penstock.cli.bench.fanout_loads import spent_s
 from penstock.cli.bench.fanout_servers import SPACE, FanStage, Relay
 from penstock.cli.bench.jobs import Job, Report
-from penstock.cli.bench.processes import Penstock
+from penstock.cli.bench.processes import BenchError, Penstock
 from penstock.cli.bench.result import Round
 
 MIB = 1024 * 1024
@@ -62,7 +62,12 @@ class Fans:
             )
 
         reading = self._stage.load(job("fan-receive"), is_announced=True)
-        published = self._stage.load(job("fan-publish")).report()
+        try:
+            published = self._stage.load(job("fan-publish")).report()
+        except BenchError:
+            if reading.process.poll() is not None:
+                reading.report()  # Readers who gave up know why; the publisher only saw them leave.
+            raise
         read = reading.report()
         heard = read.count + published.heard
         expected = published.count * (1 if is_targeted else participants)
@@ -96,6 +101,7 @@ class Fans:
         )
         sent = self._stage.load(load).report()
         done = self._round(server, sent, sent.heard, sent.missing)
+        done.frame_cpu_us = None  # At this pace a server mostly wakes up, and its share of a core says more.
         done.server_cpu_share = round(sent.server_cpu_s / done.seconds, 5)
         done.others_per_second = round((sent.heard - sent.echoes) / done.seconds, 1)
         return done

@@ -2,7 +2,7 @@
 
 A line is an envelope that says where it goes. `from` and the hop header are always ours, `id` and `ts` where they were left
 out. An id that we make depends on the application, the batch and what the line says, never on time or on which part it came
-in, so a batch that is run again gives the same ids. Cost: about four decodes of the line.
+in, so a batch that is run again gives the same ids. What goes to a space is no envelope (`staged_frames.py`). Cost: about four decodes of the line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.core.limits import Limits
 from penstock.core.scopes import Principal
 from penstock.core.staging import Draft
 from penstock.dialects.courier.envelopes import json_problem, misfit, parse
+from penstock.dialects.courier.staged_frames import SPACE_FORM, Frame, read_frame
 
 HOP_HEADER = "x-penstock-hop"
 """Header that counts how often an envelope was derived from others by a pipeline."""
@@ -83,8 +84,8 @@ def part_problem(part: str) -> Refusal | None:
     return Refusal("InvalidRequest", message, ref="part")
 
 
-def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Refusal:
-    """The draft of one line."""
+def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Frame | Refusal:
+    """The draft of one line, or the frame of one for a space."""
     if len(line) > limits.envelope_max:
         message = f"the envelope has {len(line)} bytes and at most {limits.envelope_max} are allowed"
         return Refusal("TooLarge", message)
@@ -99,6 +100,8 @@ def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Refus
     if not isinstance(to, str):
         hint = "every staged envelope says where it goes"
         return Refusal("InvalidEnvelope", "`to` is the name of a stream", ref="to", hint=hint)
+    if to.startswith(SPACE_FORM):
+        return read_frame(given, to, source.principal)
     headers = _hop(given)
     if isinstance(headers, Refusal):
         return headers

@@ -15,12 +15,13 @@ import msgspec
 from penstock.core.instant import Now
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
-from penstock.dialects.mew.capabilities import Capability, clean, covers, with_baseline
+from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.joining import KICKED
+from penstock.dialects.mew.joining import KICKED, is_id
 from penstock.dialects.mew.messages import Fault
-from penstock.dialects.mew.space import OPERATOR, Answer, Decision, Done, Participant, Source, Space
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
+from penstock.dialects.mew.waiting import Answer, Done
 
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
@@ -118,7 +119,8 @@ def _grant(
         return Fault(
             "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
         )
-    if len(space.state.grants.get(party, {})) >= space.limits.grants_max:
+    held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
+    if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
         return Fault("too_many_grants", message, status=429)
     held = space.rights(sender.party).all
@@ -129,7 +131,6 @@ def _grant(
         return Fault("capability_violation", message, more, status=403)
     entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -162,7 +163,6 @@ def _revoke(
         fresh=False,
     )
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
-    space.forget_rights(party)
     return None
 
 
@@ -192,16 +192,24 @@ def _invite(
     who = envelope.text("participant_id")
     if who is None:
         return Fault("invalid_request", "`payload.participant_id` is required")
-    if "/" in who or "\\" in who or ".." in who or not who.isprintable() or len(who) > space.limits.id_max:
+    if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         return Fault("invalid_request", "`payload.participant_id` cannot be the id of a participant")
-    if (space.is_known(who) or who in space.present) and who not in space.state.kicked:
+    is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
+    if (space.is_taken(who) or who in space.present) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
-    if len(space.state.invited) >= space.limits.invites_max:
+    invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
+    if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return Fault("too_many_invites", message, status=429)
-    token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     capabilities = clean(envelope.payload.get("initial_capabilities"))
+    held = space.rights(sender.party).all
+    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
+    if beyond:
+        message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
+        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+        return Fault("capability_violation", message, more, status=403)
+    token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()
@@ -218,9 +226,18 @@ def _invite(
         space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
-    space.commit(sender, [entry], tell, done)
-    space.forget_rights(who)
+    space.commit(sender, [entry], tell, done, cause=envelope.cause)
     return None
+
+
+POWERS = ("capability/grant", "capability/revoke", "space/invite", "space/kick")
+"""Kinds that change what others may do."""
+
+
+def _gives_power(capability: Capability) -> bool:
+    """Whether a capability lets its holder decide about others."""
+    matcher = Matcher([{"kind": capability["kind"]}])
+    return any(matcher.match(kind, None) is not None for kind in POWERS)
 
 
 def _answer_invite(
@@ -275,7 +292,6 @@ def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done:
                 space.evicted.append((participant, KICKED, fault))
 
     space.relay(sender, envelope, done, (entry,), after=after)
-    space.forget_rights(party)
     return None
 
 

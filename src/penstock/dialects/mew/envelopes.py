@@ -97,11 +97,23 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
         problem = depth_problem(data, limits.depth_max)
         if problem is not None:
             return Fault.processing(problem.message)
-        return _fields.decode(data)
+        fields = _fields.decode(data)
+        if not _is_readable(data):
+            return Fault.processing("the message holds a number that is too large")
+        return fields
     except msgspec.ValidationError:
         return Fault.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Fault.processing(f"the message is not JSON: {error}"[:300])
+
+
+def _is_readable(data: bytes) -> bool:
+    """Whether those who get this could read it: a number like 1e400 would stop many of them."""
+    try:
+        _any.decode(data)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def read_envelope(

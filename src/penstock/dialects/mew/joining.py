@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.instant import Now
+from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
 from penstock.dialects.mew.messages import GATEWAY, SYSTEM, Fault
@@ -19,6 +20,11 @@ SLOW = 4008
 """Codes that our closes carry."""
 RESERVED_IDS = (GATEWAY, SYSTEM, "system")
 _encode = msgspec.json.encode
+
+
+def is_id(text: str, limits: Limits) -> bool:
+    """Whether this can be the id of a participant."""
+    return len(text) <= limits.id_max and text.isprintable() and text not in RESERVED_IDS
 
 
 def identify(
@@ -35,10 +41,10 @@ def identify(
             "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
         )
     id_ = id_ or party
-    if len(id_) > space.limits.id_max or not id_.isprintable() or id_ in RESERVED_IDS:
+    if not is_id(id_, space.limits):
         return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
     if id_ != party:
-        if space.is_known(id_):
+        if space.is_taken(id_):
             return Fault("invalid_participant", f"the token is not that of `{id_}`", status=403)
         there = space.present.get(id_)
         if there is not None and there.party != party:
@@ -50,9 +56,10 @@ def still_welcome(space: Space, participant: Participant) -> Fault | None:
     """Whether somebody who was let in a moment ago would be now."""
     if participant.party in space.state.kicked:
         return Fault("kicked", f"`{participant.party}` was put out of the space", status=403)
-    there = space.present.get(participant.id)
-    if there is not None and there.party != participant.party:
-        return Fault("invalid_participant", f"`{participant.id}` is somebody else", status=403)
+    id_, there = participant.id, space.present.get(participant.id)
+    is_other = id_ != participant.party and space.is_known(id_)
+    if is_other or (there is not None and there.party != participant.party):
+        return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
     return None
 
 
@@ -125,7 +132,7 @@ def begin(space: Space, now: Now) -> None:
     """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
     for stream in list(space.state.streams.values()):
         if stream.name is not None and not streams.is_as_configured(space, stream):
-            streams.close(space, None, stream, GATEWAY, "reconfigured")
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
     for name, settings in space.settings.participants.items():
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
@@ -135,10 +142,16 @@ def begin(space: Space, now: Now) -> None:
 
 
 def wake(space: Space, now: Now) -> None:
-    """Close the streams whose owners did not come back."""
+    """Close the streams whose owners did not come back, and try again what the journal refused."""
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
-        if space.state.streams.get(stream.id) is stream and stream.lane.owner not in space.present:
+        if space.state.streams.get(stream.id) is not stream:
+            streams.open_configured(space, now, stream.lane.owner)
+        elif streams.is_leaving(space, stream):
+            continue
+        elif stream.name is not None and not streams.is_as_configured(space, stream):
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+        elif stream.lane.owner not in space.present:
             streams.close(space, None, stream, GATEWAY, "owner_disconnected")
 
 

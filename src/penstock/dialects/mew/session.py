@@ -21,6 +21,7 @@ from penstock.dialects.mew import accepting, joining
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.messages import GATEWAY, PROTOCOLS, Fault, Voice
 from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.waiting import weight
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
@@ -43,8 +44,8 @@ class Hall(Protocol):
     def text(self, data: bytes) -> bytes:
         """An envelope as it goes over the wire."""
 
-    def joined(self, session: MewSession) -> None:
-        """A session has become a participant."""
+    def judged(self, session: MewSession) -> None:
+        """A session has become a participant, or was refused when its turn came."""
 
 
 class _Backlog:
@@ -57,7 +58,8 @@ class _Backlog:
 
     def __len__(self) -> int:
         participant = self._session.participant
-        return len(self._session.held) + (0 if participant is None else participant.waiting)
+        held = sum(map(weight, self._session.held))
+        return held + (0 if participant is None else participant.waiting)
 
 
 class MewSession:
@@ -93,10 +95,11 @@ class MewSession:
         if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
         self.count = count = self.count + 1
-        if count > self.rate_max:
-            return False
-        end = data.find(b"#", 1)
-        return end > 0 and self.space.room.publish(participant.id, data, end)  # type: ignore[union-attr]
+        end = data.find(b"#", 1) if count <= self.rate_max else -1
+        if end > 0 and self.space.room.publish(participant.id, data, end):  # type: ignore[union-attr]
+            return True
+        self.count -= 1  # whoever looks closer counts it
+        return False
 
     def new_second(self) -> None:
         """What was sent so far counts no more; limits may have changed."""
@@ -230,14 +233,16 @@ class MewSession:
     def _enter(self, now: Now, space: Space, participant: Participant, cause: str | None) -> None:
         self.is_joining = False
         if self.closing is not None or not self.link.open:
+            self.held.clear()
             return
         # Whoever let it in may have put it out since.
         fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            self.hall.judged(self)
             return
         self.space, self.participant = space, participant
-        self.hall.joined(self)
+        self.hall.judged(self)
         held, self.held = self.held, []
         for data in held:
             self.receive(now, data)
@@ -257,9 +262,10 @@ class MewSession:
             self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
 
     def _end(self, now: Now, fault: Fault, code: int) -> None:
-        """Say why, and close."""
+        """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
+            self.left(now, fault.error)
             self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.closing = (code, fault.error)

@@ -1,23 +1,23 @@
 """One space: who is in it, what they may send, and what becomes of an envelope.
 
-Changes are made at once and told when their commit is durable; a commit that is refused is undone and its sender hears why. What one
-participant sends stays in order: behind an envelope that waits for its commit, its frames and errors wait too. Nothing here is shared
-with another space. Cost of `accept`: O(1), and O(participants) when it is told.
+Changes are made and told when their commit is durable, so that nobody acts upon what may not last; of a commit that is refused only its
+sender hears. What waits for its commit is counted, so that bounds hold and a name is not given twice. What one participant sends stays
+in order: behind an envelope that waits for its commit, its frames and errors wait too. Nothing here is shared with another space.
+Cost of `accept`: O(1), and O(participants) when it is told.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.fanout import Lane, Member, Room
-from penstock.core.instant import Now, rfc3339
+from penstock.core.fanout import Lane, Room
+from penstock.core.instant import Now
 from penstock.core.limits import Limits
-from penstock.core.outbox import Outbox
 from penstock.core.records import Entry
 from penstock.core.timers import Timers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
@@ -25,6 +25,9 @@ from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault, Voice
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, SpaceState, Stream
+from penstock.dialects.mew.waiting import Answer, Done, Participant, Pending, accepted, weight
+
+__all__ = ["Answer", "Done", "Participant"]
 
 OPERATOR = "operator"
 """Who the holder of the operator's token is, in every space."""
@@ -110,54 +113,6 @@ class Rights:
         return None
 
 
-class Participant:
-    """Somebody who is there, or who sends without being there."""
-
-    __slots__ = ("id", "kind", "member", "outbox", "party", "waiting")
-
-    def __init__(self, id_: str, party: str, outbox: Outbox | None, kind: str = "websocket") -> None:
-        self.id = id_
-        self.party = party
-        """The name under which the space knows it: that of the token it showed."""
-        self.outbox = outbox
-        self.kind = kind
-        """`websocket`, `virtual`, `pipeline`, `polling` or `http`."""
-        self.member = Member(id_, party, outbox)
-        self.waiting = 0
-        """What it sent that waits for its turn."""
-
-
-Answer = dict[str, Any]
-Done = Callable[[Now, "Answer | Fault"], None]
-"""Told once what became of an envelope: what HTTP answers, or why not."""
-
-
-class Pending:
-    """Something that is told when its commit is durable."""
-
-    __slots__ = ("done", "fresh", "gate", "refusal", "sender", "size", "tell", "undo")
-
-    def __init__(
-        self,
-        gate: int,
-        sender: Participant | None,
-        tell: Callable[[Now], Answer | Fault | None],
-        *,
-        done: Done | None = None,
-        undo: Callable[[], None] | None = None,
-        fresh: bool = True,
-        size: int = 0,
-    ) -> None:
-        self.gate = gate
-        self.sender = sender
-        self.tell = tell
-        self.done = done
-        self.undo = undo
-        self.fresh = fresh
-        self.size = size
-        self.refusal: Refusal | None = None
-
-
 class Space:
     """A space at work."""
 
@@ -183,8 +138,10 @@ class Space:
         self.timers: Timers[Stream] = Timers()
         self.pending: deque[Pending] = deque()
         self.pending_bytes = 0
-        self.finished = 0
-        """The newest commit whose outcome is known."""
+        self.opening: dict[str, Stream] = {}
+        """Streams whose commit is not decided."""
+        self._undecided: dict[tuple[str, str, str], int] = {}
+        """How many changes wait for their commits, by their kind and what or whom they are about."""
         self.envelopes = 0
         self.refused = 0
         self.slow_cut = 0
@@ -208,6 +165,10 @@ class Space:
     def is_known(self, party: str) -> bool:
         """Whether the space knows somebody of this name, there or not."""
         return party in self.settings.participants or party in self.state.invited or party == OPERATOR
+
+    def is_taken(self, name: str) -> bool:
+        """Whether somebody of this name is known, or about to be."""
+        return self.is_known(name) or self.undecided("space/invite", peer=name) > 0
 
     def party_of(self, digest: str) -> str | None:
         """Whose token this is the digest of."""
@@ -237,10 +198,6 @@ class Space:
         if known is not None and known.capabilities is not None:
             return clean(known.capabilities)
         return clean(self.settings.default_capabilities)
-
-    def forget_rights(self, party: str) -> None:
-        """What somebody may do has changed."""
-        self._rights.pop(party, None)
 
     def resolve(self, name: str) -> str | None:
         """The party that a name means: one the space knows, or the one behind the id of somebody present."""
@@ -274,15 +231,17 @@ class Space:
 
     def fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         """Tell a participant what went wrong, behind what it sent before."""
+        self.then(now, participant, lambda now: self._fail(now, participant, fault))
+
+    def _fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         self.refused += 1
-        data = self.voice.error(now, fault, participant.id)
-        self.then(now, participant, lambda now: self.tell_one(now, participant, data))
+        self.tell_one(now, participant, self.voice.error(now, fault, participant.id))
 
     def welcome(self, now: Now, participant: Participant, *, is_update: bool = False) -> None:
         """Tell a participant who is here and what it may do; the first time also which streams are open."""
         you = {"id": participant.id, "capabilities": self.rights(participant.party).all}
         others = [self.shown(each) for each in self.present.values() if each is not participant]
-        streams = [stream.shown() for stream in self.state.streams.values() if stream.gate <= self.finished]
+        streams = [stream.shown() for stream in self.state.streams.values()]
         data = self.voice.welcome(now, you, others, None if is_update else streams)
         self.tell_one(now, participant, data)
 
@@ -296,13 +255,13 @@ class Space:
 
     # Commits
 
-    def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None]) -> None:
+    def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None], count: int = 1) -> None:
         """Do something now, or behind what this sender waits for."""
-        if sender is None or not sender.waiting:
+        if sender is None or sender.last is None:
             tell(now)
             return
-        sender.waiting += 1
-        self.pending.append(Pending(0, sender, tell))
+        sender.waiting += count
+        sender.last.behind.append((tell, count))
 
     def after(self, now: Now, tell: Callable[[Now], None]) -> None:
         """Do something now, or behind everything that waits."""
@@ -317,62 +276,96 @@ class Space:
         entries: list[Entry],
         tell: Callable[[Now], Answer | Fault | None],
         done: Done | None = None,
-        undo: Callable[[], None] | None = None,
+        *,
+        cause: str | None = None,
+        failed: Callable[[Now], None] | None = None,
     ) -> None:
-        """Make these facts durable together, then tell of them; the state has the changes at once."""
-        undos = [self.state.undo(entry) for entry in entries if entry.event != "envelope"]
-        if undo is not None:
-            undos.append(undo)
-        for entry in entries:
-            self.state.apply(entry)
+        """Make these facts durable together, then have what they change, and tell of them."""
         self.ledger.facts.extend(entries)
-
-        def back() -> None:
-            for each in reversed(undos):
-                each()
-
-        size = sum(entry.size or 0 for entry in entries)
-        self.pending_bytes += size
+        pending = Pending(
+            self.ledger.gate, sender, tell, entries=entries, done=done, failed=failed, cause=cause
+        )
+        self.pending_bytes += pending.size
         if sender is not None:
             sender.waiting += 1
-        fresh = all(entry.fresh for entry in entries)
-        pending = Pending(
-            self.ledger.gate, sender, tell, done=done, undo=back if undos else None, fresh=fresh, size=size
-        )
+            sender.last = pending
+        self._count(entries, 1)
         self.pending.append(pending)
 
+    def undecided(self, kind: str, *, channel: str = "", peer: str = "") -> int:
+        """How many changes of this kind wait for their commits: those in a channel, or of somebody."""
+        return self._undecided.get((kind, channel, peer), 0)
+
+    def _count(self, entries: Sequence[Entry], by: int) -> None:
+        for entry in entries:
+            if entry.event == "envelope":
+                continue
+            kind = entry.kind or ""
+            for key in ((kind, entry.channel, ""), (kind, "", entry.peer or "")):
+                left = self._undecided.get(key, 0) + by
+                if left:
+                    self._undecided[key] = left
+                else:
+                    del self._undecided[key]
+
+    def _change(self, entry: Entry) -> None:
+        """Have what a durable fact says."""
+        self.state.apply(entry)
+        match entry.event:
+            case "stream_open":
+                self.room.open(self.state.streams[entry.channel.rpartition("/")[2]].lane)
+            case "stream_close":
+                lane = self.room.lane(entry.channel.rpartition("/")[2])
+                if lane is not None:
+                    self.room.close(lane)
+            case "grant" | "revoke" | "invite" | "kick":
+                self._rights.pop(entry.peer or "", None)
+
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
-        """Commit `no` has its outcome: tell what became durable, undo what did not."""
-        self.finished = no
+        """Commit `no` has its outcome: have and tell what became durable, and say of the rest why not."""
         if fresh is not None:
-            for pending in reversed(self.pending):
+            for pending in self.pending:
                 if pending.gate == no:
                     pending.refusal = fresh if pending.fresh else whole
-                    if pending.refusal is not None and pending.undo is not None:
-                        pending.undo()
-            self._rights.clear()
         pendings = self.pending
         while pendings and pendings[0].gate <= no:
             pending = pendings.popleft()
-            if pending.sender is not None:
-                pending.sender.waiting -= 1
             self.pending_bytes -= pending.size
+            self._count(pending.entries, -1)
             if pending.refusal is None:
+                for entry in pending.entries:
+                    self._change(entry)
                 outcome = pending.tell(now)
             else:
-                reason = pending.refusal.message
-                outcome = Fault("journal_unavailable", f"it could not be written down: {reason}", status=503)
-                if pending.done is None and pending.sender is not None:
-                    self.fail(now, pending.sender, outcome)
+                outcome = self._refuse(now, pending, pending.refusal.message)
             if pending.done is not None:
                 pending.done(now, {} if outcome is None else outcome)
+            if pending.sender is not None:
+                self._follow(now, pending, pending.sender)
+
+    def _follow(self, now: Now, pending: Pending, sender: Participant) -> None:
+        """Let what came behind an envelope have its turn."""
+        sender.waiting -= 1 + sum(count for _, count in pending.behind)
+        if sender.last is pending:
+            sender.last = None
+        for tell, _ in pending.behind:
+            tell(now)
+
+    def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
+        message = f"it could not be written down: {reason}"
+        fault = Fault("journal_unavailable", message, status=503, cause=pending.cause)
+        if pending.failed is not None:
+            pending.failed(now)
+        if pending.done is None and pending.sender is not None:
+            self._fail(now, pending.sender, fault)
+        return fault
 
     # Frames
 
     def publish(self, now: Now, sender: Participant, data: bytes, end: int) -> None:
         """Forward a frame, behind what its sender waits for."""
         if sender.waiting:
-            self.then(now, sender, lambda now: self._publish(now, sender, data, end))
+            self.then(now, sender, lambda now: self._publish(now, sender, data, end), weight(data))
         else:
             self._publish(now, sender, data, end)
 
@@ -389,7 +382,7 @@ class Space:
             status=403,
             sender=GATEWAY,
         )
-        self.fail(now, sender, fault)
+        self._fail(now, sender, fault)
 
     def _keep_frame(self, lane: Lane, writer: str, data: bytes, no: int, reach: int) -> None:
         told: dict[str, Any] = {"participants": len(self.room.members)}
@@ -457,18 +450,20 @@ class Space:
             self.tell(now, data, envelope.id)
             if after is not None:
                 after(now)
-            return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
+            return accepted(now)
 
-        self.commit(sender, [self.envelope_entry(sender, envelope, data), *entries], tell, done)
+        facts = [self.envelope_entry(sender, envelope, data), *entries]
+        self.commit(sender, facts, tell, done, cause=envelope.cause)
 
     def envelope_entry(self, sender: Participant, envelope: Envelope, data: bytes) -> Entry:
-        """The fact that somebody said something."""
+        """The fact that somebody said something. Its number is used up, whatever becomes of it."""
         to = envelope.to
+        self.state.seq += 1
         return Entry(
             DOOR,
             "envelope",
             self.id,
-            self.state.seq + 1,
+            self.state.seq,
             id=envelope.id,
             kind=envelope.kind,
             sender=sender.id,

@@ -6,8 +6,8 @@ only. A row about a stream that is gone says nothing any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -43,8 +43,6 @@ class Stream(msgspec.Struct, eq=False):
     """What the settings of the space call it."""
     request_id: str | None = None
     open_id: str = ""
-    gate: int = 0
-    """The commit that makes it visible."""
     ticket: int = 0
 
     @property
@@ -122,24 +120,6 @@ class SpaceState(msgspec.Struct, eq=False):
                 meta = _meta(entry)
                 self.seq, self.stream_no = meta["seq"], meta["streams"]
 
-    def undo(self, entry: Entry) -> Callable[[], None]:
-        """How to take back the change that a fact is about to make."""
-        peer, id_ = entry.peer or "", _stream_id(entry.channel)
-        invited, kicked = self.invited.get(peer), self.kicked.get(peer)
-        granted = dict(self.grants.get(peer, {}))
-        stream = self.streams.get(id_)
-        owner, writers = (stream.lane.owner, dict(stream.lane.writers)) if stream is not None else ("", {})
-
-        def back() -> None:
-            _put_back(self.invited, peer, invited)
-            _put_back(self.kicked, peer, kicked)
-            _put_back(self.grants, peer, granted or None)
-            _put_back(self.streams, id_, stream)
-            if stream is not None:
-                stream.lane.owner, stream.lane.writers = owner, writers
-
-        return back
-
     def _open(self, entry: Entry | Row) -> None:
         told = msgspec.json.decode(entry.meta or "{}", type=_Open)
         id_ = _stream_id(entry.channel)
@@ -196,16 +176,6 @@ class SpaceState(msgspec.Struct, eq=False):
                 yield row_of(grant_entry(space, id_, "", peer, capabilities))
         for stream in self.streams.values():
             yield row_of(open_entry(space, stream, b"", 0))
-
-
-V = TypeVar("V")
-
-
-def _put_back(table: dict[str, V], key: str, value: V | None) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value
 
 
 def _take_back(granted: dict[str, tuple[Capability, ...]], revoked: tuple[Capability, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -13,12 +12,15 @@ from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.messages import GATEWAY, Fault
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.dialects.mew.space import Answer, Done, Participant, Space
+from penstock.dialects.mew.space import Participant, Space
 from penstock.dialects.mew.state import DOOR, Stream, open_entry
+from penstock.dialects.mew.waiting import Answer, Done, accepted
 
 __all__ = ["Stream"]
 
 OVERFLOWS = ("drop-oldest", "disconnect")
+RECONFIGURED = "reconfigured"
+"""Why a stream is closed that is opened anew, as the settings say now."""
 _encode = msgspec.json.encode
 
 
@@ -50,10 +52,13 @@ def request(
     def tell(now: Now) -> Answer:
         if done is None:
             space.tell(now, data, envelope.id)
-        space.tell(now, opened, stream.open_id)
+        _opened(space, now, stream, opened)
         return answer
 
-    _install(space, now, sender, stream, entries, tell, done)
+    space.opening[stream.id] = stream
+    space.commit(
+        sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _not_opened(space, stream)
+    )
     return None
 
 
@@ -78,7 +83,7 @@ def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
 
 def _fullness(space: Space) -> Fault | None:
     most = space.limits.space_streams_max
-    if len(space.state.streams) < most:
+    if len(space.state.streams) + len(space.opening) < most:
         return None
     message = f"{most} streams are open and `limits.space_streams_max` allows no more"
     return Fault("too_many_streams", message, status=429)
@@ -96,7 +101,7 @@ def _make(
     name: str | None = None,
 ) -> Stream:
     overflow = overflow or "drop-oldest"
-    no = space.state.stream_no + 1
+    no = space.state.stream_no = space.state.stream_no + 1
     kept = _keep_of(space, targets, keep)
     lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
@@ -126,29 +131,29 @@ def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
     )
 
 
-def _install(
-    space: Space,
-    now: Now,
-    sender: Participant | None,
-    stream: Stream,
-    entries: list[Entry],
-    tell: Callable[[Now], Answer | None],
-    done: Done | None,
-) -> None:
-    """Have a stream at once, and visible when it is durable."""
-    gate = space.ledger.gate
-    space.commit(sender, entries, tell, done, lambda: space.room.close(stream.lane))
-    # The state made the stream anew from its row, as after a restart; that one counts.
-    made = space.state.streams[stream.id]
-    made.gate = gate
-    space.room.open(made.lane)
-    if made.lane.owner not in space.present:  # it was asked for by somebody who is not there
-        space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, made)
+def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
+    """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
+    del space.opening[stream.id]
+    space.tell(now, opened, stream.open_id)
+    if stream.lane.owner not in space.present:  # it is gone, or asked without being there
+        _again(space, now, space.state.streams[stream.id])
+
+
+def _not_opened(space: Space, stream: Stream) -> None:
+    del space.opening[stream.id]
+
+
+def _again(space: Space, now: Now, stream: Stream) -> None:
+    """Look at a stream once more after the time that owners are waited for."""
+    space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 
 def open_configured(space: Space, now: Now, owner: str) -> None:
-    """Open the streams that the settings give this owner and that are not open yet."""
-    named = {stream.name for stream in space.state.streams.values() if stream.name is not None}
+    """Open the streams that the settings give this owner, who is here, and that are not open yet."""
+    if owner not in space.present:
+        return
+    there = (*space.state.streams.values(), *space.opening.values())
+    named = [stream.name for stream in there if stream.name is not None]
     for name, settings in space.settings.streams.items():
         if settings.owner != owner or name in named or _fullness(space) is not None:
             continue
@@ -165,10 +170,15 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
         opened = _open_message(space, now, stream)
         entries = [open_entry(space.id, stream, opened, space.told)]
 
-        def tell(now: Now, opened: bytes = opened, id_: str = stream.open_id) -> None:
-            space.tell(now, opened, id_)
+        def tell(now: Now, stream: Stream = stream, opened: bytes = opened) -> None:
+            _opened(space, now, stream, opened)
 
-        _install(space, now, None, stream, entries, tell, None)
+        def failed(now: Now, stream: Stream = stream) -> None:
+            _not_opened(space, stream)
+            _again(space, now, stream)
+
+        space.opening[stream.id] = stream
+        space.commit(None, entries, tell, failed=failed)
 
 
 def is_as_configured(space: Space, stream: Stream) -> bool:
@@ -208,17 +218,22 @@ def close(
         entries.append(space.envelope_entry(sender, said, data))
     causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
 
-    def tell(now: Now) -> Answer | None:
+    def tell(now: Now) -> Answer:
         if said is not None and data is not None:
             space.tell(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
-        return None
+        if reason == RECONFIGURED and stream.name in space.settings.streams:
+            open_configured(space, now, space.settings.streams[stream.name].owner)
+        return accepted(now)
+
+    def failed(now: Now) -> None:
+        if said is None:
+            _again(space, now, stream)
 
     space.count_frames()  # what it did is written before its end is
-    stream.ticket = 0
-    space.commit(sender, entries, tell, done, lambda: space.room.open(stream.lane))
-    space.room.close(stream.lane)
+    cause = None if said is None else said.cause
+    space.commit(sender, entries, tell, done, cause=cause, failed=failed)
 
 
 def close_asked(
@@ -229,8 +244,8 @@ def close_asked(
     if stream is None:
         space.relay(sender, envelope, done)
         return None
-    if stream.lane.owner != sender.id:
-        return _unauthorized(stream, "close")
+    if stream.lane.owner != sender.id or is_leaving(space, stream):
+        return _unauthorized(space, stream, "close")
     if envelope.text("stream_id") is None:
         envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
     if not envelope.correlations:
@@ -243,16 +258,24 @@ def _meant(space: Space, envelope: Envelope) -> Stream | None:
     """The stream that a close is about: by its id, else by what opened it."""
     id_ = envelope.text("stream_id")
     if id_ is not None:
-        return space.state.streams.get(id_)
+        return space.state.streams.get(id_) or space.opening.get(id_)
     for cause in envelope.correlations:
-        for stream in space.state.streams.values():
+        for stream in (*space.state.streams.values(), *space.opening.values()):
             if cause in (stream.open_id, stream.request_id):
                 return stream
     return None
 
 
-def _unauthorized(stream: Stream, what: str) -> Fault:
+def is_leaving(space: Space, stream: Stream) -> bool:
+    """Whether a stream is about to close, or to have another owner."""
+    kinds = ("stream/close", "stream/transfer-ownership")
+    return any(space.undecided(kind, channel=f"{space.id}/{stream.id}") for kind in kinds)
+
+
+def _unauthorized(space: Space, stream: Stream, what: str) -> Fault:
     message = f"only the owner of `{stream.id}`, `{stream.lane.owner}`, may {what} it"
+    if is_leaving(space, stream):
+        message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
     return Fault("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)
 
 
@@ -266,7 +289,9 @@ def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> 
         return Fault(
             "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
         )
-    return stream if stream.lane.owner == sender.id else _unauthorized(stream, what)
+    if stream.lane.owner != sender.id or is_leaving(space, stream):
+        return _unauthorized(space, stream, what)
+    return stream
 
 
 def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None = None) -> str | Fault:
@@ -363,14 +388,24 @@ def _acknowledge(
     reason = envelope.text("reason")
 
     def tell(now: Now) -> Answer:
+        writers = list(stream.lane.writers)
         payload: dict[str, Any] = {"stream_id": stream.id, **who, "authorized_writers": writers}
         said = payload if reason is None else payload | {"reason": reason}
         space.say(now, _ACKS[status], said, to=list(space.present), cause=[envelope.id])
+        _leave_to(space, now, stream, who)
         extra = {name: each for name, each in who.items() if name != "participant_id"}
         return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
 
-    space.commit(sender, entries, tell, done)
-    writers = list(stream.lane.writers)
+    space.commit(sender, entries, tell, done, cause=envelope.cause)
+
+
+def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
+    """Whoever was given something may be gone by now, and is treated like those who go later."""
+    if who.get("new_owner", stream.lane.owner) not in space.present:
+        _again(space, now, stream)
+    gone = who.get("participant_id", stream.lane.owner)
+    if gone in stream.lane.writers and gone != stream.lane.owner and gone not in space.present:
+        commit_revoke(space, None, revoke_entry(space, stream, gone, GATEWAY, "disconnected"))
 
 
 def _stream_entry(
@@ -414,13 +449,14 @@ def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> Non
     stream = space.state.streams[entry.channel.rpartition("/")[2]]
 
     def tell(now: Now) -> None:
+        if space.state.streams.get(stream.id) is not stream:
+            return
         payload = {
             "stream_id": stream.id,
             "participant_id": cast(str, entry.peer),
-            "authorized_writers": writers,
+            "authorized_writers": list(stream.lane.writers),
             "reason": entry.reason,
         }
         space.say(now, "stream/write-revoked", payload, to=list(space.present))
 
     space.commit(sender, [entry], tell)
-    writers = list(stream.lane.writers)

@@ -1,0 +1,83 @@
+"""A file for one participant: chunks on a targeted stream, none of them lost, and a checksum at the end.
+
+The stream is opened with `overflow="disconnect"`, so the gateway drops nothing; and the sender is never more than `WINDOW` bytes ahead of
+what the receiver said it has, so nobody needs to be disconnected.
+
+    python examples/mew/file_transfer.py [URL] [NAME=TOKEN …]
+"""
+
+import asyncio
+import hashlib
+import random
+import sys
+
+import penstock
+
+URL = next((word for word in sys.argv[1:] if "=" not in word), None)
+TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+SIZE = 4 * 1024 * 1024
+CHUNK = 64 * 1024
+WINDOW = 16 * CHUNK
+
+
+def place(name: str) -> penstock.Space:
+    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
+
+
+async def sender() -> None:
+    content = random.Random(7).randbytes(SIZE)
+    async with place("file-sender") as space:
+        progress = space.envelopes("file/received")
+        stream = await space.open_stream(
+            "file-processor",
+            content_type="application/octet-stream",
+            expected_size_bytes=len(content),
+            metadata={"filename": "data.zip", "sha256": hashlib.sha256(content).hexdigest()},
+            overflow="disconnect",
+        )
+        sent = received = 0
+        while received < len(content):
+            while sent < len(content) and sent - received < WINDOW:
+                await stream.write(content[sent : sent + CHUNK])
+                sent += CHUNK
+            told = await progress.next()
+            assert told is not None
+            received = told.payload["bytes"]
+        await stream.close()
+    print(f"file-sender sent {len(content)} bytes in {len(content) // CHUNK} frames")
+
+
+async def receiver(is_there: asyncio.Event) -> None:
+    async with place("file-processor") as space:
+        opened, frames = space.envelopes("stream/open"), space.frames(overflow="wait")
+        is_there.set()
+        announced = await opened.next()
+        assert announced is not None
+        about = space.active_streams[announced.payload["stream_id"]]
+        digest = hashlib.sha256()
+        size = count = 0
+        while size < about["expected_size_bytes"]:
+            frame = await frames.next()
+            assert frame is not None
+            digest.update(frame.data)
+            size += len(frame.data)
+            count += 1
+            if size % (4 * CHUNK) == 0:
+                await space.send("file/received", {"bytes": size}, to=about["owner"])
+    is_sound = digest.hexdigest() == about["metadata"]["sha256"]
+    print(
+        f"file-processor received {about['metadata']['filename']}: {size} bytes in {count} frames, sound: {is_sound}"
+    )
+    assert is_sound
+
+
+async def main() -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        is_there = asyncio.Event()
+        group.create_task(receiver(is_there))
+        await is_there.wait()
+        group.create_task(sender())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

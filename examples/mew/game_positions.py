@@ -1,0 +1,74 @@
+"""Players send positions to a game server alone, and the server sends the world to everybody.
+
+With N players that is N + 1 streams and O(N) deliveries a tick; without a target each position would go to each player, which is O(N²).
+
+    python examples/mew/game_positions.py [URL] [NAME=TOKEN …]
+"""
+
+import asyncio
+import json
+import sys
+
+import penstock
+
+URL = next((word for word in sys.argv[1:] if "=" not in word), None)
+TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+PLAYERS = ("player-1", "player-2", "player-3")
+TICKS = 5
+
+
+def place(name: str) -> penstock.Space:
+    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
+
+
+async def game_server(is_there: asyncio.Event) -> None:
+    async with place("game-server") as space:
+        positions = space.frames()
+        world = await space.open_stream(format="world-state", content_type="application/json")
+        is_there.set()
+        ticks: dict[int, dict[str, list[int]]] = {}
+        count = 0
+        async for frame in positions:
+            if frame.stream_id == world.id:
+                continue  # a broadcast comes back to its sender
+            count += 1
+            step = json.loads(frame.data)
+            tick = ticks.setdefault(step["tick"], {})
+            tick[step["player"]] = step["at"]
+            if len(tick) == len(PLAYERS):
+                await world.write(json.dumps({"tick": step["tick"], "world": tick}))
+                if step["tick"] == TICKS - 1:
+                    break
+        await world.close()
+    print(f"game-server received {count} positions, and sent {TICKS} states of the world")
+
+
+async def player(name: str, number: int) -> None:
+    async with place(name) as space:
+        received = space.frames()
+        mine = await space.open_stream("game-server", format="position", content_type="application/json")
+        worlds = others = 0
+        for tick in range(TICKS):
+            await mine.write(json.dumps({"tick": tick, "player": name, "at": [number, tick]}))
+        async for frame in received:
+            told = json.loads(frame.data)
+            worlds += "world" in told
+            others += "player" in told
+            if told["tick"] == TICKS - 1:
+                break
+        await mine.close()
+    print(f"{name} received {worlds} states of the world, and {others} positions of others")
+    assert (worlds, others) == (TICKS, 0)
+
+
+async def main() -> None:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as game:
+        is_there = asyncio.Event()
+        game.create_task(game_server(is_there))
+        await is_there.wait()  # a target must be in the space when a stream is aimed at it
+        for number, name in enumerate(PLAYERS):
+            game.create_task(player(name, number))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,61 @@
+"""An agent thinks aloud to its orchestrator, and to nobody else; what it concludes is for everybody.
+
+Everybody sees that there is such a stream and whom it is for. A target saves deliveries; it is no secret, and no access control.
+
+    python examples/mew/reasoning_trace.py [URL] [NAME=TOKEN …]
+"""
+
+import asyncio
+import sys
+
+import penstock
+
+URL = next((word for word in sys.argv[1:] if "=" not in word), None)
+TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+THOUGHTS = ("the tests fail on Tuesdays", "the clock is in another zone", "the fixture has no time zone")
+
+
+def place(name: str) -> penstock.Space:
+    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
+
+
+async def agent() -> None:
+    async with place("agent") as space:
+        trace = await space.open_stream(
+            "orchestrator", content_type="text/plain", description="Chain-of-thought reasoning"
+        )
+        for thought in THOUGHTS:
+            await trace.write(thought)
+        await trace.close()
+        await space.chat("give the fixture a time zone")
+
+
+async def listener(name: str, is_there: asyncio.Event, thoughts_expected: int) -> None:
+    async with place(name) as space:
+        arrivals = space.arrivals(["chat", "stream/open"])
+        is_there.set()
+        thoughts: list[str] = []
+        async for item in arrivals:
+            if isinstance(item, penstock.Frame):
+                thoughts.append(item.data.decode())
+            elif item.kind == "stream/open":
+                print(
+                    f"{name} sees {item.payload['stream_id']} from {item.payload['owner']} to {item.payload['target']}"
+                )
+            else:
+                break  # the conclusion; what one participant sends arrives in order, so no thought comes later
+        print(f"{name} received {len(thoughts)} thoughts, and the conclusion: {item.payload['text']}")
+        assert len(thoughts) == thoughts_expected
+
+
+async def main() -> None:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for name, expected in (("orchestrator", len(THOUGHTS)), ("bystander", 0)):
+            is_there = asyncio.Event()
+            group.create_task(listener(name, is_there, expected))
+            await is_there.wait()
+        group.create_task(agent())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,64 @@
+"""Everything at once: a server, three sensors, the collector in Spark, a dashboard, and in the end who received what.
+
+Run it with `python examples/sensors/run.py`; it ends by itself once the dashboard has shown some means. `--means 50` shows more.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+HERE = Path(__file__).parent
+PENSTOCK = [sys.executable, "-m", "penstock"]
+
+
+@contextmanager
+def started(folder: Path, name: str, *command: str) -> Iterator[Iterator[str]]:
+    """What a process prints, for as long as it is needed; what it complains about goes to a file."""
+    complaints = folder / f"{name}.log"
+    with complaints.open("w") as file:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
+    assert process.stdout is not None
+
+    def lines(output: IO[str] = process.stdout) -> Iterator[str]:
+        yield from output
+        print(complaints.read_text(), file=sys.stderr)
+        raise SystemExit(f"error: the {name} has ended; what it said is above")
+
+    try:
+        yield lines()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def show(means: int, folder: Path) -> None:
+    """Run all of it until the dashboard has shown so many means."""
+    data, python = str(folder / "penstock-data"), sys.executable
+    up = (*PENSTOCK, "up", "--config", str(HERE / "config.yaml"), "--data", data, "--no-pipeline", "--json")
+    with started(folder, "server", *up, "--http", "localhost:0", "--control", "off") as server:
+        url = json.loads(next(server))["http"]
+        print(f"the server is at {url}; Spark starts, which takes some seconds", flush=True)
+        with (
+            started(folder, "dashboard", python, str(HERE / "dashboard.py"), url) as dashboard,
+            started(folder, "collector", python, str(HERE / "collector.py"), data),
+            started(folder, "sensors", python, str(HERE / "sensors.py"), url),
+        ):
+            for line in islice(dashboard, means):
+                print(line, end="", flush=True)
+            print("\nwho received what:", flush=True)
+            subprocess.run([*PENSTOCK, "space", "ls", "--space", "demo"], cwd=folder, check=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Run the sensor example.")
+    parser.add_argument("--means", type=int, default=6, help="lines of the dashboard to show")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        show(options.means, Path(folder))

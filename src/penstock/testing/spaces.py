@@ -1,0 +1,176 @@
+"""Participants of spaces over the simulated network, for scripts and for tests.
+
+A client sends what it is told, and keeps what it hears in order: envelopes as objects, frames as their bytes. `Told` is what anybody can
+know of a space's streams by listening, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from penstock.dialects.mew.messages import GATEWAY, SYSTEM
+from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
+from penstock.testing.network import Pipe
+from penstock.transports.outbox import BINARY, PING, TEXT
+
+Frame = dict[str, Any]
+_ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-transferred")
+
+
+def token_of(name: str) -> str:
+    """The token of somebody whom `settings` lets in."""
+    return f"{name}-token"
+
+
+def member(name: str, *kinds: str) -> ParticipantSettings:
+    """Somebody who may send envelopes of these kinds."""
+    digest = sha256(token_of(name).encode()).hexdigest()
+    return ParticipantSettings((digest,), tuple({"kind": kind} for kind in kinds))
+
+
+def settings(space: str, *names: str) -> SpaceSettings:
+    """A space whose participants may send everything."""
+    return SpaceSettings(space, space, {name: member(name, "*") for name in names})
+
+
+def unframed(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The WebSocket messages in a piece of what a server writes: their opcodes and contents."""
+    at = 0
+    while at < len(data):
+        opcode, size = data[at], data[at + 1]
+        at += 2
+        if size > 125:
+            width = 2 if size == 126 else 8
+            size = int.from_bytes(data[at : at + width], "big")
+            at += width
+        yield opcode, data[at : at + size]
+        at += size
+
+
+def stream_of(frame: bytes) -> str:
+    """The id of a frame's stream."""
+    return frame[1 : frame.index(b"#", 1)].decode(errors="replace")
+
+
+class Shown(msgspec.Struct):
+    """One open stream, as somebody was told of it."""
+
+    owner: str
+    writers: list[str]
+    target: list[str]
+
+
+class Told:
+    """The streams of a space as one connection knows them: from its welcome on, by what the gateway says."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Shown] = {}
+
+    def hear(self, envelope: Frame) -> None:
+        kind, payload = envelope.get("kind"), envelope.get("payload")
+        speaker = envelope.get("from")
+        if not isinstance(payload, dict):
+            return
+        if kind == "system/welcome" and speaker == SYSTEM and "active_streams" in payload:
+            self.streams = {each["stream_id"]: _shown(each) for each in payload["active_streams"]}
+        elif kind == "stream/open" and speaker == GATEWAY:
+            self.streams[payload["stream_id"]] = _shown(payload)
+        elif kind == "stream/close":
+            # A participant's close is passed on only where it is the owner's, or names no stream of ours.
+            self.streams.pop(str(payload.get("stream_id")), None)
+        elif kind in _ACKS and speaker == GATEWAY:
+            shown = self.streams.get(payload["stream_id"])
+            if shown is not None:
+                shown.writers = payload["authorized_writers"]
+                shown.owner = payload.get("new_owner", shown.owner)
+
+
+def _shown(stream: Frame) -> Shown:
+    return Shown(stream["owner"], stream["authorized_writers"], stream.get("target", []))
+
+
+class SpaceClient:
+    """A participant's WebSocket.
+
+    >>> from penstock.testing import World
+    >>> from penstock.testing.spaces import settings
+    >>> world = World(seed=7, spaces=[settings("demo", "ann", "bob")])
+    >>> ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    >>> world.advance(ms=50)
+    >>> id_ = ann.send("stream/request", {"direction": "upload", "target": ["bob"]})
+    >>> world.advance(ms=50)
+    >>> ann.write("stream-1", b"21.5")
+    >>> world.advance(ms=50)
+    >>> bob.frames, ann.frames
+    ([b'#stream-1#21.5'], [])
+    """
+
+    def __init__(self, pipe: Pipe, name: str) -> None:
+        self.pipe = pipe
+        self.name = name
+        self.id: str | None = None
+        """Who it is, once it was welcomed."""
+        self.heard: list[Frame | bytes] = []
+        """Everything the server said, in order: envelopes, and frames with their marks."""
+        self.told = Told()
+        self.closed: tuple[int, str] | None = None
+        self.on_envelope: Callable[[Frame], None] | None = None
+        self._no = 0
+        pipe.on_data = self._data
+        pipe.on_close = self._close
+
+    def join(self, space: str, participant: str, token: str) -> None:
+        self.post({"type": "join", "space": space, "participantId": participant, "token": token})
+
+    def post(self, message: Frame | bytes) -> None:
+        """Send one message as it is."""
+        self.pipe.write(message if isinstance(message, bytes) else msgspec.json.encode(message))
+
+    def send(self, kind: str, payload: Frame | None = None, /, **fields: Any) -> str:
+        """Send an envelope; its id is returned, and no other client's envelope has the same."""
+        id_ = self.fresh()
+        self.post({"id": id_, "kind": kind, **({} if payload is None else {"payload": payload}), **fields})
+        return id_
+
+    def fresh(self) -> str:
+        self._no += 1
+        return f"{self.pipe.no}-{self._no}"
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Send a frame."""
+        self.pipe.write(b"#" + stream.encode() + b"#" + data)
+
+    @property
+    def envelopes(self) -> list[Frame]:
+        return [each for each in self.heard if isinstance(each, dict)]
+
+    @property
+    def frames(self) -> list[bytes]:
+        return [each for each in self.heard if isinstance(each, bytes)]
+
+    def kinds(self) -> list[str]:
+        return [each["kind"] for each in self.envelopes]
+
+    def _data(self, data: bytes) -> None:
+        for opcode, content in unframed(data):
+            if opcode == TEXT:
+                self._envelope(msgspec.json.decode(content))
+            elif opcode == BINARY:
+                self.heard.append(content)
+            elif opcode == PING:
+                self.pipe.pong()
+
+    def _envelope(self, envelope: Frame) -> None:
+        self.heard.append(envelope)
+        self.told.hear(envelope)
+        if envelope["kind"] == "system/welcome":
+            self.id = envelope["payload"]["you"]["id"]
+        if self.on_envelope is not None:
+            self.on_envelope(envelope)
+
+    def _close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)

@@ -1,0 +1,279 @@
+"""Each checker of spaces is shown a server with one planted fault, and must name the invariant that it breaks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.fanout import Room
+from penstock.core.outbox import Outbox
+from penstock.dialects.mew import accepting, joining, streams
+from penstock.dialects.mew.messages import Fault
+from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.state import Memory, SpaceState
+from penstock.server.spaces import SpaceConnection
+from penstock.testing import Broken, checks, space_checks
+from penstock.testing.space_storm import STEPS, calm, space_storm
+
+SEEDS = 12
+"""A fault that needs more storms than this to show is not caught."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: list[tuple[str, Plant]] = []
+
+
+def breaks(invariant: str) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        MUTANTS.append((invariant, plant))
+        return plant
+
+    return add
+
+
+@breaks(space_checks.TARGETS)
+def targets_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Room, "receivers", lambda room, lane: list(room.members.values()))
+
+
+@breaks(space_checks.TARGETS)
+def frames_lose_a_byte(patch: pytest.MonkeyPatch) -> None:
+    publish = Room.publish
+
+    def trim(room: Room, writer: str, data: bytes, end: int) -> bool:
+        return publish(room, writer, data.rstrip(b"\x00"), end)
+
+    patch.setattr(Room, "publish", trim)
+
+
+@breaks(space_checks.TARGETS)
+def frames_come_twice(patch: pytest.MonkeyPatch) -> None:
+    put = Outbox.put
+
+    def twice(outbox: Outbox, data: bytes, source: Any = None, count: int = 1) -> None:
+        put(outbox, data, source, count)
+        if source is not None:
+            put(outbox, data, source, count)
+
+    patch.setattr(Outbox, "put", twice)
+
+
+@breaks(space_checks.TARGETS)
+def drops_are_not_announced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Outbox, "take_lost", lambda outbox: {})
+
+
+@breaks(space_checks.TARGETS)
+def a_target_that_returns_hears_nothing(patch: pytest.MonkeyPatch) -> None:
+    def enter(room: Room, member: Any) -> None:
+        room.flush()
+        room.members[member.name] = member
+
+    patch.setattr(Room, "enter", enter)
+
+
+@breaks(space_checks.ORDER)
+def frames_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Space, "publish", Space._publish)
+
+
+@breaks(space_checks.ORDER)
+def errors_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Space, "fail", Space._fail)
+
+
+def _overlook(patch: pytest.MonkeyPatch, error: str, text: str) -> None:
+    check = accepting._check
+
+    def lenient(space: Space, *given: Any) -> Fault | None:
+        fault = check(space, *given)
+        return None if fault is not None and fault.error == error and text in fault.message else fault
+
+    patch.setattr(accepting, "_check", lenient)
+
+
+@breaks(space_checks.SENDER)
+def anybody_may_say_they_are_somebody_else(patch: pytest.MonkeyPatch) -> None:
+    _overlook(patch, "invalid_from", "")
+
+
+@breaks(space_checks.SENDER)
+def the_kinds_of_the_gateway_are_everybodys(patch: pytest.MonkeyPatch) -> None:
+    _overlook(patch, "invalid_request", "reserved")
+
+
+@breaks(space_checks.AUTHORITY)
+def everybody_writes(patch: pytest.MonkeyPatch) -> None:
+    publish = Room.publish
+
+    def open_to_all(room: Room, writer: str, data: bytes, end: int) -> bool:
+        lane = room.lanes.get(data[1:end])
+        owner = writer if lane is None or writer in lane.writers else lane.owner
+        return publish(room, owner, data, end)
+
+    patch.setattr(Room, "publish", open_to_all)
+
+
+@breaks(space_checks.AUTHORITY)
+def everybody_decides_about_streams(patch: pytest.MonkeyPatch) -> None:
+    owned = streams._owned
+
+    def everybodys(space: Space, sender: Participant, envelope: Any, what: str) -> Any:
+        stream = space.state.streams.get(envelope.text("stream_id") or "")
+        return stream or owned(space, sender, envelope, what)
+
+    patch.setattr(streams, "_owned", everybodys)
+
+
+@breaks(space_checks.AUTHORITY)
+def an_owner_decides_after_giving_a_stream_away(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(streams, "is_leaving", lambda space, stream: False)
+
+
+@breaks(checks.DURABLE)
+def changes_are_made_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    commit = Space.commit
+
+    def eager(space: Space, sender: Any, entries: Any, *given: Any, **more: Any) -> None:
+        commit(space, sender, entries, *given, **more)
+        for entry in entries:
+            if entry.event in ("grant", "revoke"):
+                space.state.apply(entry)
+
+    patch.setattr(Space, "commit", eager)
+
+
+@breaks(checks.DURABLE)
+def a_restart_forgets_who_was_put_out(patch: pytest.MonkeyPatch) -> None:
+    restore = Memory.restore
+
+    def forget(memory: Memory, row: Any) -> None:
+        if row.event != "kick":
+            restore(memory, row)
+
+    patch.setattr(Memory, "restore", forget)
+
+
+@breaks(checks.DURABLE)
+def a_snapshot_leaves_grants_out(patch: pytest.MonkeyPatch) -> None:
+    snapshot = SpaceState.snapshot
+    patch.setattr(
+        SpaceState,
+        "snapshot",
+        lambda state, space: (row for row in snapshot(state, space) if row.event != "grant"),
+    )
+
+
+@breaks(checks.VISIBLE)
+def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    commit = Space.commit
+
+    def eager(space: Space, sender: Any, entries: Any, tell: Any, done: Any = None, **more: Any) -> None:
+        if all(entry.event == "envelope" for entry in entries):
+            space.ledger.facts.extend(entries)
+            tell(None)
+        else:
+            commit(space, sender, entries, tell, done, **more)
+
+    def relay(space: Space, sender: Any, envelope: Any, done: Any, *given: Any, **more: Any) -> None:
+        data = envelope.encode()
+        eager(
+            space,
+            sender,
+            [space.envelope_entry(sender, envelope, data)],
+            lambda now: space.tell(now, data, envelope.id),
+        )
+
+    patch.setattr(Space, "relay", relay)
+
+
+@breaks(space_checks.REFUSED)
+def a_refusal_is_kept_from_its_sender(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Space, "_refuse", lambda space, now, pending, reason: Fault("journal_unavailable", reason))
+
+
+@breaks(space_checks.EVERYBODY)
+def somebody_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    tell = Room.tell
+
+    def forget(room: Room, data: bytes, but: str | None = None) -> None:
+        is_chat = b'"kind":"chat"' in data
+        tell(room, data, but or (next(iter(reversed(room.members)), None) if is_chat else None))
+
+    patch.setattr(Room, "tell", forget)
+
+
+@breaks(space_checks.NUMBERS)
+def a_restart_counts_streams_anew(patch: pytest.MonkeyPatch) -> None:
+    begin = joining.begin
+
+    def anew(space: Space, now: Any) -> None:
+        space.state.stream_no = len(space.state.streams)
+        begin(space, now)
+
+    patch.setattr(joining, "begin", anew)
+
+
+@breaks(space_checks.GHOSTS)
+def nobody_ever_leaves(patch: pytest.MonkeyPatch) -> None:
+    def gone(connection: SpaceConnection, now: Any) -> None:
+        connection.spaces.sessions.pop(connection.session, None)
+
+    patch.setattr(SpaceConnection, "gone", gone)
+
+
+@breaks(space_checks.EVERYBODY)
+def an_old_connection_takes_the_new_one_with_it(patch: pytest.MonkeyPatch) -> None:
+    leave = joining.leave
+
+    def by_name(space: Space, now: Any, participant: Participant, reason: str) -> None:
+        leave(space, now, space.present.get(participant.id, participant), reason)
+
+    patch.setattr(joining, "leave", by_name)
+
+
+@breaks(checks.BOUNDS)
+def slow_readers_of_envelopes_are_kept(patch: pytest.MonkeyPatch) -> None:
+    put = Outbox.put
+
+    def patient(outbox: Outbox, *given: Any) -> None:
+        put(outbox, *given)
+        outbox.is_over = False
+
+    patch.setattr(Outbox, "put", patient)
+
+
+@breaks(checks.BOUNDS)
+def frames_pile_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Outbox, "_drop", lambda outbox: None)
+
+
+@breaks(checks.BOUNDS)
+def there_is_always_room_for_another_stream(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(streams, "_fullness", lambda space: None)
+
+
+@breaks(checks.BOUNDS)
+def grants_that_wait_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    undecided = Space.undecided
+
+    def forget(space: Space, kind: str, **about: str) -> int:
+        return 0 if kind == "capability/grant" else undecided(space, kind, **about)
+
+    patch.setattr(Space, "undecided", forget)
+
+
+@pytest.mark.parametrize(("invariant", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
+def test_a_planted_fault_in_spaces_is_named(
+    invariant: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Broken) as caught:
+        weather_storms()
+    assert caught.value.invariant == invariant
+
+
+def weather_storms() -> None:
+    for seed in range(SEEDS):
+        world = space_storm(seed)
+        world.run(STEPS)
+        calm(world)

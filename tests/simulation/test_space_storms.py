@@ -1,0 +1,174 @@
+"""Storms in spaces: every invariant at every step, whoever is present at the end has a connection, and equal seeds give equal traces."""
+
+import doctest
+
+import pytest
+
+from penstock.testing import Broken, World, space_storm, spaces
+from penstock.testing.space_storm import STEPS, calm
+
+CHUNKS = 6
+SEEDS_A_CHUNK = 5
+REPLAYED_EVERY = 5
+"""What makes one replay differ would make any, so not every storm is told twice."""
+
+
+def run(seed: int) -> World:
+    """One storm until it is over; when it breaks an invariant, say how to see it again."""
+    try:
+        world = space_storm.space_storm(seed)
+        world.run(STEPS)
+        calm(world)
+    except Broken as broken:
+        pytest.fail(f"{broken}\nreplay: python -m penstock.testing --spaces --seed {seed}")
+    return world
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
+        trace = run(seed).trace
+        if seed % REPLAYED_EVERY == 0:
+            assert run(seed).trace == trace, f"replay: python -m penstock.testing --spaces --seed {seed}"
+
+
+def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
+    """A simulation in which nothing happens proves nothing."""
+    worlds = [run(seed) for seed in range(100, 108)]
+    events = {row.event for world in worlds for row in world.journal.rows if row.door == "mew"}
+    assert events >= {
+        "envelope",
+        "stream_open",
+        "stream_close",
+        "grant",
+        "revoke",
+        "invite",
+        "kick",
+        "join",
+        "leave",
+        "frame",
+        "frame_counts",
+    }
+    assert sum(world.lives for world in worlds) > 2 * len(worlds)
+    assert sum(world.listeners.delivered for world in worlds) > 200 * len(worlds)
+    assert sum(world.listeners.lost for world in worlds) > 10 * len(worlds)
+    said = b"".join(
+        part for world in worlds for entry in world.trace if entry[1] == "out" for part in entry[3:]
+    )
+    for word in (
+        b'"frames_dropped"',
+        b'"slow_consumer"',
+        b'"taken_over"',
+        b'"kicked"',
+        b'"target_disconnected"',
+        b'"target_not_found"',
+        b'"unauthorized_stream_write"',
+        b'"owner_disconnected"',
+        b'"journal_unavailable"',
+        b'"capability_violation"',
+        b'"invalid_from"',
+        b'"space_full"',
+        b'"too_many_streams"',
+        b'"already_exists"',
+        b'"stream/write-granted"',
+        b'"stream/write-revoked"',
+        b'"stream/ownership-transferred"',
+        b"is reserved for the gateway",
+        b'"welcome-update-',
+    ):
+        assert word in said, word
+
+
+def test_another_seed_is_another_storm() -> None:
+    assert run(1).trace != run(2).trace
+
+
+@pytest.mark.parametrize("module", [spaces, space_storm])
+def test_the_examples_in_the_docstrings_run(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+
+
+def two() -> World:
+    return World(seed=1, spaces=[spaces.settings("demo", "ann", "bob", "cat")])
+
+
+def test_a_stream_and_its_writers_survive_a_crash() -> None:
+    world = two()
+    ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    world.advance(ms=50)
+    ann.send("stream/request", {"direction": "upload", "target": ["bob"]})
+    world.advance(ms=50)
+    ann.send("stream/grant-write", {"stream_id": "stream-1", "participant_id": "bob"})
+    world.advance(ms=50)
+    world.crash()
+    assert ann.closed is not None
+    bob = world.join("demo", "bob")
+    world.advance(ms=50)
+    bob.write("stream-1", b"still here")
+    world.advance(ms=50)
+    assert bob.frames == [b"#stream-1#still here"]
+    bob.send("stream/request", {"direction": "upload"})
+    world.advance(ms=50)
+    assert "stream-2" in bob.told.streams
+
+
+def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
+    """Nor does it for the moment in which nobody knows yet whether it will."""
+    world = two()
+    ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    ann.send("stream/request", {"direction": "upload"})
+    world.advance(ms=50)
+    world.journal.mood = "full"
+    refused = ann.send("stream/grant-write", {"stream_id": "stream-1", "participant_id": "bob"})
+    world.clock.after(2_000, lambda: bob.write("stream-1", b"too early"))
+    world.advance(ms=50)
+    bob.write("stream-1", b"not at all")
+    world.advance(ms=50)
+    assert bob.frames == ann.frames == []
+    told = [each for each in ann.envelopes if each.get("correlation_id") == [refused]]
+    assert [each["payload"]["error"] for each in told] == ["journal_unavailable"]
+
+
+def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None:
+    """The grant is refused and the revoke behind it is not: nobody writes but the owner."""
+    world = two()
+    ann = world.join("demo", "ann")
+    bob, cat = world.join("demo", "bob"), world.join("demo", "cat")
+    ann.send("stream/request", {"direction": "upload"})
+    world.advance(ms=50)
+    ann.send("stream/grant-write", {"stream_id": "stream-1", "participant_id": "cat"})
+    world.advance(ms=50)
+    world.journal.mood = "full"
+    ann.send("stream/grant-write", {"stream_id": "stream-1", "participant_id": "bob"})
+    ann.send("stream/revoke-write", {"stream_id": "stream-1", "participant_id": "cat"})
+    world.advance(ms=50)
+    assert ann.told.streams["stream-1"].writers == ["ann"]
+    cat.write("stream-1", b"no more")
+    bob.write("stream-1", b"never")
+    world.advance(ms=50)
+    assert ann.frames == []
+
+
+def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind_the_reason() -> None:
+    world = World(
+        seed=1,
+        limits=space_storm.LIMITS,
+        spaces=[spaces.settings("demo", "ann", "bob")],
+    )
+    ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    world.advance(ms=50)
+    bob.pipe.pause()
+    world.journal.mood = "slow"
+    for n in range(40):
+        ann.send("chat", {"text": f"{n} " + "x" * 400})
+        bob.send("chat", {"text": f"{n}"})
+        world.advance(ms=20)
+    world.advance(ms=20_000)
+    bob.pipe.resume()
+    world.advance(ms=800)
+    assert bob.closed == (4008, "slow_consumer")
+    assert bob.envelopes[-1]["payload"]["error"] == "slow_consumer"
+    assert ann.kinds().count("chat") > 40
+    assert [each["payload"]["event"] for each in ann.envelopes if each["kind"] == "system/presence"][
+        -1
+    ] == "leave"
