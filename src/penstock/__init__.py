@@ -14,26 +14,60 @@ if TYPE_CHECKING:
     from penstock.client.space import Space
     from penstock.client.space_blocking import SpaceSync
     from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
+    from penstock.client.tokens import (
+        BrokenStream,
+        ChainedStreamHmac,
+        Curve,
+        GapError,
+        SigningKey,
+        StreamCancelled,
+        StreamFailed,
+        StreamOffer,
+        TamperedStream,
+        TokenPublisher,
+        TokenPublisherSync,
+        TokenStream,
+        TokenStreamSync,
+        TruncatedStream,
+        answer_offer,
+        new_signing_key,
+    )
     from penstock.core.errors import PenstockError
     from penstock.server.queue_core import QueueCore
 
     __version__: str
 
 __all__ = [
+    "BrokenStream",
+    "ChainedStreamHmac",
     "Client",
+    "Curve",
     "Delivery",
     "Frame",
+    "GapError",
     "LeaseLost",
     "PenstockError",
     "QueueCore",
+    "SigningKey",
     "Space",
     "SpaceEnvelope",
     "SpaceError",
     "SpaceSync",
+    "StreamCancelled",
+    "StreamFailed",
+    "StreamOffer",
+    "TamperedStream",
     "TargetUnsupported",
+    "TokenPublisher",
+    "TokenPublisherSync",
+    "TokenStream",
+    "TokenStreamSync",
+    "TruncatedStream",
     "__version__",
+    "answer_offer",
     "connect",
     "connect_sync",
+    "new_signing_key",
 ]
 
 _HOMES = {
@@ -50,6 +84,22 @@ _HOMES = {
     "SpaceError": "penstock.client.space_wire",
     "SpaceSync": "penstock.client.space_blocking",
     "TargetUnsupported": "penstock.client.space_wire",
+    "BrokenStream": "penstock.client.tokens",
+    "ChainedStreamHmac": "penstock.client.tokens",
+    "Curve": "penstock.client.tokens",
+    "GapError": "penstock.client.tokens",
+    "SigningKey": "penstock.client.tokens",
+    "StreamCancelled": "penstock.client.tokens",
+    "StreamFailed": "penstock.client.tokens",
+    "StreamOffer": "penstock.client.tokens",
+    "TamperedStream": "penstock.client.tokens",
+    "TokenPublisher": "penstock.client.tokens",
+    "TokenPublisherSync": "penstock.client.tokens",
+    "TokenStream": "penstock.client.tokens",
+    "TokenStreamSync": "penstock.client.tokens",
+    "TruncatedStream": "penstock.client.tokens",
+    "answer_offer": "penstock.client.tokens",
+    "new_signing_key": "penstock.client.tokens",
 }
 
 
