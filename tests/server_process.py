@@ -52,6 +52,11 @@ class ServerProcess:
             command.remove("--pipeline")
         else:
             command.append("--no-pipeline")
+        if "--relay" in words:  # a process more: only for those who ask
+            command.remove("--relay")
+            command += [] if "--pub" in words else ["--pub", "tcp://127.0.0.1:0"]
+        else:
+            command.append("--no-relay")
         if config is not None:
             file = folder / "config.yaml"
             file.write_text(config)

@@ -169,7 +169,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("logs: {zzz: 1}", "logs.zzz: unknown key; known keys are `level`, `format`, `payload`, `file`, `record`, `redact`, `events`, `events_max_bytes`, `events_keep` (line 1)"),
         ("stream:", "stream: unknown key; did you mean `streams`? (line 1)"),
         ("notices: []", "notices: unknown key; known keys are"),
-        ("\nrelay: {}", "section `relay` is not supported by this version (line 2)"),
+        ("\nconsole: {}", "section `console` is not supported by this version (line 2)"),
         ("streams: {maxDepth: many}", "streams.maxDepth: got `many`, expected a whole number of 1 or more"),
         ("streams: {maxDepth: 0}", "streams.maxDepth: got `0`, expected a whole number of 1 or more"),
         ("streams: {maxDepth: -1}", "streams.maxDepth: got `-1`"),

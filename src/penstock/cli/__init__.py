@@ -44,6 +44,7 @@ _COMMANDS = {
     "pipeline": "Run and look after the Spark pipeline that fills the tables.",
     "sql": "Ask the tables something, without Spark.",
     "lake": "Look after the tables: sizes, versions, small files, old files.",
+    "token": "Make keys for the relay of token streams.",
     "schema": "Look at the schemas of payloads, and hold envelopes against them.",
     "doctor": "Check this machine and the server.",
     "bench": "Measure the server, beside a peer.",

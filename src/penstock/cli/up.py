@@ -17,12 +17,21 @@ def up(
     data: Annotated[str | None, Parameter(help="Data directory, or `none` for memory only.")] = None,
     http: Annotated[str | None, Parameter(help="HOST:PORT; port 0 takes a free one.")] = None,
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
+    pub: Annotated[
+        str | None, Parameter(help="Where clients of token streams subscribe: an endpoint.")
+    ] = None,
+    pull: Annotated[
+        str | None, Parameter(help="Where publishers of token streams push: an endpoint.")
+    ] = None,
     advertise: Annotated[
         str | None, Parameter(help="A kernel's router-endpoints.json to keep our entry in.")
     ] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
     no_pipeline: Annotated[
         bool, Parameter(negative="", show_default=False, help="Do not run the Spark pipeline.")
+    ] = False,
+    no_relay: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Do not run the relay of token streams.")
     ] = False,
     demo: Annotated[
         bool, Parameter(negative="", show_default=False, help="Also start sample traffic.")
@@ -50,6 +59,9 @@ def up(
         advertise=advertise,
         log_level=log_level,
         no_pipeline=no_pipeline,
+        pub=pub,
+        pull=pull,
+        no_relay=no_relay,
         demo=demo,
         as_json=output.as_json,
     )

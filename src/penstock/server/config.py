@@ -58,7 +58,7 @@ __all__ = [
     "rates",
 ]
 
-LATER_SECTIONS = ("relay", "console")
+LATER_SECTIONS = ("console",)
 """Sections of later versions: known by name, so that the error does not suggest something else."""
 
 

@@ -14,6 +14,7 @@ from penstock.core.pipelines import Pipeline
 from penstock.dialects.courier import rules
 from penstock.dialects.courier.rules import Trigger
 from penstock.server.addresses import parse_alias, parse_control, parse_host_port, parse_network
+from penstock.server.relay_sections import relay_problems
 from penstock.server.sections import (
     Auth,
     GitSkill,
@@ -60,6 +61,7 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
     yield from _listen_problems(config.listen)
     yield from _rule_problems(config.pipeline)
     yield from _skill_problems(config.skills.git)
+    yield from relay_problems(config.relay)
     limits = config.limits
     if len(config.spaces) > limits.spaces_max:
         yield (

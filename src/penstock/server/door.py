@@ -188,10 +188,10 @@ class CourierDoor:
             return error_reply(stream)
         return stream if exchange.method == "GET" else Reply(200, b"", "text/event-stream")
 
-    def upgrade(self, exchange: Exchange) -> SubscribePlan | ControlPlan | LivePlan | Reply:
+    def upgrade(self, exchange: Exchange) -> Plan | Reply:
         checked = self._check(exchange)
         offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
-        plan: SubscribePlan | ControlPlan | LivePlan
+        plan: Plan
         soft = dict(exchange.query_pairs).get("softAuth") == "1"
         if isinstance(checked, Reply):
             if not soft or checked.status not in (401, 403):
@@ -221,6 +221,11 @@ class CourierDoor:
             if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
                 return error_reply(seen)
             plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)
+        elif match.route.name == "relay":
+            listening = self._api.listen(principal, exchange.peer)
+            if isinstance(listening, Refusal):
+                return error_reply(listening)
+            plan = listening
         else:
             return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
         plan.subprotocol = offered

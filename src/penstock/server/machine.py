@@ -15,6 +15,7 @@ from penstock.dialects.courier.rules import Trigger
 from penstock.dialects.courier.ruling import recovered_rules
 from penstock.dialects.courier.triggers import Envelope, rule_of
 from penstock.dialects.mew.state import DOOR, Memory
+from penstock.dialects.streamservice import state as relaying
 
 WRAPPING = Wrapping(
     bury=envelopes.bury,
@@ -39,25 +40,33 @@ def make_machine(
 
 
 class Machines:
-    """What a journal rebuilds: the queue, and what the spaces remember."""
+    """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
-    def __init__(self, queue: QueueMachine, memory: Memory) -> None:
+    def __init__(
+        self, queue: QueueMachine, memory: Memory, relay: relaying.RelayMemory | None = None
+    ) -> None:
         self.queue = queue
         self.memory = memory
+        self.relay = relay or relaying.RelayMemory()
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         yield from self.queue.snapshot(now)
         yield from self.memory.snapshot()
+        yield from self.relay.snapshot()
 
     def resume(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
+        elif row.door == relaying.DOOR:
+            self.relay.restore(row)
         else:
             self.queue.resume(now, row)
 
     def restore(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
+        elif row.door == relaying.DOOR:
+            self.relay.restore(row)
         else:
             self.queue.restore(now, row)
 

@@ -17,11 +17,13 @@ from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.schemas import Registry
 from penstock.server.idempotency import Replays
+from penstock.server.relay_metrics import relay_metrics
 from penstock.server.runtime import Runtime
 from penstock.server.scrapes import ByStream, Scrape, Together
 from penstock.server.space_metrics import space_metrics
 
 if TYPE_CHECKING:
+    from penstock.server.relaying import Relaying
     from penstock.server.spaces import Spaces
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,8 +42,12 @@ class Exporter:
         record_dropped: Callable[[], int] = lambda: 0,
         per_stream: bool = False,
         spaces: Spaces | None = None,
+        relay: Relaying | None = None,
+        sockets_cut: Callable[[], int] = lambda: 0,
     ) -> None:
         self._runtime = runtime
+        self._relay = relay
+        self._sockets_cut = sockets_cut
         self._spaces = spaces
         self.per_stream = per_stream
         self._log_dropped = log_dropped
@@ -57,12 +63,18 @@ class Exporter:
         wanted = self.per_stream if per_stream is None else per_stream
         machine = self._runtime.machine
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
-        return Scrape(machine, figures, self._rest)
+        return Scrape(machine, figures, lambda now: self._rest(now, per_topic=wanted))
 
-    def _rest(self, now: Now) -> list[Metric]:
-        runtime = self._runtime
-        others = _triggers(runtime.machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
-        return self._server(now) + others
+    def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
+        machine = self._runtime.machine
+        others = _triggers(machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
+        relay = relay_metrics(
+            self._relay,
+            machine.limits.metric_streams_max,
+            per_topic=per_topic,
+            sockets_cut=self._sockets_cut(),
+        )
+        return self._server(now) + others + relay
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import zmq
@@ -38,7 +38,8 @@ from penstock.dialects.streamservice.wire import (
 )
 from penstock.server.relay_accounts import Accounts, Report
 from penstock.server.relay_reports import Asked, Ready, Registered, Stopped
-from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind, is_free
+from penstock.server.relay_sections import JournalMode
+from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind
 
 BURST = 256
 """Messages that are taken from a socket before the others are looked at."""
@@ -58,8 +59,6 @@ START_OVER_S = 5.0
 START_OVER_STEP_S = 0.002
 SPARE = 4_096
 """Bytes above the bound that a socket takes, so that ours is the word that refuses it."""
-
-JournalMode = Literal["metadata", "full", "off"]
 
 
 class RelaySettings(msgspec.Struct, frozen=True):
@@ -236,7 +235,9 @@ class StreamService:
     def _take_messages(self, now: Now) -> bool:
         """A burst of what publishers sent; False when there is no more. The hot path: two calls of libzmq and one of the relay."""
         receive, publish = self._pull.recv, self._publish
-        send = super(zmq.Socket, self._xpub).send  # pyzmq's own, without what it does for other kinds of sockets
+        send = super(
+            zmq.Socket, self._xpub
+        ).send  # pyzmq's own, without what it does for other kinds of sockets
         sizes, now_us, nowait = self._heads.sizes, now.us, zmq.NOBLOCK
         for _ in range(BURST):
             try:
@@ -347,10 +348,7 @@ class StreamService:
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
         self.relay.forget_subscribers(now)
-        settings, deadline = self.settings, time.monotonic() + START_OVER_S
-        paths = [path for path in (self.endpoints["pub"], settings.also_pub) if path is not None]
-        while not all(is_free(path) for path in paths) and time.monotonic() < deadline:
-            time.sleep(START_OVER_STEP_S)  # libzmq gives addresses back a moment after the close
+        deadline = time.monotonic() + START_OVER_S
         while True:
             try:
                 self._xpub = self._open_xpub(self.endpoints["pub"])
@@ -358,7 +356,7 @@ class StreamService:
             except EndpointError:
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(START_OVER_STEP_S)
+            time.sleep(START_OVER_STEP_S)  # libzmq gives addresses back a moment after the close
 
     def _send_all(self, messages: list[Message]) -> None:
         for message in messages:
@@ -373,12 +371,15 @@ class StreamService:
             self.relay.totals.refused += 1
             self.accounts.refuse(wanted.ref or "registration")
             return
+        is_new = wanted.topic not in self.relay.topics
         outcome = self.relay.register(now, wanted.topic, wanted.signer_hash, wanted.exp_s)
         if isinstance(outcome, Refusal):
             self.accounts.refuse(outcome.ref or "registration")
             return
         until_s = outcome.expires_us // 1_000_000
         self.accounts.tell(Registered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
+        if is_new and outcome.subscribers:  # they were there first
+            self.accounts.listening(wanted.topic, on=True)
 
     def _resume(self, now: Now, asked: Resume) -> None:
         outcome = self.relay.resume(now, asked.topic, asked.mac)

@@ -32,6 +32,7 @@ RESTART = (
     "logs.events",
     "skills",
     "spaces",
+    "relay",
 )
 """Settings, or sections of them, that count from the next start on."""
 
@@ -84,6 +85,7 @@ def merged(old: Config, new: Config) -> Config:
         pipeline=old.pipeline,
         skills=old.skills,
         spaces=old.spaces,
+        relay=old.relay,
     )
 
 

@@ -146,6 +146,7 @@ ROUTES = (
     Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
+    Route("GET", "/v1/relay", "relay", "WebSocket: one token stream; the first message names its topic", upgrade=True),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines", upgrade=True),
     Route("GET", "/health", "health", "Whether the server is well", is_open=True),
     Route("GET", "/metrics", "prometheus", "Metrics for Prometheus", query=MetricsQuery,

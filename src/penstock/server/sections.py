@@ -14,6 +14,7 @@ from penstock.core.limits import MIB, Limits
 from penstock.core.pipelines import Pipeline
 from penstock.dialects.courier.rules import Trigger
 from penstock.journal.retention import Retention
+from penstock.server.relay_sections import RelaySection
 from penstock.server.space_sections import SpaceSection
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -292,3 +293,4 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schemas: Schemas = Schemas()
     skills: Skills = Skills()
     spaces: tuple[Text | SpaceSection, ...] = ()
+    relay: RelaySection = RelaySection()

@@ -20,6 +20,7 @@ from penstock.core.pipelines import Status
 from penstock.core.policy import Policy
 from penstock.core.scopes import Principal
 from penstock.dialects.mew.state import Memory
+from penstock.dialects.streamservice.state import RelayMemory
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
 from penstock.server import logs
@@ -45,6 +46,7 @@ from penstock.server.mew_door import MewDoor
 from penstock.server.pipeline import PipelineProcess
 from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
+from penstock.server.relaying import RelayError, Relaying
 from penstock.server.reload import Report, admit, differences, merged
 from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
@@ -127,6 +129,7 @@ class Service:
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
         memory = Memory()
+        registrations = RelayMemory()
         journal: Journal
         self.archive: Archive | None = None
         if data is None:
@@ -134,7 +137,8 @@ class Service:
         else:
             self.archive = Archive(data, config)
             with progress_bar("reading the journal") as progress:
-                rows = self.archive.recover(Machines(machine, memory), self.scheduler.now(), progress)
+                machines = Machines(machine, memory, registrations)
+                rows = self.archive.recover(machines, self.scheduler.now(), progress)
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
@@ -164,6 +168,11 @@ class Service:
         self.halls = Hosting(
             self.runtime, memory, self.spaces, self.tokens, keeps_logs=not config.serves_courier
         )
+        self.relay: Relaying | None = None
+        if config.relay.enabled:
+            self.relay = Relaying(
+                config.relay, self.run_dir, registrations, self.runtime, keeps_rows=data is not None
+            )
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
         self.operator_token: str | None = None
@@ -201,15 +210,17 @@ class Service:
             recorder=self._recorder,
             per_stream=config.metrics.per_stream,
             spaces=self.halls.spaces,
+            relay=self.relay,
         )
         self._api.adopt(config)
         url = await self._start_http(self._api, address)
         ws = None if alias is None else await self._start_http(self._api, alias)
         control = await self._start_control()
+        sockets = await self._start_relay()
         # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
-        self.endpoints = Endpoints(os.getpid(), version(), url, control, ws=ws)
+        self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, ws=ws)
         if config.listen.advertise is not None:
             self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()
@@ -220,6 +231,16 @@ class Service:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         return self.endpoints
+
+    async def _start_relay(self) -> tuple[str | None, str | None]:
+        """Where clients of the relay subscribe, and where its publishers push."""
+        if self.relay is None:
+            return None, None
+        try:
+            ready = await self.relay.start()
+        except RelayError as error:
+            raise ConfigError([f"relay: {error}"]) from error
+        return ready.pub, ready.pull
 
     def _http_hosts(self) -> tuple[str, ...]:
         alias = parse_alias(self._config.listen.ws)
@@ -368,6 +389,10 @@ class Service:
             await listener.stop(1.0)
         if self._recorder is not None:
             self._recorder.close()
+        if self._api is not None and self._api.hub is not None:
+            self._api.hub.close()
+        if self.relay is not None:
+            await self.relay.stop()
         if pipeline is not None:
             await pipeline
         if self.archive is not None:

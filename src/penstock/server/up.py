@@ -18,6 +18,7 @@ from penstock.server.archive import LockedError
 from penstock.server.config import Config, ConfigError, load
 from penstock.server.demo import DemoProcess
 from penstock.server.pipeline import is_installed
+from penstock.server.relay_sections import relay_problems
 from penstock.server.service import Service, version
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Options(msgspec.Struct):
     advertise: str | None = None
     log_level: str | None = None
     no_pipeline: bool = False
+    pub: str | None = None
+    pull: str | None = None
+    no_relay: bool = False
     demo: bool = False
     as_json: bool = False
 
@@ -72,7 +76,16 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         pipeline = msgspec.structs.replace(
             pipeline, alerts=msgspec.structs.replace(pipeline.alerts, to=DEMO_ALERTS_TO)
         )
-    return msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline)
+    relay = msgspec.structs.replace(
+        config.relay,
+        enabled=config.relay.enabled is not False and not options.no_relay,
+        pub=options.pub or config.relay.pub,
+        pull=options.pull or config.relay.pull,
+    )
+    problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_problems(relay)]
+    if problems:
+        raise ConfigError(problems)
+    return msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
 
 
 def main(options: Options) -> int:
@@ -203,6 +216,8 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         if endpoints.ws is not None:
             print(f"  also     {endpoints.ws}", flush=True)
         print(f"  control  {endpoints.control or 'off'}", flush=True)
+        if endpoints.pub is not None:
+            print(f"  relay    {endpoints.pub}, publishers at {endpoints.pull}", flush=True)
         if service.spaces:
             print(f"  spaces   {', '.join(space.settings.id for space in service.spaces)}", flush=True)
         print(f"  journal  {_journal_line(config, data)}", flush=True)

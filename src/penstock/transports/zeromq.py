@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import tempfile
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 from zmq.utils import z85
+
+from penstock.transports.endpoints import endpoint_problem
 
 IPC_MAX = 100
 """Bytes of a path that every system takes for a socket."""
@@ -40,41 +41,9 @@ class EndpointError(Exception):
     """An endpoint that cannot be served; the message says what to do."""
 
 
-def is_local(endpoint: str) -> bool:
-    """Whether only this machine reaches an endpoint."""
-    scheme, _, rest = endpoint.partition("://")
-    if scheme in ("ipc", "inproc"):
-        return True
-    host = rest.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def endpoint_problem(endpoint: str) -> str | None:
-    """What is wrong with an endpoint as a text."""
-    scheme, slashes, rest = endpoint.partition("://")
-    if not slashes or scheme not in ("tcp", "ipc", "inproc") or not rest:
-        return f"`{endpoint}` is no endpoint; write tcp://HOST:PORT or ipc://PATH"
-    if scheme != "tcp":
-        return None
-    host, colon, port = rest.rpartition(":")
-    if not host or not colon or not (port == "*" or (port.isdecimal() and int(port) < 65_536)):
-        return f"`{endpoint}` has no host or no port; write tcp://HOST:PORT"
-    return None
-
-
 def check(endpoint: str, curve: CurveKeys | None) -> None:
     """Refuse what would let anybody in from elsewhere."""
-    problem = endpoint_problem(endpoint)
-    if problem is None and curve is None and not is_local(endpoint):
-        problem = (
-            f"`{endpoint}` would serve other machines without encryption; make keys with "
-            "`penstock token curve-keygen` and name them under `relay.curve`, or bind 127.0.0.1"
-        )
+    problem = endpoint_problem(endpoint, has_curve=curve is not None)
     if problem is not None:
         raise EndpointError(problem)
 
@@ -120,10 +89,10 @@ def _bind_path(socket: zmq.Socket[Any], path: Path) -> str:
     return f"ipc://{path}"
 
 
-def is_free(endpoint: str) -> bool:
-    """Whether the socket of an endpoint in the file system is gone; its name goes with the last of its listeners."""
+def reached(endpoint: str) -> str:
+    """Where a client finds what was bound by this name: a long path has a short one."""
     scheme, _, rest = endpoint.partition("://")
-    return scheme != "ipc" or not short_ipc(Path(rest)).exists()
+    return f"ipc://{short_ipc(Path(rest))}" if scheme == "ipc" else endpoint
 
 
 class Gate:

@@ -81,6 +81,7 @@ class FedPenstock(Penstock):
             "-m",
             "penstock",
             "up",
+            "--no-relay",
             "--data",
             "data",
             "--http",

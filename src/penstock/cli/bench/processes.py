@@ -201,7 +201,17 @@ class Penstock(Server):
     ) -> None:
         entry = ["-m", "penstock"]
         data = "data" if durable else "none"
-        words = ["up", "--no-pipeline", "--data", data, "--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
+        words = [
+            "up",
+            "--no-pipeline",
+            "--no-relay",
+            "--data",
+            data,
+            "--http",
+            "127.0.0.1:0",
+            "--control",
+            "127.0.0.1:0",
+        ]
         if profile is not None:
             entry, words = ["-m", "penstock.cli.bench.roles", "serve", str(profile)], words[1:]
         if config is not None:
