@@ -157,7 +157,8 @@ class Server:
     command: list[str]
     port: int
 
-    def __init__(self, folder: Path, command: list[str]) -> None:
+    def __init__(self, folder: Path, command: list[str], *, is_told: bool = False) -> None:
+        """One that is told its task on stdin says on stdout what it does, and nothing else may be among it."""
         folder.mkdir()
         self.folder = folder
         self.command = command
@@ -166,8 +167,9 @@ class Server:
             command,
             cwd=folder,
             env={**_environment(), "TMPDIR": str(folder)},  # without a data directory its run files go there
+            stdin=subprocess.PIPE if is_told else None,
             stdout=self._log,
-            stderr=subprocess.STDOUT,
+            stderr=None if is_told else subprocess.STDOUT,
         )
         self.pid = self.process.pid
 
