@@ -137,9 +137,11 @@ class Stage:
         self._loads.append(load)
         return load
 
-    def penstock(self, profile: Path | None = None, *, config: str | None = None) -> Penstock:
+    def penstock(
+        self, profile: Path | None = None, *, config: str | None = None, has_relay: bool = False
+    ) -> Penstock:
         folder = self.folder / f"server-{len(self._servers)}"
-        server = Penstock(folder, profile, durable=self._durable, config=config)
+        server = Penstock(folder, profile, durable=self._durable, config=config, has_relay=has_relay)
         self._servers.append(server)
         server.wait()
         return server
@@ -199,14 +201,20 @@ class Penstock(Server):
     """`penstock up`, and a control connection to ask it."""
 
     def __init__(
-        self, folder: Path, profile: Path | None, *, durable: bool, config: str | None = None
+        self,
+        folder: Path,
+        profile: Path | None,
+        *,
+        durable: bool,
+        config: str | None = None,
+        has_relay: bool = False,
     ) -> None:
         entry = ["-m", "penstock"]
         data = "data" if durable else "none"
         words = [
             "up",
             "--no-pipeline",
-            "--no-relay",
+            *([] if has_relay else ["--no-relay"]),
             "--data",
             data,
             "--http",

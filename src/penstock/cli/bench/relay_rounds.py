@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TypeAlias
+
 import msgspec
 
 from penstock.cli.bench.board import Board
 from penstock.cli.bench.jobs import Job, Report
-from penstock.cli.bench.processes import BenchError, Load, Penstock
+from penstock.cli.bench.processes import BenchError, Load, Penstock, rss_bytes
 from penstock.cli.bench.relay_servers import Proxy, RelayServer, RelayStage
 from penstock.cli.bench.result import Round
 from penstock.cli.bench.workloads import Workloads
@@ -25,20 +28,18 @@ class Relays:
         self._window = window
         self._rounds = 0
 
-    def _job(self, role: str, server: RelayServer | Proxy | None, **more: object) -> Job:
+    def _job(self, role: str, server: Side | None, **more: object) -> Job:
         fields: dict[str, object] = {"size": self._size, "window": self._window, "tag": f"r{self._rounds}"}
         if server is not None:
             fields |= {"pub": server.pub, "pull": server.pull, "server_pid": server.pid}
         return Job(role, **{**fields, **more})  # type: ignore[arg-type]
 
-    def flow(self, server: RelayServer | Proxy, topics: int, seconds: float) -> Round:
+    def flow(self, server: Side, topics: int, seconds: float) -> Round:
         """One publisher and one subscriber of so many topics, as fast as it goes."""
         taking, job = self._subscribed(server, topics, seconds)
         return self._round(server, self._stage.load(job).report(), taking)
 
-    def _subscribed(
-        self, server: RelayServer | Proxy, topics: int, seconds: float, rate: int = 0
-    ) -> tuple[Load, Job]:
+    def _subscribed(self, server: Side, topics: int, seconds: float, rate: int = 0) -> tuple[Load, Job]:
         """A subscriber at work, and its publisher's job."""
         self._rounds += 1
         board = self._stage.folder / f"relay-board-{self._rounds}"
@@ -54,7 +55,7 @@ class Relays:
         )
         return self._stage.load(msgspec.structs.replace(job, role="relay-receive"), is_announced=True), job
 
-    def _round(self, server: RelayServer | Proxy, sent: Report, taking: Load) -> Round:
+    def _round(self, server: Side, sent: Report, taking: Load) -> Round:
         taken = taking.report()
         if taken.count != sent.count:
             raise BenchError(f"{sent.count} messages were sent and {taken.count} arrived")
@@ -64,7 +65,7 @@ class Relays:
         return done
 
     @staticmethod
-    def _plain(server: RelayServer | Proxy | None, sent: Report) -> Round:
+    def _plain(server: Side | None, sent: Report) -> Round:
         seconds = max(sent.last_ns - sent.first_ns, 1) / 1e9
         done = Round(sent.count, round(seconds, 4), round(sent.count / seconds, 1))
         if server is not None:
@@ -103,16 +104,31 @@ class Relays:
     ) -> tuple[Round, Round]:
         """The queue's latencies while the server's own relay works at a speed, and what the relay came to."""
         self._rounds += 1
-        relay = _Ends(*ends, server)
-        taking, job = self._subscribed(relay, 1, BESIDE_S, speed)  # type: ignore[arg-type]
+        relay = Neighbour(*ends, server)
+        taking, job = self._subscribed(relay, 1, BESIDE_S, speed)
         publishing = self._stage.load(job)
         queued = loads.flow(server, "lean", batch=1, seconds=seconds, rate=rate)
-        return queued, self._round(relay, publishing.report(), taking)  # type: ignore[arg-type]
+        return queued, self._round(relay, publishing.report(), taking)
 
 
-class _Ends:
-    """A relay that belongs to a server."""
+class Neighbour:
+    """The relay of a server: a process that the server started."""
 
     def __init__(self, pub: str, pull: str, server: Penstock) -> None:
-        self.pub, self.pull, self.pid = pub, pull, server.pid
-        self.rss_bytes = server.rss_bytes
+        self.pub, self.pull = pub, pull
+        self.pid = _child_of(server.pid)
+
+    def rss_bytes(self) -> int:
+        return rss_bytes(self.pid) or 0
+
+
+def _child_of(pid: int) -> int:
+    """The one process that another has started; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    except (OSError, IndexError):
+        return 0
+
+
+Side: TypeAlias = RelayServer | Proxy | Neighbour
+"""What stands between publisher and subscriber."""
