@@ -47,6 +47,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "pipeline",
         "schema",
         "space",
+        "token",
         "trigger",
     }  # these hold commands and are none themselves
     names = [
@@ -61,6 +62,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
         + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
+        + [["token", name] for name in ("curve-keygen", "signer-keygen")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0

@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
-from penstock.core.relay import HELD_COST, Message, Relay, Remembered, Topic, cost_of, hash_of
+from penstock.core.relay import Relay
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import HELD_COST, Message, Remembered, Topic, cost_of, hash_of
 
 T = b"a" * 64
 OTHER = b"b" * 64
@@ -411,7 +412,9 @@ def test_a_remembered_topic_is_still_its_signers():
 def test_a_remembered_registration_expires_and_counts_against_the_bounds():
     relay = make(topics_max=1)
     expires_us = at(5_000).wall_us
-    relay.remember([Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)])
+    relay.remember(
+        [Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)]
+    )
     assert list(relay.remembered) == [hash_of(T)]
     assert isinstance(relay.register(at(0), OTHER, SIGNER, LATER_S), Refusal)
     assert relay.compact(at(4_999)) == []
@@ -456,8 +459,7 @@ class Driven(RuleBasedStateMachine):
 
     def heard(self, name: bytes, messages: list[Message]) -> None:
         for each in messages:
-            assert isinstance(each, bytes)
-            self.sent[name].append(each)
+            self.sent[name].append(mark_of(each) if isinstance(each, tuple) else each)
 
     @rule(name=names, exp=st.integers(1, 20))
     def register(self, name: bytes, exp: int) -> None:
@@ -474,6 +476,24 @@ class Driven(RuleBasedStateMachine):
         if topic is not None:
             assert topic.subscribers
             self.heard(name, [data])
+
+    @rule(name=names, sizes=st.lists(st.integers(4, 60), min_size=1, max_size=6))
+    def publish_run(self, name: bytes, sizes: list[int]) -> None:
+        run = [message(self.no + 1 + index, size) for index, size in enumerate(sizes)]
+        self.no += len(run)
+        if name in self.relay.topics or hash_of(name) in self.relay.remembered:
+            self.published[name] += run
+        if self.relay.publish_run(at(self.ms).us, name, run) is not None:
+            self.heard(name, list(run))
+
+    @rule(name=names, size=st.integers(4, 40))
+    def publish_block(self, name: bytes, size: int) -> None:
+        self.no += 1
+        if name in self.relay.topics or hash_of(name) in self.relay.remembered:
+            self.published[name].append(b"%04d" % self.no)
+        block = (name, b"." * size, b"%04d" % self.no)
+        if self.relay.publish(at(self.ms).us, name, block, sum(map(len, block))) is not None:
+            self.heard(name, [block])
 
     @rule(name=names)
     def subscribe(self, name: bytes) -> None:
@@ -516,7 +536,9 @@ class Driven(RuleBasedStateMachine):
     def sends_only_what_was_published_each_in_its_order(self) -> None:
         for name, sent in self.sent.items():
             positions = {data: index for index, data in enumerate(self.published[name])}
-            firsts = list(dict.fromkeys(positions[data] for data in sent))  # a KeyError: it was never published
+            firsts = list(
+                dict.fromkeys(positions[data] for data in sent)
+            )  # a KeyError: it was never published
             assert firsts == sorted(firsts)
 
     @invariant()
@@ -542,10 +564,29 @@ TestDriven = Driven.TestCase
 TestDriven.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
+def test_a_run_is_taken_as_its_messages_would_be_one_by_one():
+    for live in (False, True):
+        one, many = registered(max_pending_per_topic=5), registered(max_pending_per_topic=5)
+        if live:
+            one.subscribe(at(0), T)
+            many.subscribe(at(0), T)
+        for first in (0, 3, 7):
+            run = [message(no, 20 + no) for no in range(first, first + 4)]
+            forwarded = [one.publish(at(1).us, T, each, len(each)) is not None for each in run]
+            assert (many.publish_run(at(1).us, T, run) is not None) == all(forwarded) == live
+        assert many.topics[T].held == one.topics[T].held
+        assert (many.bytes, many.sums()) == (one.bytes, one.sums())
+    assert many.publish_run(at(2).us, OTHER, [b"0001"] * 3) is None
+    assert many.totals.unregistered == 3
+
+
 @pytest.mark.parametrize("name", ["message_ttl", "compact_interval", "max_pending_per_topic"])
 def test_the_seeds_settings_have_the_seeds_values(name: str) -> None:
-    assert getattr(RelayLimits(), name) == {
-        "message_ttl": 30,
-        "compact_interval": 5,
-        "max_pending_per_topic": 1_000,
-    }[name]
+    assert (
+        getattr(RelayLimits(), name)
+        == {
+            "message_ttl": 30,
+            "compact_interval": 5,
+            "max_pending_per_topic": 1_000,
+        }[name]
+    )

@@ -16,6 +16,7 @@ DOCUMENTS = [
     "docs/how-to/history.md",
     "docs/how-to/kernel.md",
     "docs/how-to/limits.md",
+    "docs/how-to/relay.md",
     "docs/how-to/reload.md",
     "docs/how-to/order-and-priority.md",
     "docs/how-to/simulate.md",

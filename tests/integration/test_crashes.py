@@ -291,7 +291,16 @@ def test_killed_while_it_starts_it_starts_again(
     server = start_server()
     Http(server.http).enqueue(STREAM, *(f"e{n}" for n in range(500)))
     server.kill()
-    command = [sys.executable, "-m", "penstock.cli", "up", "--no-pipeline", "--data", str(server.data)]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "up",
+        "--no-pipeline",
+        "--no-relay",
+        "--data",
+        str(server.data),
+    ]
     command += ["--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
     with (tmp_path / "starts.log").open("wb") as log:
         for moment_ms in range(100, 600, 60):

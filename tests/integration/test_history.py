@@ -218,7 +218,7 @@ def test_with_tokens_the_scope_decides_and_no_token_is_in_any_row(start_server):
 
 
 def test_a_server_without_a_data_directory_has_no_journal(tmp_path):
-    command = [sys.executable, "-m", "penstock.cli", "up", "--data", "none", "--json"]
+    command = [sys.executable, "-m", "penstock.cli", "up", "--data", "none", "--json", "--no-relay"]
     command += ["--http", "127.0.0.1:0", "--control", "127.0.0.1:0"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.serving import PATIENCE_S, Http, connected, envelope, run, sockets, until
 from tests.server_process import ServerProcess, environment
 
-DOORS = ("--http", "127.0.0.1:0", "--control", "127.0.0.1:0", "--no-pipeline")
+DOORS = ("--no-relay", "--http", "127.0.0.1:0", "--control", "127.0.0.1:0", "--no-pipeline")
 SEED_SAMPLE = """\
 streams:
   defaultLeaseMs: 30000
@@ -133,7 +133,16 @@ def test_a_crash_leaves_nothing_that_stops_the_next_start(tmp_path):
     first.kill()
     assert path.is_socket() and (first.data / "run" / "endpoints.json").exists()
     # The fixture would take the stale file for the new one, so it goes by its pid instead.
-    command = [sys.executable, "-m", "penstock.cli", "up", "--no-pipeline", "--data", str(first.data)]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "up",
+        "--no-pipeline",
+        "--no-relay",
+        "--data",
+        str(first.data),
+    ]
     command += ["--http", "127.0.0.1:0"]
     second = subprocess.Popen(
         [*command, "--control", f"unix:{path}"],

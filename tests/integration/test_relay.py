@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from nacl.signing import SigningKey
 
-from penstock.core.relay import hash_of
+from penstock.core.topics import hash_of
 from tests.integration import token_peers as peers
 from tests.integration.token_peers import Publisher, Sockets, Subscriber
 from tests.server_process import ServerProcess
@@ -164,14 +164,6 @@ def _goes_on(publisher: Publisher, subscriber: Subscriber, no: int) -> None:
     assert subscriber.follow(DATA) == b"%08d" % (no + 1)
 
 
-def test_what_cannot_be_bound_ends_the_start_with_a_reason(start_server: Any) -> None:
-    with pytest.raises(AssertionError, match="would serve other machines without encryption"):
-        start_server("--relay", "--pub", "tcp://0.0.0.0:0")
-    taken = start_server("--relay")
-    with pytest.raises(AssertionError, match="another process serves it"):
-        start_server("--relay", "--pub", taken.endpoints["pub"], "--data", "none")
-
-
 def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets) -> None:
     server = start_server("--relay", config="limits: {space_outbox_max: 200000, hello_ms: 300}\n")
     publisher = publisher_of(context, server)
@@ -200,7 +192,7 @@ def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets)
             for first, code in (
                 ("{", "InvalidJSON"),
                 ('{"topic": "abc"}', "InvalidRequest"),
-                ('{"topic": "%s", "resume": "00"}' % topic.decode(), "InvalidRequest"),
+                (json.dumps({"topic": topic.decode(), "resume": "00"}), "InvalidRequest"),
                 (None, "Timeout"),
             ):
                 async with session.ws_connect(url) as socket:
@@ -221,8 +213,7 @@ def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets)
     asyncio.run(browse())
 
 
-def test_the_doors_route_says_when_no_relay_runs(start_server: Any) -> None:
-    server = start_server()
+def test_the_route_says_when_no_relay_runs(server: ServerProcess) -> None:
     assert (server.endpoints["pub"], server.endpoints["pull"]) == (None, None)
 
     async def browse() -> None:
@@ -232,5 +223,3 @@ def test_the_doors_route_says_when_no_relay_runs(start_server: Any) -> None:
             assert refused.value.status == 404
 
     asyncio.run(browse())
-
-

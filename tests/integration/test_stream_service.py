@@ -16,8 +16,8 @@ import zmq
 from nacl.signing import SigningKey
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.core.relay import Remembered, hash_of
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import Remembered, hash_of
 from penstock.dialects.streamservice.signing import Registrar, TrustStore
 from penstock.server.relay_reports import Counted, Expired, Listening, Passed, Registered, Stopped, Told
 from penstock.server.relay_service import TERMINATE, RelaySettings, StreamService
@@ -339,7 +339,12 @@ def test_a_strangers_message_never_gives_it_anothers_topic(start: Start) -> None
         _connected(run, b"nothing")
     released.set()
     # A socket subscribes again when somebody looks at it.
-    run.wait(lambda: [socket.poll(0) for socket in subscribers] and all(topic.subscribers for topic in run.relay.topics.values()))
+    run.wait(
+        lambda: (
+            [socket.poll(0) for socket in subscribers]
+            and all(topic.subscribers for topic in run.relay.topics.values())
+        )
+    )
     frames = [publisher.chunk(b"for one reader") for publisher in publishers]
     for socket, publisher, frame in zip(subscribers, publishers, frames, strict=True):
         assert socket.poll(PATIENCE_S * 1000)
@@ -371,7 +376,9 @@ def test_a_long_path_has_a_short_one(start: Start, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "udp://x:1", "tcp://127.0.0.1"])
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "udp://x:1", "tcp://127.0.0.1"]
+)
 def test_nothing_is_served_to_other_machines_without_keys(start: Start, endpoint: str) -> None:
     with pytest.raises(EndpointError):
         start(pub=endpoint)
@@ -452,7 +459,10 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
     assert all(subscriber.receive() for _ in range(600))
     subscriber.socket.close(0)
     run.wait(lambda: any(isinstance(each, Expired) for each in run.told))
-    told = {kind: [each for each in run.told if isinstance(each, kind)] for kind in (Registered, Counted, Listening)}
+    told = {
+        kind: [each for each in run.told if isinstance(each, kind)]
+        for kind in (Registered, Counted, Listening)
+    }
     assert [each.topic for each in told[Registered]] == [hash_of(topic)]
     assert [each.on for each in told[Listening]] == [True, False]
     assert sum(each.chunks for each in told[Counted]) == sum(each.sent for each in told[Counted]) == 600

@@ -169,6 +169,15 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("logs: {zzz: 1}", "logs.zzz: unknown key; known keys are `level`, `format`, `payload`, `file`, `record`, `redact`, `events`, `events_max_bytes`, `events_keep` (line 1)"),
         ("stream:", "stream: unknown key; did you mean `streams`? (line 1)"),
         ("notices: []", "notices: unknown key; known keys are"),
+        ("relay: {pub: 'tcp://0.0.0.0:5556'}", "relay.pub: `tcp://0.0.0.0:5556` would serve other machines without encryption"),
+        ("relay: {pull: 'tcp://127.0.0.1'}", "relay.pull: `tcp://127.0.0.1` has no host or no port; write tcp://HOST:PORT"),
+        ("relay: {pull: 'inproc://x'}", "relay.pull: the relay is a process of its own"),
+        ("relay: {signers: {me: abc}}", "relay.signers.me: got `abc`, expected 64 lower case hexadecimal digits"),
+        ("relay: {curve: {secret: nowhere, allowed: ['*']}}", "relay.curve.secret: there is no file `nowhere`"),
+        ("relay: {curve: {secret: README.md, allowed: [abc]}}", "relay.curve.allowed[0]: expected the 40 characters of a public key"),
+        ("relay: {curve: {secret: nowhere, allowed: []}}", "relay.curve.allowed: holds 0 entries, expected 1 or more"),
+        ("relay: {message_tl: 3}", "relay.message_tl: unknown key; did you mean `message_ttl`?"),
+        ("relay: {max_pending_per_topic: 0}", "relay.max_pending_per_topic: got `0`, expected a whole number of 1 or more"),
         ("\nconsole: {}", "section `console` is not supported by this version (line 2)"),
         ("streams: {maxDepth: many}", "streams.maxDepth: got `many`, expected a whole number of 1 or more"),
         ("streams: {maxDepth: 0}", "streams.maxDepth: got `0`, expected a whole number of 1 or more"),
@@ -229,7 +238,7 @@ def test_a_mistake_is_named_with_its_path_and_cure(problems: Problems, text: str
 
 def test_all_problems_are_reported_at_once(problems: Problems) -> None:
     found = problems(
-        "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nrelay: {}\nlogs: {level: 1}",
+        "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nconsole: {}\nlogs: {level: 1}",
         COURIER_HTTP_PORT="high",
     )
     assert len(found) == 9

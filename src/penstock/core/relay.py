@@ -13,130 +13,27 @@ they came; what is kept stays within every bound; nobody but its signer changes 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
-from itertools import islice
-from typing import NamedTuple, TypeAlias
+from itertools import islice, repeat
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.instant import Now
 from penstock.core.relay_limits import RelayLimits
+from penstock.core.topics import (
+    COUNTED_EVERY,
+    HELD_COST,
+    Mark,
+    Message,
+    Remembered,
+    Topic,
+    cost_of,
+    hash_of,
+)
 
-Message: TypeAlias = bytes | tuple[bytes, ...]
-"""What goes to subscribers: one frame, or several."""
-Mark: TypeAlias = bytes
-"""What a message is known by."""
-HELD_COST = 100
-"""Bytes that a message takes beside its own."""
-COUNTED_EVERY = 256
-"""A topic is counted at least this often, in messages: a power of two."""
 _LOW_BITS = COUNTED_EVERY - 1
-_LONG_AGO = -(10**12)
-
-
-class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """A registration of an earlier run: its topic is known by its hash alone."""
-
-    hash: str
-    signer: str
-    expires_us: int
-    seq: int = 0
-    """The number of its newest message, as far as is known."""
-
-
-class Topic:
-    """One stream of messages."""
-
-    __slots__ = (
-        "base",
-        "bytes",
-        "denied_us",
-        "detached_us",
-        "expires_us",
-        "flushed",
-        "hash",
-        "held",
-        "live",
-        "lost",
-        "name",
-        "registered_us",
-        "replay_due_us",
-        "replay_from",
-        "replayed",
-        "replayed_us",
-        "sent",
-        "seq",
-        "signer",
-        "subscribers",
-        "taken",
-        "times",
-        "was_used",
-        "withheld",
-    )
-
-    def __init__(self, name: bytes, facts: Remembered, registered_us: int, count_max: int) -> None:
-        self.name = name
-        self.hash = facts.hash
-        """What it is called outside."""
-        self.signer = facts.signer
-        self.registered_us = registered_us
-        self.expires_us = facts.expires_us
-        """On the wall's clock."""
-        self.base = facts.seq
-        """Messages of earlier runs."""
-        self.subscribers = 0
-        self.live = False
-        """What comes is forwarded: somebody is subscribed, and has what was held."""
-        self.detached_us = 0
-        """Since when nobody is subscribed who once was; 0 while somebody is, or nobody ever was."""
-        self.was_used = False
-        self.held: deque[Message] = deque(maxlen=count_max)
-        self.times: deque[int] = deque(maxlen=count_max)
-        """When each of them came."""
-        self.seq = 0
-        """The number of its newest message in this run; that of the oldest held follows."""
-        self.sent = 0
-        """The number of the newest message that was sent when it last stopped being live."""
-        self.taken = 0
-        """What all its messages cost."""
-        self.bytes = 0
-        """What those cost that are held."""
-        self.withheld = 0
-        """Messages that were not forwarded when they came."""
-        self.flushed = 0
-        """Those of them that were sent later."""
-        self.replayed = 0
-        """Messages that were sent again."""
-        self.lost = 0
-        """Messages that were never sent and are gone."""
-        self.replay_from = 0
-        """From which number on a replay is due; 0 when none is."""
-        self.replay_due_us = 0
-        self.replayed_us = _LONG_AGO
-        self.denied_us = _LONG_AGO
-        """When somebody was last told that a mark is gone."""
-
-    @property
-    def first(self) -> int:
-        """The number of the oldest message held, or of the next to come."""
-        return self.seq - len(self.held) + 1
-
-    @property
-    def newest_sent(self) -> int:
-        return self.seq if self.live else self.sent
-
-    @property
-    def bytes_in(self) -> int:
-        """Bytes of all its messages so far."""
-        return self.taken - HELD_COST * self.seq
-
-    @property
-    def forwarded(self) -> int:
-        """Messages that were sent a first time."""
-        return self.seq - self.withheld + self.flushed
 
 
 class Resumed(NamedTuple):
@@ -176,16 +73,6 @@ class Totals(msgspec.Struct):
     early_forgotten: int = 0
     resumes: int = 0
     resumes_missed: int = 0
-
-
-def cost_of(message: Message) -> int:
-    """What holding a message costs."""
-    return HELD_COST + (len(message) if isinstance(message, bytes) else sum(map(len, message)))
-
-
-def hash_of(name: bytes) -> str:
-    """What a topic is called outside."""
-    return sha256(name).hexdigest()
 
 
 class Relay:
@@ -289,6 +176,8 @@ class Relay:
             room -= len(held[0]) + HELD_COST if type(held[0]) is bytes else cost_of(held[0])
             if not topic.live and topic.first > topic.sent:
                 topic.lost += 1
+        if type(message) is not bytes:
+            topic.has_blocks = True
         held.append(message)
         topic.times.append(now_us)
         topic.taken += cost
@@ -304,6 +193,35 @@ class Relay:
         topic.was_used = True
         topic.withheld += 1
         return None
+
+    def publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
+        """Take messages of one topic that came together: as one by one, for a fraction of the cost while somebody listens."""
+        topic = self.topics.get(name)
+        count = len(messages)
+        if topic is None or not topic.live or count == 1 or count > self._count_max:
+            for message in messages:
+                topic = self.publish(now_us, name, message, len(message))
+            return topic
+        held = topic.held
+        cost = room = sum(map(len, messages)) + HELD_COST * count
+        excess = len(held) + count - self._count_max
+        if excess > 0:  # the oldest go by themselves
+            oldest = islice(held, excess)
+            if topic.has_blocks:
+                room -= sum(map(cost_of, oldest))
+            else:
+                room -= sum(map(len, oldest)) + HELD_COST * excess
+        held.extend(messages)
+        topic.times.extend(repeat(now_us, count))
+        topic.taken += cost
+        topic.bytes += room
+        self.bytes += room
+        before, topic.seq = topic.seq, topic.seq + count
+        if topic.bytes > self._topic_max or self.bytes > self._bytes_max:
+            self._make_room(topic)
+        if before // COUNTED_EVERY != topic.seq // COUNTED_EVERY:
+            self.counted.append(topic)
+        return topic
 
     def _make_room(self, topic: Topic) -> None:
         """Let the oldest messages of a topic go until the rest fits, the newest included where all the others are not enough."""

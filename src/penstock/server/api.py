@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.server.archive import Archive
     from penstock.server.config import Config
     from penstock.server.recorder import Recorder
-    from penstock.server.relay_hub import RelayHub, RelayPlan
     from penstock.server.relaying import Relaying
     from penstock.server.reload import Report
     from penstock.server.spaces import Spaces
@@ -124,8 +123,6 @@ class Api:
         self.runtime = runtime
         self.spaces = spaces
         self.relay = relay
-        self.hub: RelayHub | None = None
-        """Who carries token streams to browsers, once one of them came."""
         self.tokens = tokens
         self._guard = guard
         self._assign_id = assign_id
@@ -141,7 +138,6 @@ class Api:
             per_stream=per_stream,
             spaces=spaces,
             relay=relay,
-            sockets_cut=lambda: 0 if self.hub is None else self.hub.slow_cut,
         )
         self.recorder = recorder
         self._reload = reload
@@ -166,17 +162,6 @@ class Api:
     @property
     def guard(self) -> Guard:
         return self._guard
-
-    def listen(self, principal: Principal, peer: str) -> RelayPlan | Refusal:
-        """A WebSocket that listens to a token stream."""
-        if self.relay is None:
-            hint = "start the server with `penstock up`, without --no-relay"
-            return Refusal("UnknownRoute", "no relay runs here", hint=hint)
-        from penstock.server.relay_hub import RelayHub, RelayPlan
-
-        if self.hub is None:
-            self.hub = RelayHub(self.runtime, self.relay.inner)
-        return RelayPlan(self.runtime, self.hub, principal, peer)
 
     def route(self, request: Request) -> Match | Refusal:
         """The route of a request, or what to say instead."""

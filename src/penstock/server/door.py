@@ -15,6 +15,7 @@ from penstock.server.auth import subprotocol
 from penstock.server.connections import Connection
 from penstock.server.live_door import EventStream, LivePlan, open_events
 from penstock.server.recorder import open_control
+from penstock.server.relaying import listen
 from penstock.server.routes import Match, methods
 from penstock.server.runtime import Runtime
 from penstock.transports import encodings
@@ -222,7 +223,7 @@ class CourierDoor:
                 return error_reply(seen)
             plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)
         elif match.route.name == "relay":
-            listening = self._api.listen(principal, exchange.peer)
+            listening = listen(self._api.relay, principal, exchange.peer)
             if isinstance(listening, Refusal):
                 return error_reply(listening)
             plan = listening

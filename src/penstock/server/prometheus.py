@@ -43,11 +43,9 @@ class Exporter:
         per_stream: bool = False,
         spaces: Spaces | None = None,
         relay: Relaying | None = None,
-        sockets_cut: Callable[[], int] = lambda: 0,
     ) -> None:
         self._runtime = runtime
         self._relay = relay
-        self._sockets_cut = sockets_cut
         self._spaces = spaces
         self.per_stream = per_stream
         self._log_dropped = log_dropped
@@ -68,12 +66,7 @@ class Exporter:
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
         machine = self._runtime.machine
         others = _triggers(machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
-        relay = relay_metrics(
-            self._relay,
-            machine.limits.metric_streams_max,
-            per_topic=per_topic,
-            sockets_cut=self._sockets_cut(),
-        )
+        relay = relay_metrics(self._relay, machine.limits.metric_streams_max, per_topic=per_topic)
         return self._server(now) + others + relay
 
     def _server(self, now: Now) -> list[Metric]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.core.relay import Message, Relay, Topic
+from penstock.core.relay import Relay
 from penstock.core.relay_limits import MIB
+from penstock.core.topics import Message, Topic
 from penstock.dialects.streamservice.wire import TOPIC_SIZE
 from penstock.server.relay_reports import FACTS, Counted, Expired, Figures, Listening, Passed, Told
 

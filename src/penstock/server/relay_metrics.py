@@ -27,9 +27,7 @@ _COUNTERS = {
 }
 
 
-def relay_metrics(
-    relay: Relaying | None, topics_max: int, *, per_topic: bool, sockets_cut: int = 0
-) -> list[Metric]:
+def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
     """What the relay counts, as of its latest report."""
     if relay is None:
         return []
@@ -37,8 +35,9 @@ def relay_metrics(
     restarts = CounterMetricFamily(
         "penstock_relay_restarts", "Times the relay was started again", value=relay.restarts
     )
+    slow = 0 if relay.hub is None else relay.hub.slow_cut
     cut = CounterMetricFamily(
-        "penstock_relay_sockets_cut", "WebSockets of token streams cut off for not reading", value=sockets_cut
+        "penstock_relay_sockets_cut", "WebSockets of token streams cut off for not reading", value=slow
     )
     families: list[Metric] = [up, restarts, cut]
     figures = relay.figures

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from penstock.core.relay import Remembered
 from penstock.core.relay_limits import MIB, RelayLimits
+from penstock.core.topics import Remembered
 from penstock.dialects.streamservice.signing import Registrar, TrustStore
 from penstock.server.relay_reports import FACTS, Told, Unable, encode
 from penstock.server.relay_sections import JournalMode

@@ -12,13 +12,15 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.core.errors import Refusal
 from penstock.core.records import Entry
-from penstock.core.relay import Remembered
 from penstock.core.relay_limits import MIB, RelayLimits
+from penstock.core.scopes import Principal
+from penstock.core.topics import Remembered
 from penstock.dialects.streamservice.state import DOOR, RelayMemory, register_entry
 from penstock.server import logs
 from penstock.server.private_files import write_private
@@ -38,6 +40,9 @@ from penstock.server.relay_reports import (
 )
 from penstock.server.relay_sections import PUB, RelaySection
 from penstock.server.runtime import Runtime
+
+if TYPE_CHECKING:
+    from penstock.server.relay_hub import RelayHub, RelayPlan
 
 READY_S = 20.0
 """How long it may take to open its sockets on a busy machine."""
@@ -98,6 +103,8 @@ class Relaying:
         self.figures: Figures | None = None
         self.topics: dict[str, TopicFigures] = {}
         self.stopped: Stopped | None = None
+        self.hub: RelayHub | None = None
+        """Who carries token streams to browsers, once one of them came."""
 
     async def start(self) -> Ready:
         """Open its sockets; returns where they are."""
@@ -119,6 +126,8 @@ class Relaying:
     async def stop(self) -> None:
         """Let it pass on what it has, then end it."""
         self._is_stopping = True
+        if self.hub is not None:
+            self.hub.close()
         process = self._process
         if process is not None and process.returncode is None:
             if process.stdin is not None:
@@ -270,6 +279,14 @@ class Relaying:
         if self._keeps_rows:
             self._runtime.machine.observe_settle(entry)
 
+    def listen(self, principal: Principal, peer: str) -> RelayPlan:
+        """A WebSocket that listens to a token stream."""
+        from penstock.server.relay_hub import RelayHub, RelayPlan
+
+        if self.hub is None:
+            self.hub = RelayHub(self._runtime, self.inner)
+        return RelayPlan(self._runtime, self.hub, principal, peer)
+
     def health(self) -> dict[str, Any]:
         """What GET /health says of it."""
         figures = self.figures
@@ -278,6 +295,14 @@ class Relaying:
             "topics": 0 if figures is None else figures.topics + figures.remembered,
             "restarts": self.restarts,
         }
+
+
+def listen(relay: Relaying | None, principal: Principal, peer: str) -> RelayPlan | Refusal:
+    """A WebSocket that listens to a token stream, where a relay runs."""
+    if relay is None:
+        hint = "start the server with `penstock up`, without --no-relay"
+        return Refusal("UnknownRoute", "no relay runs here", hint=hint)
+    return relay.listen(principal, peer)
 
 
 def _counts(told: Counted) -> Entry:

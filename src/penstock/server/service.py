@@ -389,8 +389,6 @@ class Service:
             await listener.stop(1.0)
         if self._recorder is not None:
             self._recorder.close()
-        if self._api is not None and self._api.hub is not None:
-            self._api.hub.close()
         if self.relay is not None:
             await self.relay.stop()
         if pipeline is not None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.core.records import Entry
-from penstock.core.relay import Remembered
 from penstock.core.rows import Row, row_of
+from penstock.core.topics import Remembered
 
 DOOR = "streamservice"
 
