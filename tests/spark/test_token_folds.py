@@ -230,6 +230,8 @@ def test_a_file_of_keys_is_read_again_when_it_grows(tmp_path):
     path.write_text(f"{line()}\n\n{line()[:20]}")  # the last line is still being written
     assert keys.keys() == {HASH: KEY}
     assert keys.keys() is keys.keys()
+    path.write_text(line())  # whole, and without an end
+    assert keys.keys() == {HASH: KEY}
     assert "07" * 32 not in repr(KEY) and TOPIC not in repr(KEY)
 
 

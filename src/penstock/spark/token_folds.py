@@ -157,7 +157,7 @@ def _payloads(kind: str, data: bytes) -> list[Payload]:
 def fold(rows: Iterable[Heard], before: Stream | None = None, key: TokenKey | None = None) -> list[Stream]:
     """The streams that the rows of one topic, in order, are about; `before` is the topic's newest so far."""
     touched: list[Stream] = []
-    stream = before
+    stream = None if before is None else msgspec.structs.replace(before)
     inspector = None
     for row in rows:
         if stream is None or _begins(stream, row):

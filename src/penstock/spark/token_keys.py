@@ -18,7 +18,7 @@ import msgspec
 from penstock.dialects.streamservice.keys import MAC_SIZE, Suite
 from penstock.dialects.streamservice.wire import is_topic
 
-KEYS_MAX = 1_000_000
+KEYS_MAX = 100_000
 """Keys of one file; beyond, the file is refused: whoever adds lines has to take old ones out."""
 
 
@@ -108,12 +108,12 @@ def _read(path: Path) -> dict[str, TokenKey]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            if not line.endswith(b"\n"):
-                break  # somebody is writing it; the next look finds it whole
             try:
                 told = _line.decode(line)
                 key = _key(told.topic, told.mac_key, told.suite)
             except (msgspec.DecodeError, UnicodeDecodeError, KeysError) as error:
+                if not line.endswith(b"\n"):
+                    break  # somebody is writing it; the next look finds it whole
                 raise KeysError(f"`{path}`, line {number}: {error}") from error
             found[topic_hash(told.topic)] = key
             if len(found) > KEYS_MAX:

@@ -118,17 +118,18 @@ def _folding(
 
 def token_streams(part: Slice, keys: Keys) -> DataFrame:
     """The rows of the table `token_streams` that a stretch of the journal changes."""
-    return streams(part.events, keys, _before(part))
+    touched = part.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
+    known = {topic: keys[topic] for topic in touched.to_pylist() if topic in keys}
+    return streams(part.events, known, _before(part, touched))
 
 
-def _before(part: Slice) -> dict[tuple[str, str], Stream]:
+def _before(part: Slice, touched: pa.ChunkedArray) -> dict[tuple[str, str], Stream]:
     """The newest stream so far of each topic that the stretch is about, if it may go on."""
     import pyarrow.compute as pc
 
     table = part.lake(TOKEN_STREAMS.name)
     if table.version() is None:
         return {}
-    touched = part.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
     is_touched = pc.field("topic_hash").isin(touched.combine_chunks())
     known = table.rows(filter=(pc.field("journal") == part.journal.id) & is_touched)
     plain = known.cast(_PLAIN).to_pylist()
