@@ -355,6 +355,20 @@ def test_a_strangers_message_never_gives_it_anothers_topic(start: Start) -> None
     os.close(reader)
 
 
+def test_who_subscribes_beyond_the_bound_of_early_ones_is_not_let_in(start: Start) -> None:
+    run = start(limits=RelayLimits(early_max=1))
+    first, second = run.publisher(is_registered=False), run.publisher(is_registered=False)
+    kept = run.subscriber(first.topic)
+    run.wait(lambda: first.topic in run.relay.early)
+    forgotten = run.subscriber(second.topic)
+    run.wait(lambda: run.relay.totals.early_forgotten)
+    for publisher in (second, first):
+        publisher.register(KEY)
+        publisher.chunk(b"hello")
+    assert kept.receive() is not None
+    assert forgotten.receive(SILENCE_S) is None
+
+
 # Where it is, and who reaches it
 
 

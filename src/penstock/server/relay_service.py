@@ -60,6 +60,8 @@ GONE_MARK = b"\x03"
 START_OVER_S = 5.0
 """How long a socket may take to be made anew, and how often that is tried."""
 START_OVER_STEP_S = 0.002
+START_OVER_EVERY_US = 1_000_000
+"""Time between two such events: each of them cuts everybody off for a moment."""
 SPARE = 4_096
 """Bytes above the bound that a socket takes, so that ours is the word that refuses it."""
 
@@ -116,6 +118,9 @@ class StreamService:
         self._xpub: zmq.Socket[Any]
         self._pull: zmq.Socket[Any]
         self._is_stopping = False
+        self._is_mixed = False
+        """Somebody subscribed whom we cannot tell from another: the socket has to be made anew."""
+        self._over_us = 0
 
     def registrations(self) -> list[tuple[str, str]]:
         """Where others connect to, by the kind of socket they need."""
@@ -218,6 +223,8 @@ class StreamService:
                 self._watched[descriptor]()
             if self._xpub in ready:
                 self._take_subscriptions(now)
+            if self._is_mixed and now.us >= self._over_us:
+                self._start_over(now)
             if pull in ready:
                 for _ in range(BURSTS):
                     if not self._take_messages(now):
@@ -344,26 +351,29 @@ class StreamService:
             if frame[:1] not in (b"\x00", b"\x01"):
                 is_mixed = True
                 self._take_request(now, frame)
-            elif is_mixed:
-                self._start_over(now)
-                return
             else:
-                self._take_subscription(now, frame[0] == 1, frame[1:])
+                self._take_subscription(now, frame[0] == 1, frame[1:], is_sure=not is_mixed)
 
-    def _take_subscription(self, now: Now, on: bool, name: bytes) -> None:
+    def _take_subscription(self, now: Now, on: bool, name: bytes, *, is_sure: bool) -> None:
+        """A request; where it is not sure whose it is, nothing is granted and everybody is asked to come again."""
         if name[:1] == b"\x02":
             if on:
                 self._take_request(now, name)
         elif not is_topic(name):
             if on:
                 self.accounts.refuse("prefix")  # an empty or short one would hear what is not meant for it
+        elif on and not is_sure:
+            self.accounts.refuse("mixed")
+            self._is_mixed = True
         elif on:
-            self._xpub.set(zmq.SUBSCRIBE, name)
             messages = self.relay.subscribe(now, name)
+            if name in self.relay.topics or name in self.relay.early:
+                self._xpub.set(zmq.SUBSCRIBE, name)
             self.accounts.listening(name, on=True)
             self._send_all(messages)
         else:
-            self._xpub.set(zmq.UNSUBSCRIBE, name)
+            if is_sure:
+                self._xpub.set(zmq.UNSUBSCRIBE, name)
             self.relay.unsubscribe(now, name)
             self.accounts.listening(name, on=False)
 
@@ -376,7 +386,8 @@ class StreamService:
 
     def _start_over(self, now: Now) -> None:
         """Make the subscribers' socket anew: everybody comes back and subscribes again."""
-        self.accounts.refuse("mixed")
+        self._is_mixed = False
+        self._over_us = now.us + START_OVER_EVERY_US
         self._poller.unregister(self._xpub)
         self._xpub.close(0)
         self.relay.forget_subscribers(now)

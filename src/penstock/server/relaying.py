@@ -173,7 +173,7 @@ class Relaying:
             journal=section.journal,
             check_links=section.check_links,
             remembered=self._memory.valid(self._runtime.scheduler.now().wall_us),
-            is_default=self._pub == PUB,
+            is_default=self._pub == PUB and not self._ready.done(),
         )
         return _encode(task) + b"\n"
 
@@ -213,6 +213,8 @@ class Relaying:
         """One thing that the relay tells."""
         match told:
             case Ready():
+                if self._pub == PUB != told.pub:
+                    logs.warning("relay.moved", wanted=PUB, pub=told.pub, note="the port is taken")
                 # The same addresses after a restart: clients come back to them by themselves.
                 self._pub, self._pull, self.is_up = told.pub, told.pull, True
                 if not self._ready.done():

@@ -9,7 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.core.errors import Refusal
+from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice import ristretto
 from penstock.dialects.streamservice.keys import SUITES, StreamKeys, Suite, agree, derive
 from penstock.dialects.streamservice.ristretto import KeyPair, check_public, key_pair, pair_of, shared_secret
 from penstock.dialects.streamservice.wire import is_topic
@@ -102,6 +103,12 @@ def test_a_suite_that_is_not_there_is_refused_with_its_cure(monkeypatch: pytest.
     unknown = agree(CLIENT, SERVER.public, "md5")  # type: ignore[arg-type]
     assert isinstance(unknown, Refusal)
     assert "no suite `md5`" in unknown.message
+
+
+def test_a_library_that_cannot_be_loaded_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rbcl", None)
+    with pytest.raises(PenstockError, match="TMPDIR"):
+        ristretto._group.__wrapped__()
 
 
 def test_no_secret_is_shown() -> None:

@@ -189,7 +189,7 @@ def messages() -> st.SearchStrategy[bytes]:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(messages(), st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
 def test_no_spoilt_message_makes_a_reader_raise(frame: bytes, dice: Random, count: int, is_cut: bool) -> None:
     spoilt = bytearray(scattered(frame, dice, count))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.errors import Refusal
+from penstock.core.errors import PenstockError, Refusal
 
 KEY_SIZE = 32
 ENTROPY_SIZE = 64
@@ -28,6 +28,7 @@ _IDENTITY = bytes(KEY_SIZE)
 _HINT = (
     "the key is one end's half of the key agreement: the encoding of a Ristretto255 point, as RFC 9496 has it"
 )
+_LOAD_HINT = "it runs from the directory of temporary files: point TMPDIR to one from which programs may run"
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -94,8 +95,13 @@ def _refusal(message: str) -> Refusal:
 
 @cache
 def _group() -> _Group:
-    import rbcl
-    from rbcl._sodium import _sodium
+    try:
+        import rbcl
+        from rbcl._sodium import _sodium
+    except (ImportError, OSError) as error:
+        raise PenstockError(
+            Refusal("Unsupported", f"the library of Ristretto255 cannot be loaded: {error}", hint=_LOAD_HINT)
+        ) from error
 
     # Each process that loads the library leaves a copy of it among the temporary files. It is mapped by now, and its name of no use.
     try:
