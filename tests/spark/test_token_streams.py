@@ -128,3 +128,5 @@ def test_a_pipeline_with_keys_goes_on_where_it_was(spark: SparkSession, tmp_path
     story.close()
     assert found == [(2, True, "open", None), (5, True, "open", None), (5, True, "complete", "stop")]
     assert row["expired_at"] > row["ended_at"] and row["journaled"] == 6
+    audited = token_audit(spark.read.format("penstock").load(str(tmp_path)), {TOPIC: KEY.mac_key.hex()})
+    assert audited.toArrow().to_pylist() == [row]
