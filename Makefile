@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 ARGS    ?=
-BENCHES ?= queue http fanout journal pipeline
+BENCHES ?= queue http fanout relay journal pipeline
 
 # Debian packages that the tests need, such as a Java runtime; names separated by spaces.
 DEBIAN_PACKAGES :=

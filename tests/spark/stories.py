@@ -127,6 +127,31 @@ def talk(story: Story, first: int) -> None:
         story.wait(1)
 
 
+def speak(story: Story, first: int) -> None:
+    """Two token streams, one of which goes on from call to call, is over in the second one, and comes back."""
+    long, short = "a" * 64, f"{first:064x}"
+    if first == 0:
+        story.note(Entry("streamservice", "register", long, sender="s", meta='{"exp":9,"signer":"s"}'))
+    for number in (first, first + 1):
+        meta = msgspec.json.encode({"chunks": 100, "sent": 90, "replayed": number, "lost": 10 * number})
+        counted = {"kind": "chunk", "size": 50_000, "recipients": 1, "meta": meta.decode()}
+        story.note(Entry("streamservice", "chunk_counts", long, 100 * number, **counted))
+        story.wait(1)
+    story.note(Entry("streamservice", "resume", long, meta='{"found":false,"messages":0}'))
+    if first:
+        story.note(Entry("streamservice", "expire", long, reason="expired"))
+        story.note(Entry("streamservice", "chunk_counts", long, 300, **counted))  # the last one comes later
+        story.wait(1)
+        story.note(Entry("streamservice", "register", long, sender="s", meta='{"exp":9,"signer":"s"}'))
+        return
+    story.note(Entry("streamservice", "register", short, sender="s", meta='{"exp":9,"signer":"s"}'))
+    for number in (1, 2):
+        kept = {"kind": "chunk", "size": 5, "recipients": 1, "meta": '{"held":true}', "body": b"bytes"}
+        story.note(Entry("streamservice", "chunk", short, number, **kept))
+        story.wait(1)
+    story.note(Entry("streamservice", "expire", short, reason="idle"))
+
+
 def rule(bench: Bench, *told: dict[str, Any]) -> None:
     """Have these triggers tried, and no others."""
     install_rules(bench.machine, [msgspec.convert(one, Trigger) for one in told])

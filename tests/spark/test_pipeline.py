@@ -22,7 +22,7 @@ from penstock.spark.rebuilding import rebuild_table
 from penstock.spark.slices import journal_frame
 from penstock.spark.watch import Watch
 from tests.spark.journaled import JOURNAL
-from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, talk, work
+from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, speak, talk, work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +39,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work(story, 1)
     rule(story)
     talk(story, 0)
+    speak(story, 0)
     work(story, 1)
     story.seal()
     talk(story, 2)
+    speak(story, 1)
     work(story, 2)
     story.wait(120)
     story.close()
@@ -68,6 +70,8 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
         "queue_minutes": 31,
         "trigger_minutes": 3,
         "frames": 4,
+        "token_chunks": 7,
+        "token_streams": 3,
         "fanout_minutes": 4,
         "latest_per_agent": 1,
         "conversations": 12,

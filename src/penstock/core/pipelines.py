@@ -102,6 +102,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Python files with tables of your own."""
     alerts: Alerts = Alerts()
     """What is watched for, and who is told."""
+    token_keys: Text | None = None
+    """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`; left out, no stream is looked into."""
 
 
 class QueryStatus(msgspec.Struct):

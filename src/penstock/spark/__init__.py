@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark.steps import table
+    from penstock.spark.token_keys import TokenKey
+    from penstock.spark.token_streams import token_audit
     from penstock.spark.views import history, tables
 
-__all__ = ["history", "table", "tables"]
+__all__ = ["TokenKey", "history", "table", "tables", "token_audit"]
 
-_PLACES = {"history": "views", "table": "steps", "tables": "views"}
+_PLACES = {
+    "TokenKey": "token_keys",
+    "history": "views",
+    "table": "steps",
+    "tables": "views",
+    "token_audit": "token_streams",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -122,6 +122,27 @@ FRAMES = Table(
     ("date",),
 )
 
+TOKEN_CHUNKS = Table(
+    "token_chunks",
+    _schema(
+        journal=TEXT,
+        offset=WHOLE,
+        date=pa.date32(),
+        recorded_at=TIME,
+        topic_hash=TEXT,
+        seq=WHOLE,
+        format=TEXT,
+        bytes=SHORT,
+        replayed=FLAG,
+        held=FLAG,
+        subscribers=SHORT,
+        chunks=WHOLE,
+    ),
+    ("journal", "offset"),
+    "append",
+    ("date",),
+)
+
 GAPS = Table(
     "gaps",
     _schema(journal=TEXT, from_offset=WHOLE, to_offset=WHOLE, reason=TEXT),
@@ -223,6 +244,39 @@ LATEST_PER_AGENT = Table(
     newest="offset",
 )
 
+TOKEN_STREAMS = Table(
+    "token_streams",
+    _schema(
+        journal=TEXT,
+        topic_hash=TEXT,
+        started_at=TIME,
+        ended_at=TIME,
+        chunks=WHOLE,
+        bytes=WHOLE,
+        chunks_per_s=REAL,
+        resumes=SHORT,
+        replayed=SHORT,
+        gaps=SHORT,
+        max_gap_ms=REAL,
+        ended=TEXT,
+        tokens=WHOLE,
+        tokens_per_s=REAL,
+        finish_reason=TEXT,
+        chain_ok=FLAG,
+        perplexity=REAL,
+        entropy=REAL,
+        lost=WHOLE,
+        journaled=WHOLE,
+        forged=WHOLE,
+        breaks=WHOLE,
+        last_at=TIME,
+        expired_at=TIME,
+        mark=TEXT,
+    ),
+    ("journal", "topic_hash", "started_at"),
+    "merge",
+)
+
 CONVERSATIONS = Table(
     "conversations",
     _schema(
@@ -286,11 +340,13 @@ TABLES = {
         ENVELOPES,
         DELIVERIES,
         FRAMES,
+        TOKEN_CHUNKS,
         GAPS,
         QUEUE_MINUTES,
         TRIGGER_MINUTES,
         FANOUT_MINUTES,
         LATEST_PER_AGENT,
+        TOKEN_STREAMS,
         CONVERSATIONS,
         ALERTS,
         AGENTS,

@@ -64,6 +64,7 @@ _CURES = {
         "`penstock pipeline rebuild` with their names makes them anew from the journal as it is now",
     ),
     "StepError": ("BadTable", "correct the file that `pipeline.tables` names, then start again"),
+    "KeysError": ("BadKeys", "correct the file that `pipeline.token_keys` names, then start again"),
     "java.JavaError": ("NoJava", "`penstock doctor` shows which Java was found"),
     "SchemaError": ("SchemaChanged", "`penstock pipeline rebuild TABLE` makes the table anew"),
 }
@@ -172,7 +173,7 @@ class Runner:
         check_kept(journal, self._lake, steps.built_in())
         conf = _conf(self._scratch, self._task.conf)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
-        every = steps.built_in() + steps.load(spark, settings.tables)
+        every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
         ingest = Ingest(spark, journal, self._lake, every)
         ingest.check()
         return spark, journal, ingest, Watch(spark, journal, self._lake, settings.alerts, self._stage())
@@ -327,7 +328,7 @@ def tables_only(data: Path, settings: Pipeline) -> Iterator[Ingest]:
             "penstock", master=settings.master, memory=settings.memory, conf=_conf(scratch, {})
         )
         try:
-            every = steps.built_in() + steps.load(spark, settings.tables)
+            every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
             ingest = Ingest(spark, journal, data / "lake", every)
             try:
                 yield ingest

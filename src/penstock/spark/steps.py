@@ -44,10 +44,12 @@ class Step:
     """Whether its rows become final: a batch that has no row for it may still close a minute that the table has open."""
 
 
-def built_in() -> list[Step]:
-    """The tables that everybody has."""
-    from penstock.spark import conversations, fanout, gold, silver
+def built_in(token_keys: str | Path | None = None) -> list[Step]:
+    """The tables that everybody has; a file of keys lets them see into token streams."""
+    from penstock.spark import conversations, fanout, gold, silver, token_streams
+    from penstock.spark.token_keys import KeyFile
 
+    key_file = None if token_keys is None else KeyFile(Path(token_keys))
     settled = f"event in {tuple(silver.OUTCOMES)}"
     return [
         # First, because people watch it.
@@ -58,6 +60,11 @@ def built_in() -> list[Step]:
         Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
         Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
         Step(definitions.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
+        Step(
+            definitions.TOKEN_CHUNKS,
+            lambda part: token_streams.token_chunks(part.events),
+            when=token_streams.PASSED,
+        ),
         Step(
             definitions.LATEST_PER_AGENT,
             lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
@@ -74,6 +81,11 @@ def built_in() -> list[Step]:
             lambda part: fanout.fanout_minutes(part.whole_minutes, part.until),
             when=fanout.FANNED,
             by_minute=True,
+        ),
+        Step(
+            definitions.TOKEN_STREAMS,
+            lambda part: token_streams.token_streams(part, {} if key_file is None else key_file.keys()),
+            when=token_streams.RELAYED,
         ),
         Step(
             definitions.CONVERSATIONS,

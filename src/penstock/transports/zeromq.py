@@ -19,6 +19,8 @@ from penstock.transports.endpoints import endpoint_problem
 
 IPC_MAX = 100
 """Bytes of a path that every system takes for a socket."""
+SHORT_NAME = 22
+"""Bytes of the name of a socket whose own path is too long, with the slash before it."""
 LINGER_MS = 1_000
 """How long a socket that is closed may take to send what it has."""
 HANDSHAKE_BACKLOG = 1_000
@@ -52,7 +54,10 @@ def short_ipc(path: Path) -> Path:
     """The path itself, or a short one elsewhere when it is too long for a socket: always the same for the same path."""
     if len(os.fsencode(path)) <= IPC_MAX:
         return path
-    place = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+    name = f"penstock-{os.getuid()}"
+    place = Path(tempfile.gettempdir()) / name
+    if len(os.fsencode(place)) > IPC_MAX - SHORT_NAME:
+        place = Path("/tmp") / name
     place.mkdir(mode=0o700, exist_ok=True)
     if place.is_symlink() or place.stat().st_uid != os.getuid():
         raise EndpointError(f"`{place}` belongs to somebody else")

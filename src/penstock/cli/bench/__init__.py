@@ -15,13 +15,15 @@ bench = App(
 `queue` is Control v1 beside Redis Streams, `http` is POST /v1/enqueue,
 `streams` is memory and waits with very many streams, `live` is the
 followers of a view, `fanout` is frames of streams in a space beside a
-Node relay, `journal` is the log on disk beside SQLite, `pipeline` is the
-Spark side beside Spark's own file sources.""",
+Node relay, `relay` is token streams beside libzmq's own proxy, `journal`
+is the log on disk beside SQLite, `pipeline` is the Spark side beside
+Spark's own file sources.""",
 )
 bench.command("penstock.cli.bench.commands:queue", name="queue")
 bench.command("penstock.cli.bench.commands:http", name="http")
 bench.command("penstock.cli.bench.streams:streams", name="streams")
 bench.command("penstock.cli.bench.live:live", name="live")
 bench.command("penstock.cli.bench.fanout:fanout", name="fanout")
+bench.command("penstock.cli.bench.relay:relay", name="relay")
 bench.command("penstock.cli.bench.journaling:journal", name="journal")
 bench.command("penstock.cli.bench.pipeline:pipeline", name="pipeline")

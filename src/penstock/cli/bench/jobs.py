@@ -12,7 +12,8 @@ class Job(msgspec.Struct, rename="camel"):
 
     role: str
     """`produce`, `pace`, `consume`, `post`, `idle`, `follow`, `change`, `core`, one of those of a space
-    (`fan-publish`, `fan-receive`, `fan-pace`), or one of those of Redis."""
+    (`fan-publish`, `fan-receive`, `fan-pace`), of a relay (`relay-publish`, `relay-receive`, `relay-register`, `relay-hold`,
+    `relay-verify`), or one of those of Redis."""
     host: str = "127.0.0.1"
     port: int = 0
     stream: str = ""
@@ -35,6 +36,12 @@ class Job(msgspec.Struct, rename="camel"):
     """Whether frames go to one participant, or to everybody in the space."""
     is_aggregated: bool = False
     """Whether the one answers with a stream to everybody."""
+    pub: str = ""
+    """Where a relay's subscribers connect."""
+    pull: str = ""
+    """Where its publishers do."""
+    is_plain: bool = False
+    """Whether it is a proxy that knows nothing of topics."""
 
 
 class Report(msgspec.Struct, rename="camel", omit_defaults=True):

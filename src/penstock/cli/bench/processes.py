@@ -137,9 +137,11 @@ class Stage:
         self._loads.append(load)
         return load
 
-    def penstock(self, profile: Path | None = None, *, config: str | None = None) -> Penstock:
+    def penstock(
+        self, profile: Path | None = None, *, config: str | None = None, has_relay: bool = False
+    ) -> Penstock:
         folder = self.folder / f"server-{len(self._servers)}"
-        server = Penstock(folder, profile, durable=self._durable, config=config)
+        server = Penstock(folder, profile, durable=self._durable, config=config, has_relay=has_relay)
         self._servers.append(server)
         server.wait()
         return server
@@ -157,7 +159,8 @@ class Server:
     command: list[str]
     port: int
 
-    def __init__(self, folder: Path, command: list[str]) -> None:
+    def __init__(self, folder: Path, command: list[str], *, is_told: bool = False) -> None:
+        """One that is told its task on stdin says on stdout what it does, and nothing else may be among it."""
         folder.mkdir()
         self.folder = folder
         self.command = command
@@ -166,8 +169,9 @@ class Server:
             command,
             cwd=folder,
             env={**_environment(), "TMPDIR": str(folder)},  # without a data directory its run files go there
+            stdin=subprocess.PIPE if is_told else None,
             stdout=self._log,
-            stderr=subprocess.STDOUT,
+            stderr=None if is_told else subprocess.STDOUT,
         )
         self.pid = self.process.pid
 
@@ -197,14 +201,20 @@ class Penstock(Server):
     """`penstock up`, and a control connection to ask it."""
 
     def __init__(
-        self, folder: Path, profile: Path | None, *, durable: bool, config: str | None = None
+        self,
+        folder: Path,
+        profile: Path | None,
+        *,
+        durable: bool,
+        config: str | None = None,
+        has_relay: bool = False,
     ) -> None:
         entry = ["-m", "penstock"]
         data = "data" if durable else "none"
         words = [
             "up",
             "--no-pipeline",
-            "--no-relay",
+            *([] if has_relay else ["--no-relay"]),
             "--data",
             data,
             "--http",

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 SCHEMA = "penstock.bench/1"
-LIBRARIES = ("penstock", "uvloop", "msgspec", "aiohttp", "redis", "hiredis")
+LIBRARIES = ("penstock", "uvloop", "msgspec", "aiohttp", "redis", "hiredis", "pyzmq")
 BAR_CELLS = 20
 
 

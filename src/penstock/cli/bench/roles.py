@@ -66,6 +66,8 @@ def perform(job: Job) -> Report:
             return fanout_loads.receive(job, lambda: print(READY, flush=True))
         case "fan-pace":
             return fanout_loads.pace(job)
+        case "relay-publish" | "relay-receive" | "relay-register" | "relay-hold" | "relay-verify":
+            return _relay(job)
         case "redis-produce":
             return _run(redis_load.lean_produce(job))
         case "redis-pace":
@@ -76,6 +78,25 @@ def perform(job: Job) -> Report:
             return redis_load.stock_consume(job)
         case _:
             return Report(error=f"there is no role `{job.role}`")
+
+
+def _relay(job: Job) -> Report:
+    from penstock.cli.bench import relay_loads
+
+    def announce() -> None:
+        print(READY, flush=True)
+
+    match job.role:
+        case "relay-publish":
+            return relay_loads.publish(job)
+        case "relay-receive":
+            return relay_loads.receive(job, announce)
+        case "relay-hold":
+            return relay_loads.hold(job, announce)
+        case "relay-register":
+            return relay_loads.register(job)
+        case _:
+            return relay_loads.verify(job)
 
 
 def serve(profile: str, words: list[str]) -> int:
@@ -91,9 +112,28 @@ def serve(profile: str, words: list[str]) -> int:
         profiler.dump_stats(profile)
 
 
+def serve_relay(profile: str) -> int:
+    """The relay's process under cProfile."""
+    import cProfile
+
+    from penstock.server.relay_process import main
+
+    profiler = cProfile.Profile()
+    try:
+        return profiler.runcall(main)
+    finally:
+        profiler.dump_stats(profile)
+
+
 def run(words: list[str]) -> int:
     if words[0] == "serve":
         return serve(words[1], words[2:])
+    if words[0] == "relay":
+        return serve_relay(words[1])
+    if words[0] == "proxy":
+        from penstock.cli.bench.relay_servers import run_proxy
+
+        return run_proxy(words[1], words[2])
     job = msgspec.json.decode(words[0], type=Job)
     start_s = _cpu_s()
     try:

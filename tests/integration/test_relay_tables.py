@@ -1,0 +1,61 @@
+"""The rows that a real relay leaves, where messages are kept whole, as streams of the tables: both ends agree on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.topics import hash_of
+from penstock.spark.token_folds import Heard, fold
+from penstock.spark.token_keys import TokenKey
+from tests.integration import token_peers as peers
+from tests.integration.test_relay import MAC_KEY, context, publisher_of, rows, signer, wait
+
+__all__ = ["context"]
+COUNT = 6
+
+
+@pytest.mark.parametrize("format_", ["chunk", "block"])
+def test_a_stream_that_is_kept_whole_can_be_audited(start_server: Any, context: Any, format_: str) -> None:
+    server = start_server("--relay", config="relay:\n  journal: full\n")
+    publisher = publisher_of(context, server)
+    topic = publisher.topic.decode()
+    publisher.register(signer(server))
+    for number in range(COUNT):
+        if format_ == "chunk":
+            publisher.chunk(peers.token(f"word{number}"))
+        else:
+            publisher.block([f"word{number}", "and"])
+
+    def told() -> list[Heard]:
+        found = [
+            Heard(
+                "j",
+                row["channel"],
+                place,
+                place,
+                row["event"],
+                row["kind"],
+                row["bytes"],
+                row["reason"],
+                row["meta"],
+                row["body"],
+            )
+            for place, row in enumerate(rows(server))
+        ]
+        return found if any(row.event == "chunk_counts" for row in found) else []
+
+    heard = wait(told)
+    assert {row.topic_hash for row in heard} == {hash_of(publisher.topic)}
+    [stream] = fold(heard, None, TokenKey(topic, MAC_KEY))
+    made = stream.row()
+    assert (made["chunks"], made["journaled"], made["chain_ok"], made["ended"]) == (
+        COUNT,
+        COUNT,
+        True,
+        "open",
+    )
+    assert made["tokens"] == COUNT * (1 if format_ == "chunk" else 2)
+    [other] = fold(heard, None, TokenKey(topic, b"x" * 32))
+    assert (other.tokens, other.forged) == (0, COUNT)

@@ -1,0 +1,31 @@
+"""Sockets whose path is too long for the system: they are found elsewhere, by everybody who knows the path."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import zmq
+
+from penstock.transports.zeromq import IPC_MAX, bind, short_ipc
+
+
+@pytest.mark.parametrize("depth", [0, 12])
+def test_a_path_that_is_too_long_has_a_short_one_whatever_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    deep = Path(tempfile.mkdtemp(dir=tmp_path)).joinpath(*["directory"] * depth)
+    deep.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    path = tmp_path / ("x" * IPC_MAX)
+    short = short_ipc(path)
+    assert len(str(short)) <= IPC_MAX and short == short_ipc(path) != short_ipc(path / "y")
+    context = zmq.Context()
+    try:
+        socket = context.socket(zmq.PULL)
+        assert bind(socket, f"ipc://{path}", None) == f"ipc://{short}"
+        assert short.stat().st_mode & 0o777 == 0o600
+    finally:
+        context.destroy(0)
+        short.unlink(missing_ok=True)
