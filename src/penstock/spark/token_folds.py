@@ -22,7 +22,7 @@ from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.messages import Complete, Failure, Payload, Token
 from penstock.dialects.streamservice.reading import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, Fault, peek_block
-from penstock.spark.token_keys import TokenKey
+from penstock.spark.token_keys import TokenKey, topic_hash
 
 INT_MAX = 2**31 - 1
 """What a column of a whole number of 32 bits holds; counts stop there."""
@@ -114,6 +114,8 @@ class Inspector:
 
     def __init__(self, key: TokenKey) -> None:
         self._topic = key.topic.encode()
+        # The journal has the hash in the place of the name, which no MAC covers.
+        self._names = (key.topic.encode(), topic_hash(key.topic).encode())
         self._chains = {
             kind: (make(key.mac_key, key.topic, key.suite), make(key.mac_key, key.topic, key.suite))
             for kind, make in (("chunk", ChainedStreamHmac), ("block", BlockChain))
@@ -129,7 +131,7 @@ class Inspector:
             prev = b"" if prev == self._topic[:BLOCK_MAC_SIZE] else prev
             return self._proved("block", prev, frame, mac)
         chunk = read_chunk(body)
-        if isinstance(chunk, Fault) or chunk.topic != self._topic:
+        if isinstance(chunk, Fault) or chunk.topic not in self._names:
             return None
         return self._proved("chunk", chunk.prev, chunk.data, chunk.mac)
 
