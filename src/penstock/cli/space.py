@@ -94,6 +94,8 @@ def ls(*, gateway: Gateway = GATEWAY) -> int:
     found = RemoteSpaces(url, token).survey(gateway.space).spaces
     if gateway.as_json:
         print_json({"spaces": found})
+    elif not found:
+        print("no spaces here; the config section `spaces` adds them, as in docs/tutorial/first-space.md")
     elif gateway.space is None:
         print_table(
             ("space", "name", "present", "streams", "envelopes", "frames", "deliveries", "dropped"),

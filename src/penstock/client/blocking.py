@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from penstock.client.client import Client, connect
 from penstock.client.delivery import Delivery
@@ -54,6 +54,24 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class Closable(Protocol):
+    """What ends when it is closed."""
+
+    def close(self) -> object: ...
+
+
+class Closing:
+    """Ends with its `with` block."""
+
+    def __exit__(
+        self: Closable,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class Twin(Generic[S]):
@@ -129,7 +147,7 @@ class SyncDelivery(Twin[Delivery]):
         return repr(self._source)
 
 
-class SyncSubscription(Twin[Subscription]):
+class SyncSubscription(Closing, Twin[Subscription]):
     """`for delivery in subscription`, best inside `with`, which gives back what is left."""
 
     close = blocking(Subscription.close)
@@ -171,13 +189,8 @@ class SyncSubscription(Twin[Subscription]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
-
-class SyncLiveView(Twin[LiveView]):
+class SyncLiveView(Closing, Twin[LiveView]):
     """`for change in view`, best inside `with`; `rows` is the whole table as far as it was read."""
 
     close = blocking(LiveView.close)
@@ -206,13 +219,8 @@ class SyncLiveView(Twin[LiveView]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
-
-class SyncClient(Twin[Client]):
+class SyncClient(Closing, Twin[Client]):
     """A connection to Penstock for code without `async`; made by `connect_sync`. Safe to share by threads."""
 
     enqueue = blocking(Client.enqueue)
@@ -288,11 +296,6 @@ class SyncClient(Twin[Client]):
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def connect_sync(

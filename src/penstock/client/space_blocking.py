@@ -6,10 +6,9 @@ Nothing is implemented twice; a test compares both surfaces name by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from penstock.client.blocking import LoopThread, Twin, blocking, mirrored
+from penstock.client.blocking import Closing, LoopThread, Twin, blocking, mirrored
 from penstock.client.space import Space
 from penstock.client.space_feed import Feed, Overflow
 from penstock.client.space_roster import Capability
@@ -19,7 +18,7 @@ from penstock.client.space_wire import Arrival, Frame, SpaceEnvelope, SpaceError
 T = TypeVar("T", bound=Arrival)
 
 
-class SyncFeed(Twin[Feed[T]], Generic[T]):
+class SyncFeed(Closing, Twin[Feed[T]], Generic[T]):
     """`for item in feed`."""
 
     dropped = mirrored[Feed[Any], int](lambda feed: feed.dropped)
@@ -44,11 +43,6 @@ class SyncFeed(Twin[Feed[T]], Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class SyncSpaceStream(Twin[SpaceStream]):
     """A stream of a space in the hands of somebody who may write to it."""
@@ -70,7 +64,7 @@ class SyncSpaceStream(Twin[SpaceStream]):
         return repr(self._source)
 
 
-class SpaceSync(Twin[Space]):
+class SpaceSync(Closing, Twin[Space]):
     """A place in a space for code without `async`; the arguments are those of `Space`. Safe to share by threads.
 
     Example:
@@ -188,8 +182,3 @@ class SpaceSync(Twin[Space]):
 
     def __enter__(self) -> Self:
         return self.open()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

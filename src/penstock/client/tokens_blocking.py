@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from penstock.client.blocking import LoopThread, Twin, blocking, mirrored
+from penstock.client.blocking import Closing, LoopThread, Twin, blocking, mirrored
 from penstock.client.tokens_line import Curve
 from penstock.client.tokens_publisher import DROP_S, TokenPublisher
 from penstock.client.tokens_stream import TokenStream
@@ -23,7 +23,7 @@ from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signing import SigningKey
 
 
-class TokenStreamSync(Twin[TokenStream]):
+class TokenStreamSync(Closing, Twin[TokenStream]):
     """The tokens of one stream, each of them proved; `for token in stream`, best inside `with`."""
 
     next_batch = blocking(TokenStream.next_batch)
@@ -76,11 +76,6 @@ class TokenStreamSync(Twin[TokenStream]):
 
     def __enter__(self) -> Self:
         return self.open()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class TokenPublisherSync(Twin[TokenPublisher]):
