@@ -602,3 +602,12 @@ def test_the_seeds_settings_have_the_seeds_values(name: str) -> None:
             "max_pending_per_topic": 1_000,
         }[name]
     )
+
+
+def test_a_clock_that_jumps_back_loses_no_message_and_ends_no_topic():
+    relay = registered()
+    assert relay.subscribe(at(0), T) == []
+    assert publish(relay, 1, 1)
+    back = Now(at(2).us, WALL_US - 86_400_000_000)
+    assert relay.compact(back) == [] and relay.topics[T].held
+    assert publish(relay, 3, 2)

@@ -240,6 +240,8 @@ class House:
         watch: Watch | None = None,
     ) -> None:
         self.us = START_US
+        self.wall_jump_us = 0
+        """How far somebody has set the clock on the wall."""
         self.scheduler = HandScheduler(lambda: self.now)
         self.machine = make_machine(limits or Limits(), lambda name: Policy(), counting_entropy())
         self.journal = KeepingJournal(self.scheduler.soon)
@@ -276,7 +278,7 @@ class House:
 
     @property
     def now(self) -> Now:
-        return Now(self.us, START_WALL_US + self.us - START_US)
+        return Now(self.us, START_WALL_US + self.us - START_US + self.wall_jump_us)
 
     @property
     def space(self) -> Space:

@@ -434,6 +434,19 @@ class TestReconnect:
         (row,) = house.rows("stream_close")
         assert (row.sender, row.reason, row.id) == ("gateway", "owner_disconnected", None)
 
+    @pytest.mark.parametrize("days", [-400, 400])
+    def test_a_clock_that_jumps_neither_shortens_nor_lengthens_the_grace(
+        self, house: House, days: int
+    ) -> None:
+        (p1,) = house.joined("p1")
+        id_ = house.open_stream(p1)
+        p1.gone()
+        house.wall_jump_us = days * 86_400_000_000
+        house.advance(house.machine.limits.owner_grace_ms - 1)
+        assert list(house.space.state.streams) == [id_]
+        house.advance(1)
+        assert house.space.state.streams == {}
+
     def test_the_grace_begins_anew_with_every_leave(self, house: House) -> None:
         (p1,) = house.joined("p1")
         id_ = house.open_stream(p1)
