@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.tables import table_names
@@ -58,7 +57,9 @@ def ask(lake: Path, query: str) -> Answer:
         _check_reading(engine, query)
         reader = engine.execute(query)
         fields = list(pa.schema(reader.schema))
-    except DeltaError as error:
+    except PenstockError:
+        raise
+    except Exception as error:  # the engine has no class of its own for what goes wrong in it
         raise _misunderstood(error, known) from None
 
     def rows() -> Iterator[list[Any]]:
@@ -66,7 +67,7 @@ def ask(lake: Path, query: str) -> Answer:
             for batch in reader:
                 columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
                 yield from (list(row) for row in zip(*columns, strict=True))
-        except DeltaError as error:
+        except Exception as error:
             raise _misunderstood(error, known) from None
 
     return Answer([field.name for field in fields], [str(field.type) for field in fields], rows())
@@ -92,7 +93,7 @@ def _refused(message: str, hint: str = HINT) -> PenstockError:
 
 
 def _misunderstood(error: Exception, known: list[str]) -> PenstockError:
-    message = " ".join(str(error).split())
+    message = " ".join(str(error).removeprefix("External error: ").split())
     missing = _NO_TABLE.search(message)
     if missing is not None:
         return _refused(f"there is no table `{missing[1]}`", f"there are: {', '.join(known)}")
