@@ -15,9 +15,9 @@ from cyclopts import App, Parameter
 
 from penstock.cli.journal import PLACE, Place, endpoints_file, reading, seal_now
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
-from penstock.cli.rows import iso
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.pipelines import STATUS_FILE, Pipeline, Status, Task
+from penstock.journal.values import iso
 
 if TYPE_CHECKING:
     from penstock.spark.ingest import Ingest

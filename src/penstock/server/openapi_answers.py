@@ -10,6 +10,9 @@ _TEXT: Schema = {"type": "string"}
 _TRUTH: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _NUMBER: Schema = {"type": "number", "minimum": 0}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+_TIME: Schema = {"type": "string", "format": "date-time"}
 _MOMENT: Schema = {"type": "integer", "description": "Milliseconds since 1970"}
 
 
@@ -212,6 +215,77 @@ ANSWERS: dict[str, Schema] = {
             )
         }
     ),
+    "Tail": _object(
+        {
+            "rows": _list(
+                _object(
+                    {"offset": _COUNT, "recorded_at": _TIME, "door": _TEXT, "event": _TEXT},
+                    {
+                        **dict.fromkeys(("channel", "id", "kind", "sender", "peer", "corr", "reason"), _TEXT),
+                        **dict.fromkeys(("seq", "attempt", "bytes", "recipients", "ref_offset"), _COUNT),
+                        **dict.fromkeys(("ref_at", "first_at"), _TIME),
+                        "meta": {},
+                        "body": _TEXT,
+                        "body_cut": _TRUTH,
+                    },
+                )
+            ),
+            **dict.fromkeys(("next", "end", "first", "epoch", "missed"), _COUNT),
+            "isScanned": _TRUTH,
+        }
+    ),
+    "PipelineState": _object(
+        {
+            "state": {"enum": ["off", "starting", "running", "stopped", "failed", "halted"]},
+            **dict.fromkeys(("lag", "end", "offset", "restarts"), _COUNT),
+            "queries": {
+                "type": "object",
+                "additionalProperties": _object(
+                    dict.fromkeys(("offset", "batches", "rows", "batch_ms", "at_us"), _COUNT)
+                ),
+            },
+            "behind": {"type": "object", "additionalProperties": _COUNT},
+            **dict.fromkeys(("code", "message", "hint", "ui"), _TEXT_OR_NULL),
+        }
+    ),
+    "Lake": _object(
+        {
+            "tables": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        **dict.fromkeys(("rows", "bytes", "files", "version"), _COUNT),
+                        "updated_at": {"type": ["string", "null"], "format": "date-time"},
+                        "columns": _list(_object({"name": _TEXT, "type": _TEXT})),
+                    }
+                )
+            )
+        }
+    ),
+    "SqlAnswer": _object(
+        {
+            "columns": _list(_TEXT),
+            "types": _list(_TEXT),
+            "rows": _list({"type": "array"}),
+            "truncated": _TRUTH,
+            "ms": _COUNT,
+        }
+    ),
+    "Alerts": _object(
+        {
+            "alerts": _list(
+                _object(
+                    {
+                        **dict.fromkeys(
+                            ("id", "rule", "severity", "subject", "state", "message"), _TEXT_OR_NULL
+                        ),
+                        **dict.fromkeys(("value", "threshold"), _NUMBER_OR_NULL),
+                        **dict.fromkeys(("fired_at", "resolved_at"), _TEXT_OR_NULL),
+                    }
+                )
+            )
+        }
+    ),
     "Reloaded": _object({"changed": _list(_TEXT), "restart": _list(_TEXT), "closed": _COUNT}),
     "Spaces": _object(
         {
@@ -273,6 +347,11 @@ ANSWERS_OF = {
     "trigger_put": "TriggerPut",
     "trigger_remove": "TriggerRemoved",
     "trigger_try": "TriggersTried",
+    "tail": "Tail",
+    "pipeline": "PipelineState",
+    "lake": "Lake",
+    "sql": "SqlAnswer",
+    "alerts": "Alerts",
     "reload": "Reloaded",
     "spaces": "Spaces",
     "health": "Health",

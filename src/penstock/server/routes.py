@@ -28,6 +28,7 @@ from penstock.dialects.courier.subscribe import SubscribeQuery
 from penstock.dialects.courier.views import SnapshotQuery
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Wanted = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 
 
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,6 +83,35 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /console/session`."""
 
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/tail`: rows from `after` on; left out, the last `back` rows. `*` stands for anything."""
+
+    after: Offset | None = None
+    back: Annotated[int, msgspec.Meta(ge=0, le=2_000)] = 100
+    door: Wanted = None
+    channel: Wanted = None
+    event: Wanted = None
+    kind: Wanted = None
+    sender: Wanted = msgspec.field(default=None, name="from")
+    id: Wanted = None
+    corr: Wanted = None
+    text: Wanted = None
+    """In the body, the id or the correlation id, in whatever case."""
+    max: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
+    """How long to wait for the first row where there is none."""
+    skip: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """1: who is far behind goes on near the end, and is told how many rows it missed."""
+
+
+class SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/sql`."""
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=20_000)]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 200
+    """Rows at most; `console.sql_rows` bounds it further."""
 
 
 class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,6 +179,11 @@ ROUTES = (
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest batch of an application that is in"),
     Route("GET", "/v1/spaces", "spaces", "Every space: who is there, which streams are open, what passed (admin)",
           query=SpacesQuery),
+    Route("GET", "/v1/tail", "tail", "Rows of the journal as JSON, and the next ones as they come (admin)", query=TailQuery),
+    Route("GET", "/v1/pipeline", "pipeline", "How the Spark pipeline is doing (admin)"),
+    Route("GET", "/v1/lake", "lake", "The tables: rows, bytes, columns (admin)"),
+    Route("POST", "/v1/sql", "sql", "Ask the tables something; only reads (admin)", SqlRequest),
+    Route("GET", "/v1/alerts", "alerts", "What the pipeline found worth telling, firing first (admin)"),
     Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),

@@ -29,6 +29,7 @@ from penstock.server.addresses import HostPort, is_loopback, parse_alias, parse_
 from penstock.server.advertising import Advertising
 from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
+from penstock.server.asking import Asking
 from penstock.server.auth import (
     UNIX_PEER,
     Guard,
@@ -45,9 +46,10 @@ from penstock.server.door import CourierDoor
 from penstock.server.doors import Doors
 from penstock.server.events import make_event_log
 from penstock.server.hosting import Hosting
+from penstock.server.lake import Lake
 from penstock.server.machine import Machines, install_rules, make_machine
 from penstock.server.mew_door import MewDoor
-from penstock.server.pipeline import PipelineProcess
+from penstock.server.pipeline import PipelineProcess, pipeline_shown
 from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.relaying import RelayError, Relaying
@@ -58,6 +60,7 @@ from penstock.server.schemas import load_registry, reload_registry
 from penstock.server.skills import SkillWorker, start_skills
 from penstock.server.space_desk import spaces_shown
 from penstock.server.space_files import load_spaces
+from penstock.server.tail import Tail
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -248,6 +251,13 @@ class Service:
         desk = Desk()
         desk.add("reload", lambda ask: self.reload())
         desk.add("spaces", lambda ask: spaces_shown(self.halls.spaces, ask))
+        data = None if self.archive is None else self.archive.data
+        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining).tail)
+        desk.add("sql", Asking(data, lambda: self._config.console).sql)
+        lake = Lake(data)
+        desk.add("lake", lake.tables)
+        desk.add("alerts", lake.alerts)
+        desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
         return desk
 
     def _facts(self) -> dict[str, Any]:
