@@ -96,6 +96,10 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
         if mode is RIGHT and route.name == "pull" and isinstance(case.body, dict):
             case.body["stream"] = STREAM  # likewise
         response = case.call_and_validate(session=session, checks=CHECKS)
+        if mode is WRONG and response.status_code == 200 and route.name == "prometheus":
+            # A URL is text: what was meant as a wrong type may read as a right value.
+            assert str(case.query["streams"]).lower() in ("null", "0", "1", "0.0", "1.0", "-0.0", "-0")
+            return
         seen[response.status_code] += 1
 
     check()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -141,18 +140,3 @@ def _read(file: Path) -> dict[str, MintedToken]:
             raise ConfigError([f"`{file}`: token `{minted.name[:80]}`: {problem}" for problem in problems])
         kept.append(minted.token)
     return {minted.name: minted for minted in content.tokens}
-
-
-@contextmanager
-def directory_tokens(data: Path) -> Iterator[MintedTokens]:
-    """The tokens of a directory that no server has: nobody starts one meanwhile. ConfigError where one has it."""
-    from penstock.journal.disk import RealDisk
-
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    disk = RealDisk(data / "journal")
-    if not disk.lock():
-        raise ConfigError([f"another process writes `{data}`; hint: try again when it is up, or has ended"])
-    try:
-        yield MintedTokens(data / FILE)
-    finally:
-        disk.unlock()
