@@ -19,7 +19,7 @@ HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal"
 
 
 @pytest.mark.parametrize(
-    "words", [["stats"], ["send", "a", "b"], ["inbox", "--as", "a"], ["--help"], ["where", "x"]]
+    "words", [["stats"], ["send", "a", "b"], ["inbox", "--as", "a"], ["--help"], ["where", "x"], ["console"]]
 )
 def test_client_commands_never_load_the_server(words):
     script = (
@@ -62,7 +62,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + PIPELINE
         + [["schema", name] for name in ("ls", "check", "validate")]
         + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
-        + [["token", name] for name in ("curve-keygen", "signer-keygen")]
+        + [["token", name] for name in ("new", "ls", "revoke", "curve-keygen", "signer-keygen")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0

@@ -98,6 +98,7 @@ NAMES: dict[str, Schema] = {
     "batch": _BATCH,
     "part": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    "name": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
 }
 """Parts of a path that are more than any text."""
 
@@ -304,6 +305,52 @@ ANSWERS: dict[str, Schema] = {
             )
         }
     ),
+    "SpaceSent": _object({"id": _TEXT, "from": _TEXT, "status": _TEXT}),
+    "Invited": _object({"participant": _TEXT, "token": _TEXT, "url": _TEXT}),
+    "Kicked": _object({"participant": _TEXT}),
+    "RelayTopics": _object(
+        {
+            "running": _TRUTH,
+            "topics": _list(
+                _object(
+                    {
+                        "topic": {"type": "string", "description": "The hash of its name"},
+                        **dict.fromkeys(("messages", "bytes", "subscribers", "waiting", "held"), _COUNT),
+                    }
+                )
+            ),
+            "more": _COUNT,
+            "totals": {"type": "object", "additionalProperties": _COUNT},
+        }
+    ),
+    "Tokens": _object(
+        {
+            "tokens": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "agent": {"type": ["string", "null"]},
+                        "tenant": {"type": ["string", "null"]},
+                        "scopes": _list(_TEXT),
+                        "origin": {"enum": ["config", "minted"]},
+                        "created_at": {"type": ["string", "null"], "format": "date-time"},
+                    }
+                )
+            ),
+            "required": {"type": "boolean", "description": "Whether everybody needs a token"},
+            "kept": {"type": "boolean", "description": "Whether minted tokens survive a restart"},
+        }
+    ),
+    "Minted": _object({"name": _TEXT, "token": _TEXT, "required": _TRUTH, "kept": _TRUTH, "closed": _COUNT}),
+    "Revoked": _object({"name": _TEXT, "required": _TRUTH, "closed": _COUNT}),
+    "Console": _object(
+        {
+            **dict.fromkeys(("name", "version", "bootId"), _TEXT),
+            "operator": _TRUTH,
+            "spaces": _list(_TEXT),
+            "relay": _TRUTH,
+        }
+    ),
     "Health": _object(
         {
             "ok": _TRUTH,
@@ -354,6 +401,15 @@ ANSWERS_OF = {
     "alerts": "Alerts",
     "reload": "Reloaded",
     "spaces": "Spaces",
+    "space_send": "SpaceSent",
+    "space_invite": "Invited",
+    "space_kick": "Kicked",
+    "relay_topics": "RelayTopics",
+    "tokens": "Tokens",
+    "token_mint": "Minted",
+    "token_revoke": "Revoked",
+    "console_session": "Console",
+    "console_sign_in": "Console",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 from penstock.dialects.courier.views import SnapshotQuery
 
+Scope = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Wanted = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 
@@ -121,6 +122,40 @@ class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Only this one."""
 
 
+class SpaceMessage(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of `/v1/spaces/{space}/messages`: an envelope but for what the server fills."""
+
+    kind: Annotated[str, msgspec.Meta(min_length=1)]
+    payload: msgspec.Raw
+    to: list[str] = []
+    correlation_id: list[str] = []
+
+
+class InviteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/invite`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    capabilities: list[str | dict[str, Any]] = []
+    """Kinds that it may send, or capabilities whole."""
+    reason: str | None = None
+
+
+class KickRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/kick`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    reason: str | None = None
+
+
+class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/tokens`."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=100)]
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+
+
 class Route(msgspec.Struct, frozen=True):
     """One method on one path, which may hold names in braces; an `{id}` or a `{stream}` takes slashes too."""
 
@@ -184,6 +219,15 @@ ROUTES = (
     Route("GET", "/v1/lake", "lake", "The tables: rows, bytes, columns (admin)"),
     Route("POST", "/v1/sql", "sql", "Ask the tables something; only reads (admin)", SqlRequest),
     Route("GET", "/v1/alerts", "alerts", "What the pipeline found worth telling, firing first (admin)"),
+    Route("POST", "/v1/spaces/{space}/messages", "space_send", "Send an envelope into a space as `operator` (admin)",
+          SpaceMessage),
+    Route("POST", "/v1/spaces/{space}/invite", "space_invite", "Let somebody into a space; the token is shown once (admin)",
+          InviteRequest),
+    Route("POST", "/v1/spaces/{space}/kick", "space_kick", "Put somebody out of a space (admin)", KickRequest),
+    Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)"),
+    Route("GET", "/v1/tokens", "tokens", "Every token, but never the token itself (admin)"),
+    Route("POST", "/v1/tokens", "token_mint", "Make a token at run time, which is shown once (admin)", TokenRequest),
+    Route("DELETE", "/v1/tokens/{name}", "token_revoke", "Take back a token made at run time (admin)"),
     Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
@@ -198,8 +242,7 @@ ROUTES = (
     Route("GET", "/console/session", "console_session", "Who is signed in to the console", is_open=True),
     Route("POST", "/console/session", "console_sign_in", "Trade the operator's token for a cookie", Login, is_open=True),
     Route("DELETE", "/console/session", "console_sign_out", "Give the cookie up", is_open=True),
-    Route("GET", "/console/{file}", "console_file", "A file of the console", is_open=True,
-          content_type="application/octet-stream"),
+    Route("GET", "/console/{file}", "console_file", "A file of the console", is_open=True, content_type="*/*"),
 )  # fmt: skip
 
 _EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}
