@@ -241,7 +241,7 @@ class Subscription:
 
     def lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
-            self._let_go(delivery)
+            self._make_room(delivery)
         delivery.lose(error)
 
     def held(self) -> Iterable[Delivery]:
@@ -271,8 +271,12 @@ class Subscription:
         return error
 
     def _let_go(self, delivery: Delivery) -> None:
-        """The application is done with it: its place in the window is free."""
+        """The application is done with it."""
         delivery.state = State.SETTLING
+        self._make_room(delivery)
+
+    def _make_room(self, delivery: Delivery) -> None:
+        """Its place in the window is free."""
         if self._held.pop(delivery.seq, None) is not None:
             self._owed += 1
             self._connection.mark(self)
