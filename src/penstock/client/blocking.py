@@ -53,8 +53,13 @@ class LoopThread:
         return self.wait(run())
 
     def close(self) -> None:
+        """End the loop and its threads: looking up a host's name makes one more."""
         if self._loop.is_closed():
             return
+        try:
+            self.wait(self._loop.shutdown_default_executor())
+        except RuntimeError:
+            pass  # the interpreter is ending, and so are they
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
