@@ -30,11 +30,16 @@ CONFIGURED = [
     "docs/how-to/tenants.md",
     "docs/how-to/gateway.md",
     "docs/how-to/join-a-space.md",
+    "docs/how-to/python.md",
     "docs/tutorial/first-space.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 RELAYED = ["docs/how-to/token-streams.md"]
-"""Documents whose server has a relay."""
+"""Documents whose server has a relay, and no config."""
+ALSO_RELAYED = ["docs/how-to/python.md"]
+"""Those with a config and a relay."""
+ALONE = "docs/how-to/test-your-agents.md"
+"""Its programs bring their server along."""
 BLOCK_SECONDS = 60
 
 
@@ -48,6 +53,11 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_of_a_document_runs(document: str, server: ServerProcess) -> None:
     assert run_blocks(document, server, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
+
+
+@pytest.mark.parametrize("code", [code for language, code in blocks(ALONE) if language == "python"])
+def test_every_block_about_testing_runs_by_itself(code: str) -> None:
+    exec(compile(code, ALONE, "exec"), {"__name__": "__main__"})
 
 
 def test_the_tutorial_tells_what_really_happens(server: ServerProcess) -> None:
@@ -76,7 +86,8 @@ def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_p
             ["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path, timeout=BLOCK_SECONDS, check=True
         )
     ((_, config),) = blocks(document, "server")
-    server = ServerProcess(tmp_path, config=config)
+    words = ["--relay"] if document in ALSO_RELAYED else []
+    server = ServerProcess(tmp_path, *words, config=config)
     try:
         assert run_blocks(document, server, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
     finally:

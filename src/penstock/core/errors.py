@@ -157,7 +157,14 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class PenstockError(Exception):
-    """A refusal, raised where Python code called us."""
+    """A refusal, raised where Python code called us. Its text has the code, what happened, and the cure.
+
+    Example:
+        try:
+            await client.stats("no/such/stream")
+        except penstock.PenstockError as error:
+            print(error.code, error.retryable, error.refusal.message)
+    """
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code}: {refusal.message}\nhint: {refusal.hint or refusal.kind.hint}")
@@ -165,8 +172,10 @@ class PenstockError(Exception):
 
     @property
     def code(self) -> str:
+        """What went wrong, as one word of the table above: the part to decide by."""
         return self.refusal.code
 
     @property
     def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
         return self.refusal.kind.retryable
