@@ -247,7 +247,7 @@ class Runner:
                 reporter.status.end = journal.mark().end
                 reporter.write()
                 if self._stop.is_set():
-                    _stop(query)
+                    _stop(query, time.monotonic() + STOP_S)
                     break
             if (error := query.exception()) is not None:
                 return reporter.fail(error, name)
@@ -267,8 +267,8 @@ class Runner:
     def _run_on(self, spark: SparkSession, journal: Journal, ingest: Ingest, watch: Watch) -> int:
         """Run until told to stop, or until a query fails."""
         reporter = self._reporter
-        own = self._own
         ingest.level()
+        self._look_after_own(spark, journal)  # before the first batch of the tables, which takes long
         queries = {
             "ingest": self._start(spark, journal, "ingest", ingest),
             "watch": self._start(spark, journal, "watch", watch),
@@ -280,21 +280,24 @@ class Runner:
                 if not query.isActive:
                     error = query.exception() or RuntimeError(f"the query `{name}` ended by itself")
                     return reporter.fail(error, name)
-            for mine in own:
-                mine.look(
-                    time.monotonic(), spark, journal.place.options, self._lake / CHECKPOINTS, _innermost
-                )
-            reporter.status.own = {mine.name: mine.state for mine in own}
+            self._look_after_own(spark, journal)
             ingest.rejoin()
             watch.on_clock(time.time_ns() // 1000)
             reporter.status.end = journal.mark().end
             reporter.status.behind = dict(ingest.behind)
             reporter.write()
-        for query in (*queries.values(), *(mine.query for mine in own if mine.query is not None)):
-            _stop(query)
+        deadline = time.monotonic() + STOP_S  # for all of them together
+        for query in (*queries.values(), *(own.query for own in self._own if own.query)):
+            _stop(query, deadline)
         reporter.status.state = "stopped"
         reporter.write()
         return 0
+
+    def _look_after_own(self, spark: SparkSession, journal: Journal) -> None:
+        """Start what is due of the queries that users have, and say how they are."""
+        for own in self._own:
+            own.look(time.monotonic(), spark, journal.place.options, self._lake / CHECKPOINTS, _innermost)
+        self._reporter.status.own = {own.name: own.state for own in self._own}
 
 
 def start_query(
@@ -356,9 +359,8 @@ def _conf(scratch: str, more: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _stop(query: StreamingQuery) -> None:
+def _stop(query: StreamingQuery, deadline: float) -> None:
     """End a query between two batches; one that takes too long is repeated by the next run."""
-    deadline = time.monotonic() + STOP_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.02)
     query.stop()

@@ -22,6 +22,8 @@ STABLE_S = 120.0
 MESSAGE_MAX = 500
 """Characters of a failure that are kept."""
 RUNNING = "running"
+OWN = "own-"
+"""What the names of such queries begin with, and so those of their checkpoints."""
 
 Start = Callable[["SparkSession", Mapping[str, str], str], "StreamingQuery"]
 
@@ -82,7 +84,7 @@ def load(files: Sequence[str]) -> list[OwnQuery]:
     """The queries of these files; QueryError when one cannot be used."""
     found: dict[str, OwnQuery] = {}
     for file in files:
-        name = f"own-{Path(file).stem}"
+        name = f"{OWN}{Path(file).stem}"
         if name in found:
             raise QueryError(f"`pipeline.queries` names two files `{Path(file).name}`; rename one of them")
         found[name] = OwnQuery(name, _function(Path(file)))
