@@ -206,7 +206,7 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
             int(value("penstock_links") - value.total("penstock_space_participants")),
             rates.sum("penstock_q_in_total"),
             rates.sum("penstock_q_out_total"),
-            f"{int(value('penstock_streams'))} streams",
+            f"streams: {int(value('penstock_streams'))}",
         )
     ]
     if health.get("spaces"):
@@ -217,7 +217,7 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
                 int(value.total("penstock_space_participants")),
                 rates.sum("penstock_space_frames_total"),
                 rates.sum("penstock_space_deliveries_total"),
-                f"{health['spaces']} spaces; targets saved {int(saved)} deliveries",
+                f"spaces: {health['spaces']}; targets saved {int(saved)} deliveries",
             )
         )
     if "relay" in health:
@@ -228,7 +228,7 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
                 int(value("penstock_relay_topics")),
                 rates.sum("penstock_relay_messages_total"),
                 rates.sum("penstock_relay_forwarded_total"),
-                f"{state}, {int(value('penstock_relay_restarts_total'))} restarts",
+                f"{state}; restarts: {int(value('penstock_relay_restarts_total'))}",
             )
         )
     return doors

@@ -81,7 +81,7 @@ async def keep(name: str, part: Part) -> None:
         try:
             await part()
         except* Exception as failures:
-            problem = str(next(_leaves(failures)))
+            problem = str(next(_leaves(failures))).partition("\n")[0]
         if loop.time() - began_s >= STABLE_S:
             pause_s, said = PAUSE_FIRST_S, ""
         if problem != said:

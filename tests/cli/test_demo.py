@@ -21,9 +21,7 @@ from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.server.config import Config
 from penstock.server.demo import QUERY, space_section, summary, with_demo
 from penstock.server.sections import Streams
-from tests.server_process import ServerProcess, start_server
-
-__all__ = ["start_server"]
+from tests.server_process import ServerProcess
 
 PATIENCE_S = 20.0
 POLL_S = 0.05
@@ -123,7 +121,7 @@ def test_a_part_that_fails_begins_again_and_says_why_once(
 
     asyncio.run(run())
     said = capfd.readouterr().err.splitlines()
-    assert said == [f"sam: {gone}", "sam: not JSON", "sam: it ended by itself"]
+    assert said == ["sam: Unreachable: the server is gone", "sam: not JSON", "sam: it ended by itself"]
 
 
 def test_without_a_space_or_a_relay_only_the_agents_act() -> None:
