@@ -18,7 +18,7 @@ BIN        := .venv/bin
 STAMP      := .venv/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint bench lock clean system
+.PHONY: help setup up demo test lint bench lock clean system
 # The targets build on one another, so running them side by side gains nothing and mixes their output.
 .NOTPARALLEL:
 
@@ -47,6 +47,9 @@ $(STAMP): pyproject.toml requirements.lock
 
 up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
+
+demo: setup ## the same with sample traffic on every door
+	@exec $(BIN)/penstock up --demo $(ARGS)
 
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 

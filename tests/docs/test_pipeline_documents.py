@@ -36,7 +36,7 @@ OWN_PAGE, OWN_TABLE = "docs/how-to/own-table.md", "examples/own_table.py"
 OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
 PACE = "  nice: 0\n  trigger_ms: 4000\n  watch_ms: 4000\n"
 """What a page does in a few seconds is one batch; a page waits for a batch or two."""
-TRAFFIC = b"penstock.client.demo"
+TRAFFIC = b"penstock.demo.process"
 POLL_S = 0.05
 BESIDE_A_PIPELINE = ["README.md", "docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
 WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]

@@ -29,6 +29,7 @@ _COMMANDS = {
     "enqueue": "Put envelopes into a stream.",
     "subscribe": "Print deliveries of a stream as they come.",
     "stats": "Numbers of one stream, or of all.",
+    "top": "The broker at a glance, again and again.",
     "snapshot": "Rows of a view, and how they change.",
     "peek": "Look at envelopes without taking them.",
     "where": "Find an envelope by its id.",
@@ -49,6 +50,7 @@ _COMMANDS = {
     "schema": "Look at the schemas of payloads, and hold envelopes against them.",
     "doctor": "Check this machine and the server.",
     "bench": "Measure the server, beside a peer.",
+    "completion": "Print what lets a shell complete these commands.",
 }
 _WITH_SPARK = ("pipeline", "bench")
 """Commands that may run Spark in their own process, which wants pandas."""
