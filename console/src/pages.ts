@@ -3,6 +3,8 @@
 import type { ComponentType } from "preact";
 
 import { OverviewPage } from "./pages/overview.tsx";
+import { QueuesPage } from "./pages/queues.tsx";
+import { TailPage } from "./pages/tail.tsx";
 import type { IconName } from "./parts/icon.tsx";
 
 export interface PageEntry {
@@ -20,4 +22,6 @@ export interface PageEntry {
 
 export const pages: readonly PageEntry[] = [
   { path: "", title: "Overview", short: "Overview", letter: "o", icon: "overview", Page: OverviewPage },
+  { path: "tail", title: "Live tail", short: "Tail", letter: "t", icon: "tail", Page: TailPage },
+  { path: "queues", title: "Queues", short: "Queues", letter: "q", icon: "queues", Page: QueuesPage },
 ];
