@@ -118,6 +118,7 @@ REQUESTS = {
     "journal_readers": {"name": "nightly", "offset": 0},
     "trigger_put": RULE,
     "trigger_try": {"to": "in", "envelope": envelope("tried")},
+    "sql": {"query": "show tables"},
 }
 LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}

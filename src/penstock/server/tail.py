@@ -197,7 +197,8 @@ class _Walk:
         is_all = not self._selection.columns and self._query.text is None
         for begin, end in self._steps(first, self._query.max if is_all else SCAN_ROWS):
             for batch in self._passed(begin, end):
-                for count, row in enumerate(records(batch)):
+                fitting = batch.slice(0, self._query.max + 1 - len(found.rows))
+                for count, row in enumerate(records(_with_short_bodies(fitting))):
                     if not count % PAUSE_ROWS:
                         time.sleep(0)  # the loop shares the interpreter with us, and goes first
                     encoded = msgspec.json.encode(shown(row))
@@ -274,6 +275,11 @@ def _holding(batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
     return batch.filter(mask)
 
 
+def _with_short_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    index = batch.schema.get_field_index("body")
+    return batch.set_column(index, "body", pc.binary_slice(batch.column(index), 0, _BODY_BYTES))
+
+
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row for JSON: what is null is left out, and of a long body only the beginning is there."""
     body = row.pop("body", None)
@@ -284,7 +290,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     if "meta" in plain:
         plain["meta"] = json_or_text(plain["meta"])
     if body is not None:
-        text = body[:_BODY_BYTES].decode(errors="replace")
+        text = body.decode(errors="replace")
         plain["body"] = text[:BODY_CHARS]
         plain["body_cut"] = len(text) > BODY_CHARS
     return plain
