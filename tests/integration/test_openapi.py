@@ -127,6 +127,7 @@ REQUESTS = {
     "space_invite": {"participant": "bob", "capabilities": ["chat"]},
     "space_kick": {"participant": "ann"},
     "token_mint": {"name": "made", "scopes": ["streams:*:read"]},
+    "sql": {"query": "show tables"},
 }
 LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}

@@ -70,7 +70,9 @@ def ask(lake: Path, query: str) -> Answer:
         except Exception as error:
             raise _misunderstood(error, known) from None
 
-    return Answer([field.name for field in fields], [str(field.type) for field in fields], rows())
+    return Answer(
+        [field.name for field in fields], [str(field.type).removesuffix("_view") for field in fields], rows()
+    )
 
 
 def _check_reading(engine: QueryBuilder, query: str) -> None:
@@ -85,7 +87,7 @@ def _check_reading(engine: QueryBuilder, query: str) -> None:
     logical = plans.get("logical_plan", "")
     if "physical_plan" not in plans or logical.startswith(_WRITING):
         verb = re.split(r"\W", logical, maxsplit=1)[0] or "this"
-        raise _refused(f"`{verb}` is not a question")
+        raise _refused(f"this is no question: it would change something (`{verb}`)")
 
 
 def _refused(message: str, hint: str = HINT) -> PenstockError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,8 +32,9 @@ def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield dict(zip(batch.schema.names, values, strict=True))
 
 
+@lru_cache(maxsize=256)
 def iso(at_us: int) -> str:
-    """Microseconds since 1970 as a time for people."""
+    """Microseconds since 1970 as a time for people. Rows of a commit share one, so the last few are remembered."""
     moment = datetime.fromtimestamp(at_us // 1_000_000, UTC).replace(microsecond=at_us % 1_000_000)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 

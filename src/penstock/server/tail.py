@@ -7,7 +7,6 @@ memory now and then and at no file; nobody else pays for that. A follower that c
 from __future__ import annotations
 
 import asyncio
-import codecs
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +39,8 @@ SCAN_S = 0.5
 """How long it looks; a step is always taken."""
 STEP_ROWS = 50_000
 """Rows between two looks at the clock."""
+PAUSE_ROWS = 50
+"""Rows that are made between two chances for the loop: well below a millisecond of them."""
 BEHIND_ROWS = 20_000
 """A follower that allows it and is further behind goes on at the end."""
 LOOK_S = 0.1
@@ -53,8 +54,8 @@ GONE_MAX = 3
 
 _TEXTS = ("id", "corr", "body")
 """Columns that a text is looked for in."""
-_BODY_BYTES = BODY_CHARS * 4
-"""No character is longer than four bytes."""
+_BODY_BYTES = BODY_CHARS * 4 + 4
+"""No character is longer than four bytes: what is shown never ends in half of one."""
 
 
 class Found(msgspec.Struct):
@@ -196,7 +197,10 @@ class _Walk:
         is_all = not self._selection.columns and self._query.text is None
         for begin, end in self._steps(first, self._query.max if is_all else SCAN_ROWS):
             for batch in self._passed(begin, end):
-                for row in records(batch):
+                fitting = batch.slice(0, self._query.max + 1 - len(found.rows))
+                for count, row in enumerate(records(_with_short_bodies(fitting))):
+                    if not count % PAUSE_ROWS:
+                        time.sleep(0)  # the loop shares the interpreter with us, and goes first
                     encoded = msgspec.json.encode(shown(row))
                     size += len(encoded) + 1
                     if len(found.rows) >= self._query.max or (found.rows and size > ANSWER_BYTES):
@@ -271,6 +275,11 @@ def _holding(batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
     return batch.filter(mask)
 
 
+def _with_short_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    index = batch.schema.get_field_index("body")
+    return batch.set_column(index, "body", pc.binary_slice(batch.column(index), 0, _BODY_BYTES))
+
+
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row for JSON: what is null is left out, and of a long body only the beginning is there."""
     body = row.pop("body", None)
@@ -281,9 +290,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     if "meta" in plain:
         plain["meta"] = json_or_text(plain["meta"])
     if body is not None:
-        # A character that the cut goes through is left out; other bytes that are no text show as what they are.
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(body[:_BODY_BYTES], final=len(body) <= _BODY_BYTES)
+        text = body.decode(errors="replace")
         plain["body"] = text[:BODY_CHARS]
-        plain["body_cut"] = len(text) > BODY_CHARS or len(body) > _BODY_BYTES
+        plain["body_cut"] = len(text) > BODY_CHARS
     return plain
