@@ -73,6 +73,7 @@ def session():
         yield kept
 
 
+READABLE = ("", *(f"streams={text}" for text in ("null", "0", "1", "0.0", "1.0", "-0.0", "-0")))
 RIGHT, WRONG = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 ASKED = [(route, RIGHT) for route in ROUTES]
 # Where nothing is sent but a piece of text in the path, nothing can be sent wrongly.
@@ -98,7 +99,7 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
         response = case.call_and_validate(session=session, checks=CHECKS)
         if mode is WRONG and response.status_code == 200 and route.name == "prometheus":
             # A URL is text: what was meant as a wrong type may read as a right value.
-            assert str(case.query["streams"]).lower() in ("null", "0", "1", "0.0", "1.0", "-0.0", "-0")
+            assert response.request.path_url.partition("?")[2].lower() in READABLE
             return
         seen[response.status_code] += 1
 
