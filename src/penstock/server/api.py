@@ -131,6 +131,7 @@ class Api:
             per_stream=per_stream,
             spaces=spaces,
             relay=relay,
+            archive=archive,
         )
         self.recorder = recorder
         self._reload = reload
