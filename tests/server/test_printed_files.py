@@ -52,12 +52,12 @@ def faults(expression: str) -> list[str]:
             found.append(f"there is no function {call}")
         elif FUNCTIONS[call] is not bool(has_range):
             found.append(f"{call} is not given what it takes")
-    for matcher in re.findall(r"\{([^}]*)\}", expression):
-        if not re.fullmatch(r'\w+=~?"[^"]*"', matcher):
-            found.append(f"{{{matcher}}} is no matcher")
-    for length in re.findall(r"\[([^]]*)\]", expression):
-        if not re.fullmatch(r"\d+[smhd]|\$__rate_interval", length):
-            found.append(f"[{length}] is no range")
+    matchers = re.findall(r"\{([^}]*)\}", expression)
+    found += [f"{{{one}}} is no matcher" for one in matchers if not re.fullmatch(r'\w+=~?"[^"]*"', one)]
+    lengths = re.findall(r"\[([^]]*)\]", expression)
+    found += [
+        f"[{one}] is no range" for one in lengths if not re.fullmatch(r"\d+[smhd]|\$__rate_interval", one)
+    ]
     return found
 
 
