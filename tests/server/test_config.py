@@ -180,7 +180,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("relay: {curve: {secret: nowhere, allowed: []}}", "relay.curve.allowed: holds 0 entries, expected 1 or more"),
         ("relay: {message_tl: 3}", "relay.message_tl: unknown key; did you mean `message_ttl`?"),
         ("relay: {max_pending_per_topic: 0}", "relay.max_pending_per_topic: got `0`, expected a whole number of 1 or more"),
-        ("\nconsole: {}", "section `console` is not supported by this version (line 2)"),
+        ("console: {sql_row: 3}", "console.sql_row: unknown key; did you mean `sql_rows`?"),
         ("streams: {maxDepth: many}", "streams.maxDepth: got `many`, expected a whole number of 1 or more"),
         ("streams: {maxDepth: 0}", "streams.maxDepth: got `0`, expected a whole number of 1 or more"),
         ("streams: {maxDepth: -1}", "streams.maxDepth: got `-1`"),
@@ -246,7 +246,7 @@ def test_keys_count_for_publishers_on_tcp_alone(read: Read) -> None:
 
 def test_all_problems_are_reported_at_once(problems: Problems) -> None:
     found = problems(
-        "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nconsole: {}\nlogs: {level: 1}",
+        "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nconsole: {enable: true}\nlogs: {level: 1}",
         COURIER_HTTP_PORT="high",
     )
     assert len(found) == 9

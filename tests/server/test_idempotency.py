@@ -7,8 +7,8 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal
-from penstock.server.api import Reply, Request
 from penstock.server.idempotency import ENTRY_COST, HEADER, REPLAYED, Replays
+from penstock.server.requests import Reply, Request
 
 SAM = Principal("sam", credential="1")
 LIMITS = Limits()

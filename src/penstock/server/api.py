@@ -5,8 +5,7 @@ No sockets here: `transports/http.py` brings requests and carries replies, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import ceil
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,10 +24,12 @@ from penstock.server import idempotency, openapi, prometheus
 from penstock.server.addresses import payer_address
 from penstock.server.auth import Guard, TokenStore, bearer
 from penstock.server.connections import Connection, NoWire
+from penstock.server.desk import Ask, Desk, permit
 from penstock.server.history import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.idempotency import Replays
 from penstock.server.landing import landing
-from penstock.server.routes import Match, PeekQuery, SpacesQuery, StreamQuery, find, methods, nearest
+from penstock.server.requests import Cancel, Done, Reply, Request, error_reply, json_reply
+from penstock.server.routes import Login, Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.runtime import Runtime
 from penstock.server.staging import Staging
 
@@ -36,60 +37,16 @@ if TYPE_CHECKING:
     from penstock.core.pipelines import Status
     from penstock.server.archive import Archive
     from penstock.server.config import Config
+    from penstock.server.console import Console
     from penstock.server.recorder import Recorder
     from penstock.server.relaying import Relaying
-    from penstock.server.reload import Report
     from penstock.server.spaces import Spaces
 
 GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
 
+PLAIN = "text/plain; charset=utf-8"
 METRICS = ("metrics", "prometheus")
 """Routes that `auth.protectMetrics` is about."""
-
-
-class Request(msgspec.Struct):
-    """An HTTP request, read whole."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    peer: str
-    is_loopback_bind: bool
-    body: bytes = b""
-
-
-class Reply(msgspec.Struct):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    headers: dict[str, str] = {}
-
-
-Done = Callable[[Reply], None]
-Cancel = Callable[[], None]
-
-
-def json_reply(status: int, body: object) -> Reply:
-    return Reply(status, msgspec.json.encode(body))
-
-
-def error_reply(refusal: Refusal) -> Reply:
-    reply = json_reply(refusal.status, {"error": refusal.wire()})
-    if refusal.status in (429, 503):
-        wait_ms = refusal.retry_after_ms or 1_000
-        reply.headers = {"Retry-After": str(ceil(wait_ms / 1000))}
-    elif refusal.status == 401:
-        reply.headers = {"WWW-Authenticate": "Bearer"}
-    return reply
-
-
-def _not_admin(principal: Principal, what: str) -> Refusal:
-    if principal.anonymous:
-        return Refusal("Unauthorized", f"{what} needs the operator's token")
-    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
 
 
 class Api:
@@ -107,13 +64,16 @@ class Api:
         log_dropped: Callable[[], int] = lambda: 0,
         archive: Archive | None = None,
         pipeline: Callable[[], Status | None] = lambda: None,
-        reload: Callable[[], Report | Refusal] | None = None,
         recorder: Recorder | None = None,
         per_stream: bool = False,
         spaces: Spaces | None = None,
         relay: Relaying | None = None,
+        desk: Desk | None = None,
+        console: Console | None = None,
     ) -> None:
         self.runtime = runtime
+        self._desk = desk or Desk()
+        self._console = console
         self.spaces = spaces
         self.relay = relay
         self.tokens = tokens
@@ -134,7 +94,6 @@ class Api:
             archive=archive,
         )
         self.recorder = recorder
-        self._reload = reload
         self._protects_metrics = False
         self._serves_courier = True
         self.serves_requests = True
@@ -178,6 +137,8 @@ class Api:
         query_token = request.query.get("access_token") if self._query_token else None
         token = bearer(headers.get("Authorization"), headers.get("Sec-WebSocket-Protocol"), query_token)
         principal = self.tokens.resolve(token)
+        if token is None and self._console is not None:
+            principal = self._console.known(headers) or principal
         if principal is None and not match.route.is_open:
             message = "the token is not known" if token else "a token is needed"
             return Refusal("Unauthorized", message)
@@ -232,6 +193,8 @@ class Api:
             if isinstance(extra, Refusal):
                 done(error_reply(extra))
                 return None
+        if name in self._desk:
+            return self._at_desk(match, request, principal, done)
         if name == "pull":
             return self._pull(now, request, principal, done)
         if name.startswith("journal"):
@@ -249,7 +212,7 @@ class Api:
             runtime.apply(now)
             self._answer(outcome, done)
             return None
-        reply = self._plain(now, name, principal, request)
+        reply = self._page(match, principal, request) or self._plain(now, name)
         if reply is not None:
             done(reply)
             return None
@@ -258,7 +221,41 @@ class Api:
         self._answer(outcome, done)
         return None
 
-    def _plain(self, now: Now, name: str, principal: Principal, request: Request) -> Reply | None:
+    def _at_desk(self, match: Match, request: Request, principal: Principal, done: Done) -> Cancel | None:
+        """Routes of the person who runs the server."""
+        route = match.route
+        asked: list[Any] = [permit(principal, f"`{route.path}`"), self.query(request, route.query)]
+        asked.append(None if route.body is None else self._body(request.body, route.body))
+        for problem in asked:
+            if isinstance(problem, Refusal):
+                done(error_reply(problem))
+                return None
+        _, query, body = asked
+        return self._desk.answer(route.name, Ask(principal, match.values, query, body, request.peer), done)
+
+    def _page(self, match: Match, principal: Principal, request: Request) -> Reply | None:
+        """Routes of the console, and the word for those who have none."""
+        name, console = match.route.name, self._console
+        if name == "welcome":
+            url = f"http://{request.headers.get('Host', 'localhost')}"
+            words = Reply(200, landing(url, serves_courier=self._serves_courier).encode(), PLAIN)
+            return (None if console is None else console.page(request)) or words
+        if not name.startswith("console"):
+            return None
+        if console is None:
+            return error_reply(Refusal("UnknownRoute", "this server has no console"))
+        match name:
+            case "console_file":
+                return console.file(request, match.value)
+            case "console_sign_in":
+                login = self._body(request.body, Login)
+                return error_reply(login) if isinstance(login, Refusal) else console.sign_in(request, login)
+            case "console_sign_out":
+                return console.sign_out(request)
+            case _:
+                return console.session(principal)
+
+    def _plain(self, now: Now, name: str) -> Reply | None:
         """Routes that are no operations of the queue."""
         match name:
             case "health":
@@ -274,36 +271,8 @@ class Api:
                 return reply
             case "openapi":
                 return Reply(200, self._openapi)
-            case "welcome":
-                url = f"http://{request.headers.get('Host', 'localhost')}"
-                page = landing(url, serves_courier=self._serves_courier)
-                return Reply(200, page.encode(), "text/plain; charset=utf-8")
-            case "reload":
-                return self._reloaded(principal)
-            case "spaces":
-                return self._spaces_shown(principal, request)
             case _:
                 return None
-
-    def _spaces_shown(self, principal: Principal, request: Request) -> Reply:
-        if not principal.is_admin:
-            return error_reply(_not_admin(principal, "the state of spaces"))
-        shown = [] if self.spaces is None else self.spaces.describe()
-        wanted = self.query(request, SpacesQuery)
-        if isinstance(wanted, Refusal):
-            return error_reply(wanted)
-        found = [each for each in shown if wanted.space in (None, each["id"])]
-        if wanted.space is not None and not found:
-            return error_reply(Refusal("UnknownStream", f"there is no space `{wanted.space}`", ref="space"))
-        return json_reply(200, {"spaces": found})
-
-    def _reloaded(self, principal: Principal) -> Reply:
-        if not principal.is_admin:
-            return error_reply(_not_admin(principal, "a reload"))
-        if self._reload is None:
-            return error_reply(Refusal("Unsupported", "this server has no config to read again"))
-        report = self._reload()
-        return error_reply(report) if isinstance(report, Refusal) else json_reply(200, report)
 
     def _look_round(self, match: Match, principal: Principal, request: Request, done: Done) -> None:
         """Routes that ask every stream, over as many turns as that takes."""

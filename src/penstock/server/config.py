@@ -58,9 +58,6 @@ __all__ = [
     "rates",
 ]
 
-LATER_SECTIONS = ("console",)
-"""Sections of later versions: known by name, so that the error does not suggest something else."""
-
 
 class Config(Sections, frozen=True):
     """The effective settings: defaults, then the file, then the environment."""
@@ -89,11 +86,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
 
     parts: dict[str, Any] = {}
     for name, section in document.items():
-        if name in LATER_SECTIONS:
-            line = tree.lines[(name,)]
-            problems.append(((), f"section `{name}` is not supported by this version (line {line})"))
-        else:
-            parts[name] = _section(name, section, problems)
+        parts[name] = _section(name, section, problems)
     unread = [name for name, part in parts.items() if part is None]
     environment.apply(parts, env, problems)
     config = Config(

@@ -13,7 +13,7 @@ from msgspec.inspect import DictType, StructType, Type, UnionType, VarTupleType,
 
 from penstock.core.errors import TABLE
 from penstock.server import environment, shape, yamltree
-from penstock.server.config import LATER_SECTIONS, Config
+from penstock.server.config import Config
 from penstock.server.sections import Sections
 
 MASK = "********"
@@ -80,8 +80,6 @@ def reference() -> str:
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
         parts.append(_section(_step(field.encode_name, kind), kind, 2))
-    later = ", ".join(f"`{name}`" for name in LATER_SECTIONS)
-    parts.append(f"## Later sections\n\n{later}: known names that this version refuses.\n")
     return "\n".join(parts)
 
 

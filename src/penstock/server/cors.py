@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.server.api import Reply
 from penstock.server.auth import Guard
+from penstock.server.requests import Reply
 from penstock.server.routes import methods
 
 MAX_AGE_S = 600

@@ -10,12 +10,13 @@ from penstock.dialects.courier import live, subscribe
 from penstock.dialects.courier.live import LiveQuery
 from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession, error_message
 from penstock.server import cors, logs
-from penstock.server.api import Api, Reply, Request, error_reply
+from penstock.server.api import Api
 from penstock.server.auth import subprotocol
 from penstock.server.connections import Connection
 from penstock.server.live_door import EventStream, LivePlan, open_events
 from penstock.server.recorder import open_control
 from penstock.server.relaying import listen
+from penstock.server.requests import Reply, Request, error_reply
 from penstock.server.routes import Match, methods
 from penstock.server.runtime import Runtime
 from penstock.transports import encodings

@@ -17,7 +17,7 @@ from penstock.core.errors import Refusal
 if TYPE_CHECKING:
     from penstock.core.limits import Limits
     from penstock.core.scopes import Principal
-    from penstock.server.api import Done, Reply, Request
+    from penstock.server.requests import Done, Reply, Request
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"

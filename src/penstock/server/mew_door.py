@@ -21,9 +21,9 @@ from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.space import Participant, Space
 from penstock.dialects.mew.waiting import Answer
 from penstock.server import logs
-from penstock.server.api import Reply, json_reply
 from penstock.server.auth import Guard, bearer, subprotocol
 from penstock.server.pollers import Pollers
+from penstock.server.requests import Reply, json_reply
 from penstock.server.spaces import SpaceConnection, Spaces
 from penstock.transports.http import Exchange, Plan
 from penstock.transports.outbox import SocketWire

@@ -11,7 +11,7 @@ from penstock.core.instant import Now
 from penstock.core.outbox import Outbox
 from penstock.dialects.mew import joining
 from penstock.dialects.mew.space import Participant, Space
-from penstock.server.api import Reply, json_reply
+from penstock.server.requests import Reply, json_reply
 
 if TYPE_CHECKING:
     from penstock.server.spaces import Spaces

@@ -33,6 +33,7 @@ RESTART = (
     "skills",
     "spaces",
     "relay",
+    "console",
 )
 """Settings, or sections of them, that count from the next start on."""
 
@@ -86,6 +87,7 @@ def merged(old: Config, new: Config) -> Config:
         skills=old.skills,
         spaces=old.spaces,
         relay=old.relay,
+        console=old.console,
     )
 
 

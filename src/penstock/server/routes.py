@@ -78,6 +78,12 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A query without parameters."""
 
 
+class Login(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /console/session`."""
+
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
 class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Query of `/v1/spaces`."""
 
@@ -152,7 +158,13 @@ ROUTES = (
     Route("GET", "/metrics", "prometheus", "Metrics for Prometheus", query=MetricsQuery,
           content_type="text/plain; version=0.0.4; charset=utf-8"),
     Route("GET", "/openapi.json", "openapi", "This surface as OpenAPI 3.1", is_open=True),
-    Route("GET", "/", "welcome", "A word for people", is_open=True, content_type="text/plain; charset=utf-8"),
+    Route("GET", "/", "welcome", "The console, or a word for people", is_open=True,
+          content_type="text/html; charset=utf-8"),
+    Route("GET", "/console/session", "console_session", "Who is signed in to the console", is_open=True),
+    Route("POST", "/console/session", "console_sign_in", "Trade the operator's token for a cookie", Login, is_open=True),
+    Route("DELETE", "/console/session", "console_sign_out", "Give the cookie up", is_open=True),
+    Route("GET", "/console/{file}", "console_file", "A file of the console", is_open=True,
+          content_type="application/octet-stream"),
 )  # fmt: skip
 
 _EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}

@@ -276,6 +276,17 @@ class Skills(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`git.diff`."""
 
 
+class ConsoleSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The web console, served at `/` of the HTTP port."""
+
+    enabled: bool = True
+    """Whether there is one."""
+    sql_ms: Positive = 10_000
+    """How long a question to the tables may take."""
+    sql_rows: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    """Rows of its answer; what is more is cut, and says so."""
+
+
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -294,3 +305,4 @@ class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skills: Skills = Skills()
     spaces: tuple[Text | SpaceSection, ...] = ()
     relay: RelaySection = RelaySection()
+    console: ConsoleSection = ConsoleSection()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,9 @@ from penstock.server.auth import (
 )
 from penstock.server.config import Config, ConfigError, policy_for, quotas, rates
 from penstock.server.connections import Connection
+from penstock.server.console import Console
+from penstock.server.console_sessions import Sessions
+from penstock.server.desk import Desk
 from penstock.server.door import CourierDoor
 from penstock.server.doors import Doors
 from penstock.server.events import make_event_log
@@ -52,6 +56,7 @@ from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.schemas import load_registry, reload_registry
 from penstock.server.skills import SkillWorker, start_skills
+from penstock.server.space_desk import spaces_shown
 from penstock.server.space_files import load_spaces
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
@@ -173,6 +178,10 @@ class Service:
             self.relay = Relaying(
                 config.relay, self.run_dir, registrations, self.runtime, keeps_rows=data is not None
             )
+        self.console: Console | None = None
+        if config.console.enabled:
+            key = None if data is None else self.run_dir / "console.key"
+            self.console = Console(Sessions(self.tokens, key), self._facts)
         self._log_dropped = log_dropped
         self.pipeline: PipelineProcess | None = None
         self.operator_token: str | None = None
@@ -206,11 +215,12 @@ class Service:
             log_dropped=self._log_dropped,
             archive=self.archive,
             pipeline=self.pipeline_status,
-            reload=self.reload,
             recorder=self._recorder,
             per_stream=config.metrics.per_stream,
             spaces=self.halls.spaces,
             relay=self.relay,
+            desk=self._desk(),
+            console=self.console,
         )
         self._api.adopt(config)
         url = await self._start_http(self._api, address)
@@ -220,7 +230,8 @@ class Service:
         # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
-        self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, ws=ws)
+        console = f"{url}/" if config.console.enabled else None
+        self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, console, ws)
         if config.listen.advertise is not None:
             self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()
@@ -231,6 +242,23 @@ class Service:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         return self.endpoints
+
+    def _desk(self) -> Desk:
+        """The routes of the person who runs the server."""
+        desk = Desk()
+        desk.add("reload", lambda ask: self.reload())
+        desk.add("spaces", lambda ask: spaces_shown(self.halls.spaces, ask))
+        return desk
+
+    def _facts(self) -> dict[str, Any]:
+        """What the console shows in its head."""
+        spaces = [space.settings.id for space in self.spaces]
+        return {
+            "version": version(),
+            "bootId": self.runtime.boot_id,
+            "spaces": spaces,
+            "relay": self.relay is not None,
+        }
 
     async def _start_relay(self) -> tuple[str | None, str | None]:
         """Where clients of the relay subscribe, and where its publishers push."""

@@ -158,6 +158,13 @@ def _journal_line(config: Config, data: Path | None) -> str:
     return f"{data / 'journal'} (sync: {config.journal.sync})"
 
 
+def _console_line(service: Service, url: str) -> str:
+    """The link that signs in: browsers keep what is behind the # to themselves."""
+    if service.console is None or not service.console.is_built:
+        return "not built: `make setup` builds it where there is Node 20 or newer"
+    return f"{url}#token={service.operator_token}"
+
+
 def _pipeline_line(config: Config, data: Path | None) -> str:
     if data is None or not config.pipeline.enabled:
         return "off"
@@ -220,6 +227,8 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
             print(f"  relay    {endpoints.pub}, publishers at {endpoints.pull}", flush=True)
         if service.spaces:
             print(f"  spaces   {', '.join(space.settings.id for space in service.spaces)}", flush=True)
+        if endpoints.console is not None:
+            print(f"  console  {_console_line(service, endpoints.console)}", flush=True)
         print(f"  journal  {_journal_line(config, data)}", flush=True)
         print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
         if options.demo:

@@ -1,0 +1,49 @@
+"""An HTTP request and its answer as values: what the routes are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil
+
+import msgspec
+
+from penstock.core.errors import Refusal
+
+
+class Request(msgspec.Struct):
+    """An HTTP request, read whole."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    peer: str
+    is_loopback_bind: bool
+    body: bytes = b""
+
+
+class Reply(msgspec.Struct):
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+
+
+Done = Callable[[Reply], None]
+Cancel = Callable[[], None]
+
+
+def json_reply(status: int, body: object) -> Reply:
+    return Reply(status, msgspec.json.encode(body))
+
+
+def error_reply(refusal: Refusal) -> Reply:
+    reply = json_reply(refusal.status, {"error": refusal.wire()})
+    if refusal.status in (429, 503):
+        wait_ms = refusal.retry_after_ms or 1_000
+        reply.headers = {"Retry-After": str(ceil(wait_ms / 1000))}
+    elif refusal.status == 401:
+        reply.headers = {"WWW-Authenticate": "Bearer"}
+    return reply
