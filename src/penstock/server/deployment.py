@@ -39,7 +39,8 @@ Wants=network-online.target
 Type=exec
 User=$user
 Group=$user
-ExecStart=$program up --data $data$config
+# With --json it prints where its doors are, and no link that signs in: this output is kept by others.
+ExecStart=$program up --json --data $data$config
 # Reads the config again, all of it or nothing.
 ExecReload=/bin/kill -HUP $$MAINPID
 # The server ends its own processes (pipeline, relay, sealing), so only it is told.
@@ -114,7 +115,7 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \\
   CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:$port/health', timeout=2)"]
 ENTRYPOINT ["penstock"]
-CMD ["up", "--data", "/data", "--http", "0.0.0.0:$port", "--control", "0.0.0.0:9787"]
+CMD ["up", "--json", "--data", "/data", "--http", "0.0.0.0:$port", "--control", "0.0.0.0:9787"]
 # Give it time to drain: podman stop --time $stop_s.
 """)
 
