@@ -14,6 +14,9 @@ from tests.server_process import environment
 
 LOG = [["log", name] for name in ("ls", "cat", "check", "seal", "readers")]
 PIPELINE = [["pipeline", name] for name in ("run", "status", "wait", "reset", "rebuild", "backfill")]
+PRINT = [
+    ["print", name] for name in ("systemd", "container", "alerts", "dashboard", "metrics", "http", "cli")
+]
 LAKE = [["lake", name] for name in ("ls", "history", "compact", "vacuum")]
 HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal", "uvloop", "yaml")
 
@@ -45,6 +48,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "lake",
         "log",
         "pipeline",
+        "print",
         "schema",
         "space",
         "token",
@@ -60,6 +64,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LOG
         + LAKE
         + PIPELINE
+        + PRINT
         + [["schema", name] for name in ("ls", "check", "validate")]
         + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
         + [["token", name] for name in ("new", "ls", "revoke", "curve-keygen", "signer-keygen")]

@@ -49,12 +49,15 @@ _COMMANDS = {
     "console": "Print the link to the console of the server that runs here.",
     "schema": "Look at the schemas of payloads, and hold envelopes against them.",
     "doctor": "Check this machine and the server.",
+    "backup": "Copy a data directory, beside a running server too.",
+    "restore": "Make a data directory of such a copy.",
+    "print": "Print what runs and watches a server: units, rules, dashboards, references.",
     "bench": "Measure the server, beside a peer.",
     "completion": "Print what lets a shell complete these commands.",
 }
 _WITH_SPARK = ("pipeline", "bench")
 """Commands that may run Spark in their own process, which wants pandas."""
-_PLACES = {"import": "penstock.cli.imports:import_"}
+_PLACES = {"import": "penstock.cli.imports:import_", "print": "penstock.cli.printing:print_"}
 """Commands whose name is no name for a module."""
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",
