@@ -103,7 +103,9 @@ def _answer(route: Route, operation: dict[str, Any], schemas: dict[str, Any]) ->
         return "Answers 101: a WebSocket." + (
             " A plain request gets server-sent events." if route.events else ""
         )
-    ((content_type, content),) = operation["responses"]["200"]["content"].items()
+    if "204" in operation["responses"]:
+        return "Answers 204, with nothing."
+    content_type, content = next(iter(operation["responses"]["200"]["content"].items()))
     schema = _resolved(content["schema"], schemas)
     kinds = [_resolved(one, schemas) for one in schema.get("oneOf", schema.get("anyOf", [schema]))]
     members = dict.fromkeys(name for kind in kinds for name in kind.get("properties", {}))
