@@ -22,6 +22,7 @@ DOCUMENTS = [
     "docs/how-to/reload.md",
     "docs/how-to/order-and-priority.md",
     "docs/how-to/simulate.md",
+    "docs/how-to/tokens.md",
     "docs/how-to/triggers.md",
     "docs/how-to/views.md",
 ]

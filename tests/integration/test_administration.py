@@ -341,7 +341,7 @@ def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerP
     before = Desk(start_server())
     token, cookie = before.mint("ci"), before.cookie()
     before.process.kill()
-    after = Desk(start_server())
+    after = Desk(start_server("--json"))
     assert after.token != before.token
     assert after.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
     assert Http(after.process.http, token).get("/v1/stats", stream="jobs").code == "UnknownStream"
@@ -349,3 +349,5 @@ def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerP
     port = after.process.http.rpartition(":")[2]
     assert after.http.get("/v1/tokens", {**after.page, "Cookie": f"penstock-{port}={value}"}).status == 200
     assert after.process.endpoints["console"] == f"{after.process.http}/"
+    said = until(lambda: f'"console":"{after.process.http}/"' in after.process.log() and after.process.log())
+    assert after.token not in said and token not in said

@@ -78,9 +78,8 @@ class Console:
         return PAGE in self._files
 
     def page(self, request: Request) -> Reply | None:
-        """The page itself, for those who take HTML; None where it was not built."""
-        accept = request.headers.get("Accept", "*/*")
-        if not self.is_built or not ("html" in accept or "*/*" in accept):
+        """The page itself, for those who ask for HTML, as browsers do; None for others, and where it was not built."""
+        if not self.is_built or "html" not in request.headers.get("Accept", ""):
             return None
         reply = self.file(request, PAGE)
         reply.headers |= {"Vary": "Accept, Accept-Encoding"}
