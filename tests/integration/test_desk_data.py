@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.answerers import answerers
 from tests.integration.serving import Http, connected, encode, envelope, read_answer, until
 from tests.server_process import ServerProcess
 
@@ -133,22 +134,13 @@ def test_a_question_ends_when_its_peer_hangs_up(kept):
     body = encode({"query": query})
     head = "POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer chief-secret-9917\r\n"
 
-    def is_running():
-        pid = kept.process.process.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            try:
-                if b"penstock.server.answerer" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return True
-            except OSError:
-                pass  # it ended while we looked
-        return False
-
+    pid = kept.process.process.pid
     with connected(kept.process.http) as connection:
         connection.write(
             f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         )
-        until(is_running, "a process that answers")
-    until(lambda: not is_running(), "its end")
+        until(lambda: answerers(pid, at_work=True), "a process that answers")
+    until(lambda: not answerers(pid), "its end")
 
 
 def test_there_is_no_pipeline_and_nothing_to_tell(kept):

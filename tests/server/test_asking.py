@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +18,7 @@ from penstock.server.asking import RUNNING_MAX, Asking
 from penstock.server.desk import Ask
 from penstock.server.routes import SqlRequest
 from penstock.server.sections import ConsoleSection
+from tests.answerers import answerers
 
 ENDLESS = "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
 HUGE = "select array_agg(repeat(text, 1000000)) from notes, generate_series(1, 100000)"
@@ -38,18 +38,6 @@ def question(query, limit=200):
 
 def asked(asking, query, **more):
     return asyncio.run(asking.sql(question(query, **more)))
-
-
-def children():
-    """Answering processes that this one started and that still run."""
-    found = []
-    for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
-        try:
-            if b"penstock.server.answerer" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-        except OSError:
-            pass  # it ended while we looked
-    return found
 
 
 def test_an_answer_is_cut_at_the_rows_that_were_asked_for_and_at_those_that_are_allowed(data):
@@ -86,7 +74,7 @@ def test_a_question_that_takes_too_long_is_ended(data):
     asking = Asking(data, lambda: ConsoleSection(sql_ms=900))
     refused = asked(asking, ENDLESS)
     assert isinstance(refused, Refusal) and refused.code == "Timeout" and "900 ms" in refused.message
-    assert children() == []
+    assert answerers(os.getpid()) == []
 
 
 def test_a_question_that_needs_too_much_memory_ends_alone(data):
@@ -102,14 +90,14 @@ def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
         loop = asyncio.get_running_loop()
         running = [loop.create_task(asking.sql(question(ENDLESS))) for _ in range(RUNNING_MAX)]
         async with asyncio.timeout(30):
-            while len(children()) < RUNNING_MAX:  # noqa: ASYNC110 - the system says so to nobody
+            while len(answerers(os.getpid(), at_work=True)) < RUNNING_MAX:  # noqa: ASYNC110 - the system says so to nobody
                 await asyncio.sleep(0)
             refused = await asking.sql(question("select 1 from notes"))
             assert isinstance(refused, Refusal) and refused.code == "RateLimited"
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
-        assert children() == []
+        assert answerers(os.getpid()) == []
         assert (await asking.sql(question("select n from notes"))).status == 200
 
     asyncio.run(go())

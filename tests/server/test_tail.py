@@ -237,7 +237,7 @@ class Watched(Tail):
 
 def bounded(work):
     async def go():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(15):  # less than anybody here would wait
             await work()
 
     asyncio.run(go())
