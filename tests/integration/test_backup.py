@@ -285,6 +285,26 @@ def test_nothing_is_sealed_while_the_journal_is_copied(quiet, tmp_path, monkeypa
     sealing.unlock()
 
 
+def test_history_that_retention_takes_while_it_is_copied_is_no_part_of_the_copy(quiet, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    shutil.copytree(quiet, data)
+    extra = data / "lake/events/date=2020-01-01/part-of-another-day.parquet"
+    extra.parent.mkdir()
+    extra.write_bytes(b"old")
+    original = making._Backup._journal
+
+    def retained(self, copied):
+        extra.unlink()
+        return original(self, copied)
+
+    monkeypatch.setattr(making._Backup, "_journal", retained)
+    manifest = making.backup(data, tmp_path / "copy", "t")
+    assert not [name for name in manifest.files if "another-day" in name]
+    assert (tmp_path / "copy/lake/events/date=2020-01-01/part-of-another-day.parquet").exists()
+    assert main(["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "restored")]) == 0
+    assert not (tmp_path / "restored/lake/events/date=2020-01-01").exists()
+
+
 def test_a_server_that_is_still_starting_is_waited_for_by_the_operator(quiet, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(quiet, data)

@@ -35,7 +35,11 @@ def backup(
     from penstock.server.backup import backup as make
 
     bar = None if place.as_json else progress_bar("copying")
-    manifest = make(place.data, target, penstock.__version__, bar)
+    try:
+        manifest = make(place.data, target, penstock.__version__, bar)
+    finally:
+        if bar is not None:
+            bar(1, 1)
     size = sum(entry.bytes for entry in manifest.files.values())
     if place.as_json:
         print_json(

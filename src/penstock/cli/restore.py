@@ -32,7 +32,11 @@ def restore(
     from penstock.server.restoring import restore as make
 
     bar = None if place.as_json else progress_bar("restoring")
-    manifest, report = make(source, place.data, bar)
+    try:
+        manifest, report = make(source, place.data, bar)
+    finally:
+        if bar is not None:
+            bar(1, 1)
     if place.as_json:
         print_json(
             {

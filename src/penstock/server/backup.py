@@ -68,7 +68,7 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
         place.abandon()
         if isinstance(error, OSError):
             message = f"the copy failed: {error.strerror or error}"
-            hint = "free some space, or choose another place; nothing was left behind"
+            hint = "look after space and rights, here and there; nothing was left behind"
             raise refused(message, hint) from None
         if isinstance(error, DamageError):
             raise PenstockError(Refusal("JournalDamaged", str(error))) from None
@@ -129,6 +129,8 @@ class _Backup:
             self._file(path)
         copied = [name for name in self._copy.files if name.startswith(self._name(table) + "/_delta_log/")]
         numbers = [int(stem) for name in copied if (stem := Path(name).stem).isdecimal()]
+        if not numbers:  # a table that is just being made
+            return
         for path in _walk(table, ("_delta_log",)):
             self._file(path)
         try:
@@ -156,10 +158,13 @@ class _Backup:
         try:
             is_written = self._is_written(folder)
             now = self._sealed_files()
-            for path in [path for path in now if path not in set(copied)]:
-                self._file(path)
-            for path in [path for path in copied if path not in set(now)]:
-                self._copy.drop(self._name(path))
+            for path in now:
+                if self._name(path) not in self._copy.files:
+                    self._file(path)
+            kept = set(now)
+            for path in copied:
+                if path not in kept:
+                    self._copy.drop(self._name(path))
             if DeltaLog(self._data / "lake" / EVENTS).entries():
                 for path in self._log_files(self._data / "lake" / EVENTS):
                     self._file(path)

@@ -122,8 +122,9 @@ class _Tar:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        os.link(self._part, self._path)  # refuses a name that somebody took meanwhile
-        self._part.unlink()
+        if os.path.lexists(self._path):
+            raise FileExistsError(17, "somebody took the name meanwhile")
+        self._part.rename(self._path)
         sync_folder(self._path.parent)
 
     def abandon(self) -> None:
@@ -208,8 +209,8 @@ class Copy:
         self.bytes += size
 
     def drop(self, name: str) -> None:
-        """Leave out what was copied and is gone since."""
-        del self.files[name]
+        """Leave out what is gone since, if it was copied at all."""
+        self.files.pop(name, None)
 
     def finish(self, manifest: Manifest) -> None:
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
