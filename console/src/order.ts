@@ -1,0 +1,25 @@
+// The order of rows in a table. Rows that are equal keep the order they came in, and what is not known comes last either way.
+
+export type Key = string | number | null | undefined;
+
+export interface Order {
+  readonly key: string;
+  readonly isFalling: boolean;
+}
+
+const words = new Intl.Collator("en-GB", { numeric: true });
+
+export function sorted<T>(rows: readonly T[], by: (row: T) => Key, isFalling: boolean): T[] {
+  const sign = isFalling ? -1 : 1;
+  return rows
+    .map((row) => ({ row, key: by(row) }))
+    .sort((a, b) => {
+      if (a.key == null || b.key == null) return Number(a.key == null) - Number(b.key == null);
+      return sign * compared(a.key, b.key);
+    })
+    .map(({ row }) => row);
+}
+
+function compared(a: string | number, b: string | number): number {
+  return typeof a === "number" && typeof b === "number" ? a - b : words.compare(String(a), String(b));
+}

@@ -1,0 +1,23 @@
+// The pages of the console in the order of the navigation. To add one: write a component under `pages/` and name it here.
+
+import type { ComponentType } from "preact";
+
+import { OverviewPage } from "./pages/overview.tsx";
+import type { IconName } from "./parts/icon.tsx";
+
+export interface PageEntry {
+  /** The first piece of the address after `#/`; empty for where one starts. */
+  readonly path: string;
+  readonly title: string;
+  /** What the navigation says on a phone, where there is little room. */
+  readonly short: string;
+  /** `g` and this goes there. */
+  readonly letter: string;
+  readonly icon: IconName;
+  /** Gets the pieces of the address after its own. */
+  readonly Page: ComponentType<{ rest: readonly string[] }>;
+}
+
+export const pages: readonly PageEntry[] = [
+  { path: "", title: "Overview", short: "Overview", letter: "o", icon: "overview", Page: OverviewPage },
+];

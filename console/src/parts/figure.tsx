@@ -1,0 +1,33 @@
+// A number with its name. `metric` names the line of `/metrics` that it shows, for those who compare.
+
+import type { ComponentChildren } from "preact";
+
+import type { Tone } from "./panel.tsx";
+
+interface FigureProps {
+  readonly label: string;
+  readonly value: string;
+  readonly unit?: string;
+  readonly note?: ComponentChildren;
+  readonly tone?: Tone;
+  readonly metric?: string;
+}
+
+export function Figure({ label, value, unit, note, tone = "plain", metric }: FigureProps) {
+  return (
+    <div class={`figure ${tone}`}>
+      <dt>{label}</dt>
+      <dd>
+        <span class="value" data-metric={metric} title={metric}>
+          {value}
+        </span>
+        {unit && <span class="unit"> {unit}</span>}
+        {note !== undefined && <span class="note">{note}</span>}
+      </dd>
+    </div>
+  );
+}
+
+export function Figures({ children }: { children: ComponentChildren }) {
+  return <dl class="figures">{children}</dl>;
+}

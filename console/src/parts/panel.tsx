@@ -1,0 +1,85 @@
+// The frames that things stand in: a page with its heading, a panel with its title, what to say where there is nothing, and why something failed.
+
+import type { ComponentChildren } from "preact";
+
+import type { Failure } from "../request.ts";
+import { Icon } from "./icon.tsx";
+
+interface HeadProps {
+  readonly title: string;
+  readonly note?: ComponentChildren;
+  readonly actions?: ComponentChildren;
+  readonly back?: { readonly href: string; readonly title: string };
+}
+
+/** The heading of a page; it gets the focus when one comes to the page. */
+export function PageHead({ title, note, actions, back }: HeadProps) {
+  return (
+    <header class="page-head">
+      <div class="page-title">
+        {back && (
+          <a class="back" href={back.href}>
+            <Icon name="back" />
+            {back.title}
+          </a>
+        )}
+        <h1 tabIndex={-1}>{title}</h1>
+        {note !== undefined && <p class="note">{note}</p>}
+      </div>
+      {actions !== undefined && <div class="actions">{actions}</div>}
+    </header>
+  );
+}
+
+interface PanelProps {
+  readonly title: string;
+  readonly note?: ComponentChildren;
+  readonly actions?: ComponentChildren;
+  readonly children: ComponentChildren;
+  readonly isFlush?: boolean;
+}
+
+/** A titled box. `isFlush` leaves out the inner margin, for tables. */
+export function Panel({ title, note, actions, children, isFlush = false }: PanelProps) {
+  return (
+    <section class={isFlush ? "panel flush" : "panel"} aria-label={title}>
+      <header>
+        <h2>{title}</h2>
+        {note !== undefined && <span class="note">{note}</span>}
+        {actions !== undefined && <div class="actions">{actions}</div>}
+      </header>
+      <div class="panel-body">{children}</div>
+    </section>
+  );
+}
+
+/** What to show where there is nothing yet: why, and what to do about it. */
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <p class="empty-title">{title}</p>
+      {children}
+    </div>
+  );
+}
+
+/** The server's own words about what it refused. */
+export function Refused({ failure }: { failure: Failure | undefined }) {
+  if (failure === undefined) return null;
+  return (
+    <div class="refused" role="alert">
+      <Icon name="warn" />
+      <div>
+        <p>{failure.message}</p>
+        {failure.hint && <p class="note">{failure.hint}</p>}
+      </div>
+    </div>
+  );
+}
+
+export type Tone = "plain" | "good" | "warn" | "bad" | "accent";
+
+/** A word with a colour; the word alone says it all. */
+export function Badge({ tone = "plain", children }: { tone?: Tone; children: ComponentChildren }) {
+  return <span class={`badge ${tone}`}>{children}</span>;
+}

@@ -1,0 +1,162 @@
+// A plot over time. The canvas is for eyes; the legend carries the numbers as text, and the same figures stand in a table below for those who
+// cannot see or do not trust a curve.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+
+import type { Track } from "../history.ts";
+import { isDark } from "../theme.ts";
+import { clock } from "../words.ts";
+import { Panel } from "./panel.tsx";
+
+export interface Series {
+  readonly label: string;
+  /** Which of the colours `--s1` to `--s6`; by its place if left out. */
+  readonly colour?: number;
+}
+
+interface PlotProps {
+  readonly title: string;
+  /** Times in seconds, and a column for each series. */
+  readonly track: Track;
+  readonly series: readonly Series[];
+  /** A figure in words: in the legend, the table and along the axis. */
+  readonly format: (value: number | null | undefined) => string;
+  readonly height?: number;
+}
+
+/** Rows of the table; more would be read by nobody. */
+const TABLE_ROWS = 12;
+
+export function Plot({ title, track, series, format, height = 150 }: PlotProps) {
+  const [hovered, hover] = useState<number | null>(null);
+  const index = hovered ?? track.times.length - 1;
+  return (
+    <Panel title={title} note={hovered === null ? undefined : clock((track.times[hovered] ?? 0) * 1000).slice(0, 8)}>
+      <Canvas track={track} series={series} format={format} height={height} onHover={hover} />
+      <ul class="legend" aria-label={`${title}: latest figures`}>
+        {series.map(({ label, colour }, place) => (
+          <li key={label}>
+            <span class={`swatch s${colour ?? place + 1}`} aria-hidden="true" />
+            {label} <b>{format(track.columns[place]?.[index])}</b>
+          </li>
+        ))}
+      </ul>
+      <details class="as-table">
+        <summary>Show as table</summary>
+        <TrackTable title={title} track={track} series={series} format={format} />
+      </details>
+    </Panel>
+  );
+}
+
+function TrackTable({ title, track, series, format }: Omit<PlotProps, "height">) {
+  const step = Math.max(1, Math.ceil(track.times.length / TABLE_ROWS));
+  const picked = track.times.map((_, index) => index).filter((index) => (track.times.length - 1 - index) % step === 0);
+  return (
+    <div class="table-box" role="region" aria-label={`${title} as a table`} tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Time</th>
+            {series.map(({ label }) => (
+              <th key={label} scope="col" class="number">
+                {label}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {picked.reverse().map((index) => (
+            <tr key={track.times[index]}>
+              <th scope="row">{clock((track.times[index] ?? 0) * 1000).slice(0, 8)}</th>
+              {series.map(({ label }, place) => (
+                <td key={label} class="number">
+                  {format(track.columns[place]?.[index])}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+interface CanvasProps extends Omit<PlotProps, "title" | "height"> {
+  readonly height: number;
+  readonly onHover: (index: number | null) => void;
+}
+
+function Canvas({ track, series, format, height, onHover }: CanvasProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot>(null);
+  const dark = isDark.value;
+  const names = series.map(({ label }) => label).join("\n");
+  const data = useMemo(() => [track.times, ...track.columns] as unknown as uPlot.AlignedData, [track]);
+
+  useEffect(() => {
+    const host = box.current;
+    if (host === null) return undefined;
+    const made = new uPlot(options(host, series, format, height, onHover), data, host);
+    plot.current = made;
+    const watcher = new ResizeObserver(() => made.setSize({ width: host.clientWidth, height }));
+    watcher.observe(host);
+    return () => {
+      watcher.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [names, dark, height]);
+
+  useEffect(() => plot.current?.setData(data), [data]);
+  return <div class="canvas" ref={box} aria-hidden="true" />;
+}
+
+function options(
+  host: HTMLElement,
+  series: readonly Series[],
+  format: PlotProps["format"],
+  height: number,
+  onHover: CanvasProps["onHover"],
+): uPlot.Options {
+  const style = getComputedStyle(host);
+  const probe = (name: string): string => colourOf(host, name);
+  const axis = {
+    stroke: probe("--muted"),
+    font: `11px ${style.fontFamily}`,
+    ticks: { show: false },
+    grid: { stroke: probe("--line"), width: 1 },
+  };
+  return {
+    width: host.clientWidth,
+    height,
+    legend: { show: false },
+    cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+    scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
+    axes: [
+      { ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 8)) },
+      { ...axis, space: 32, size: 56, values: (_, ticks) => ticks.map((tick) => format(tick)) },
+    ],
+    series: [
+      {},
+      ...series.map(({ label, colour }, place) => ({
+        label,
+        stroke: probe(`--s${colour ?? place + 1}`),
+        width: 1.5,
+        points: { show: false },
+      })),
+    ],
+    hooks: { setCursor: [(made) => onHover(made.cursor.idx ?? null)] },
+  };
+}
+
+/** A custom property as a colour that a canvas takes: `light-dark()` has to be worked out by the browser first. */
+function colourOf(host: HTMLElement, name: string): string {
+  const probe = document.createElement("span");
+  probe.style.color = `var(${name})`;
+  host.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}

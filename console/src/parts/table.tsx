@@ -1,0 +1,78 @@
+// A table that can be sorted by its headings. It scrolls in a box of its own, so a narrow page never scrolls sideways.
+
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+
+import { type Key, type Order, sorted } from "../order.ts";
+
+export interface Column<T> {
+  readonly key: string;
+  readonly title: string;
+  readonly cell: (row: T) => ComponentChildren;
+  /** What to sort by; without it the heading does not sort. */
+  readonly sort?: (row: T) => Key;
+  readonly isNumber?: boolean;
+  /** What the heading means, where it is not plain. */
+  readonly help?: string;
+}
+
+interface TableProps<T> {
+  /** What the table is of, for screen readers. */
+  readonly label: string;
+  readonly columns: readonly Column<T>[];
+  readonly rows: readonly T[];
+  readonly keyOf: (row: T) => string | number;
+  /** The first order: `key` of a column, and whether the largest comes first. */
+  readonly order?: Order;
+  /** What stands where there are no rows. */
+  readonly empty?: ComponentChildren;
+}
+
+export function Table<T>({ label, columns, rows, keyOf, order: first, empty }: TableProps<T>) {
+  const [order, setOrder] = useState<Order | undefined>(first);
+  const by = columns.find(({ key }) => key === order?.key)?.sort;
+  const shown = by === undefined || order === undefined ? rows : sorted(rows, by, order.isFalling);
+  const turn = (column: Column<T>): void => {
+    const isFalling = order?.key === column.key ? !order.isFalling : column.isNumber === true;
+    setOrder({ key: column.key, isFalling });
+  };
+  if (rows.length === 0 && empty !== undefined) return <>{empty}</>;
+  return (
+    <div class="table-box" role="region" aria-label={label} tabIndex={0}>
+      <table aria-label={label}>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th
+                key={column.key}
+                scope="col"
+                class={column.isNumber ? "number" : undefined}
+                title={column.help}
+                aria-sort={column.sort && order?.key === column.key ? (order.isFalling ? "descending" : "ascending") : undefined}
+              >
+                {column.sort ? (
+                  <button type="button" onClick={() => turn(column)}>
+                    {column.title}
+                  </button>
+                ) : (
+                  column.title
+                )}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map((row) => (
+            <tr key={keyOf(row)}>
+              {columns.map((column) => (
+                <td key={column.key} class={column.isNumber ? "number" : undefined}>
+                  {column.cell(row)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

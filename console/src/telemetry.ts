@@ -1,0 +1,71 @@
+// The server's metrics while somebody is signed in: the latest, how fast they grow, and how they were. Asked for from any page, so that the
+// plots already reach back when one comes to them.
+
+import { effect, signal } from "@preact/signals";
+
+import { parseExposition, type Scrape, sumOf, valueOf } from "./exposition.ts";
+import { History } from "./history.ts";
+import { Rates } from "./rates.ts";
+import { askText } from "./request.ts";
+import { Poller } from "./resource.ts";
+import { session } from "./session.ts";
+
+export interface Reading {
+  /** Seconds since 1970. */
+  readonly at: number;
+  readonly scrape: Scrape;
+  /** Growth per second of every counter by its name, all its labels together. */
+  readonly rates: ReadonlyMap<string, number>;
+}
+
+export const reading = signal<Reading | undefined>(undefined);
+export const history = new History();
+
+const poller = new Poller((stop) => askText("/metrics", { signal: stop }), 1_000);
+export const metricsFailure = poller.failure;
+
+/** What plots are drawn from, by the name of the column. */
+function columns({ scrape, rates }: Reading): Record<string, number | undefined> {
+  const quantile = (text: string): number | undefined => valueOf(scrape, "penstock_q_lat_ms", { quantile: text });
+  return {
+    in: rates.get("penstock_q_in_total"),
+    out: rates.get("penstock_q_out_total"),
+    acked: rates.get("penstock_q_ack_total"),
+    depth: valueOf(scrape, "penstock_q_depth"),
+    inflight: valueOf(scrape, "penstock_q_if"),
+    delayed: valueOf(scrape, "penstock_q_delayed"),
+    p50: quantile("0.5"),
+    p95: quantile("0.95"),
+    p99: quantile("0.99"),
+    envelopes: rates.get("penstock_space_envelopes_total"),
+    frames: rates.get("penstock_space_frames_total"),
+    deliveries: rates.get("penstock_space_deliveries_total"),
+    relayed: rates.get("penstock_relay_messages_total"),
+    forwarded: rates.get("penstock_relay_forwarded_total"),
+    lag: valueOf(scrape, "penstock_pipeline_lag_rows"),
+  };
+}
+
+export function watchTelemetry(): void {
+  const rates = new Rates();
+  let end: (() => void) | undefined;
+  effect(() => {
+    const signedIn = session.value.state === "in";
+    if (signedIn && end === undefined) end = poller.use();
+    else if (!signedIn) {
+      end?.();
+      end = undefined;
+    }
+  });
+  effect(() => {
+    const text = poller.data.value;
+    if (text === undefined) return;
+    const at = Date.now() / 1000;
+    const scrape = parseExposition(text);
+    const counters = [...scrape.keys()].filter((name) => name.endsWith("_total"));
+    const counts = new Map(counters.map((name) => [name, sumOf(scrape, name) ?? 0]));
+    const latest = { at, scrape, rates: rates.take(at, counts) };
+    history.push(at, columns(latest));
+    reading.value = latest;
+  });
+}

@@ -1,0 +1,70 @@
+// Numbers and times as people read them. Counts are always written out, never rounded to thousands: they are compared with other tools.
+
+const COUNT = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 3 });
+const RATES = [2, 1, 0].map((digits) => new Intl.NumberFormat("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+const UNITS = ["B", "kB", "MB", "GB", "TB"] as const;
+const NONE = "–";
+
+/** A count to the digit. */
+export function count(value: number | undefined | null): string {
+  return value === undefined || value === null || Number.isNaN(value) ? NONE : COUNT.format(value);
+}
+
+/** So many per second, with as many digits as help. */
+export function rate(value: number | undefined | null): string {
+  if (value === undefined || value === null || Number.isNaN(value)) return NONE;
+  if (value === 0) return "0";
+  const digits = value < 1 ? 0 : value < 100 ? 1 : 2;
+  return RATES[digits]?.format(value) ?? NONE;
+}
+
+/** A short time: `0.8 ms`, `12 ms`, `3.4 s`, `5 min`, `2 h 5 min`. */
+export function span(ms: number | undefined | null): string {
+  if (ms === undefined || ms === null || Number.isNaN(ms)) return NONE;
+  if (ms === 0) return "0 ms";
+  if (ms < 0) return `−${span(-ms)}`;
+  if (ms < 10) return `${Number(ms.toFixed(2))} ms`;
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${Number((ms / 1_000).toFixed(ms < 10_000 ? 1 : 0))} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.floor((ms % 60_000) / 1_000)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+export function bytes(value: number | undefined | null): string {
+  if (value === undefined || value === null || Number.isNaN(value)) return NONE;
+  let unit = 0;
+  let size = value;
+  while (size >= 1_000 && unit < UNITS.length - 1) {
+    size /= 1_000;
+    unit += 1;
+  }
+  return `${unit === 0 ? size : Number(size.toPrecision(3))} ${UNITS[unit]}`;
+}
+
+/** The time of day with milliseconds, where the browser is. */
+export function clock(when: number | string | Date): string {
+  const date = new Date(when);
+  if (Number.isNaN(date.getTime())) return NONE;
+  const two = (part: number): string => String(part).padStart(2, "0");
+  const ms = String(date.getMilliseconds()).padStart(3, "0");
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${ms}`;
+}
+
+/** The day and time of day, where the browser is. */
+export function moment(when: number | string | Date): string {
+  const date = new Date(when);
+  if (Number.isNaN(date.getTime())) return NONE;
+  return date.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+
+/** How long ago that was. */
+export function ago(when: number | string | Date, now: number = Date.now()): string {
+  return `${span(Math.max(0, now - new Date(when).getTime()))} ago`;
+}
+
+/** `1 row`, `2 rows`. */
+export function plural(value: number, one: string, many: string = `${one}s`): string {
+  return `${COUNT.format(value)} ${value === 1 ? one : many}`;
+}
