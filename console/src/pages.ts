@@ -3,6 +3,9 @@
 import type { ComponentType } from "preact";
 
 import { OverviewPage } from "./pages/overview.tsx";
+import { PipelinePage } from "./pages/pipeline.tsx";
+import { SpacesPage } from "./pages/spaces.tsx";
+import { TokensPage } from "./pages/tokens.tsx";
 import type { IconName } from "./parts/icon.tsx";
 
 export interface PageEntry {
@@ -20,4 +23,7 @@ export interface PageEntry {
 
 export const pages: readonly PageEntry[] = [
   { path: "", title: "Overview", short: "Overview", letter: "o", icon: "overview", Page: OverviewPage },
+  { path: "spaces", title: "Spaces", short: "Spaces", letter: "s", icon: "spaces", Page: SpacesPage },
+  { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokensPage },
+  { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
 ];
