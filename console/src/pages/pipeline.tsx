@@ -69,7 +69,7 @@ function State({ pipeline }: { pipeline: Pipeline }) {
           )}
           {pipeline.hint && <p class="note">{pipeline.hint}</p>}
         </div>
-        {pipeline.state === "off" && <Command text="penstock up --pipeline" />}
+        {pipeline.state === "off" && <Command text={'pip install "penstock[spark]" && penstock up'} />}
       </div>
       {pipeline.state !== "off" && <Progress pipeline={pipeline} />}
     </>

@@ -3,7 +3,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { Button, Command } from "../parts/button.tsx";
-import { Choice, Tabs } from "../parts/field.tsx";
+import { Choice, Filter, Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
@@ -15,6 +15,8 @@ import { Drawing } from "../spaces/drawing.tsx";
 import { capabilityText, isTargeted, type Measured, Measuring, type Participant, saving, type Space, type Stream, streamTitle, type Survey } from "../spaces/survey.ts";
 import { bytes, count, plural, rate } from "../words.ts";
 
+/** Rows of a table; more are found with the filter. */
+const ROWS_MAX = 200;
 /** Spaces up to this many are buttons beside each other. */
 const TABS_MAX = 6;
 
@@ -172,20 +174,23 @@ function StreamsPanel({ space, measured }: { space: Space; measured: Measured })
     { key: "bytes", title: "Size", cell: (stream) => bytes(stream.bytes), sort: (stream) => stream.bytes, isNumber: true },
     { key: "dropped", title: "Dropped", cell: (stream) => (stream.dropped > 0 ? <Badge tone="warn">{count(stream.dropped)}</Badge> : "0"), sort: (stream) => stream.dropped, isNumber: true },
   ];
+  const shown = space.streams.slice(0, ROWS_MAX);
   return (
-    <Panel title="Streams" note={plural(space.streams.length, "open stream")} isFlush>
-      <Table
-        label="Open streams"
-        columns={columns}
-        rows={space.streams}
-        keyOf={(stream) => stream.stream_id}
-        empty={
-          <Empty title="No stream is open.">
-            <p>A participant opens one with a request, for everybody or for those whom it names:</p>
-            <code class="mono">{'{"kind": "stream/request", "payload": {"direction": "upload", "target": ["collector"]}}'}</code>
-          </Empty>
-        }
-      />
+    <Panel title="Streams" note={plural(space.streams.length, "open stream") + (shown.length < space.streams.length ? `, the first ${ROWS_MAX} shown` : "")} isFlush>
+      <div class="tall">
+        <Table
+          label="Open streams"
+          columns={columns}
+          rows={shown}
+          keyOf={(stream) => stream.stream_id}
+          empty={
+            <Empty title="No stream is open.">
+              <p>A participant opens one with a request, for everybody or for those whom it names:</p>
+              <code class="mono">{'{"kind": "stream/request", "payload": {"direction": "upload", "target": ["collector"]}}'}</code>
+            </Empty>
+          }
+        />
+      </div>
     </Panel>
   );
 }
@@ -197,6 +202,13 @@ function Target({ stream }: { stream: Stream }) {
 }
 
 function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: string) => void }) {
+  const [sought, seek] = useState("");
+  const found = space.participants.filter(({ id }) => id.toLowerCase().includes(sought.toLowerCase()));
+  const shown = found.slice(0, ROWS_MAX);
+  const told = [
+    shown.length < found.length ? `the first ${ROWS_MAX} of ${count(found.length)}` : "",
+    space.kicked.length > 0 ? `put out: ${space.kicked.slice(0, 10).join(", ")}${space.kicked.length > 10 ? "…" : ""}` : "",
+  ].filter((part) => part !== "");
   const owned = new Map<string, number>();
   for (const { owner } of space.streams) owned.set(owner, (owned.get(owner) ?? 0) + 1);
   const columns: readonly Column<Participant>[] = [
@@ -231,8 +243,22 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
     },
   ];
   return (
-    <Panel title="Participants" note={space.kicked.length > 0 ? `put out: ${space.kicked.join(", ")}` : undefined} isFlush>
-      <Table label="Participants" columns={columns} rows={space.participants} keyOf={({ id }) => id} order={{ key: "present", isFalling: false }} empty={<Empty title="Nobody is known here." />} />
+    <Panel
+      title="Participants"
+      note={told.join("; ")}
+      actions={<Filter label="Find a participant" placeholder="Find a participant" value={sought} onInput={seek} isMain />}
+      isFlush
+    >
+      <div class="tall">
+        <Table
+          label="Participants"
+          columns={columns}
+          rows={shown}
+          keyOf={({ id }) => id}
+          order={{ key: "present", isFalling: false }}
+          empty={<Empty title={sought === "" ? "Nobody is known here." : "Nobody is called that."} />}
+        />
+      </div>
     </Panel>
   );
 }

@@ -9,7 +9,9 @@ import { SEATS_MAX, Seating } from "./seating.ts";
 import { isTargeted, type Measured, type Space } from "./survey.ts";
 
 const HEIGHT_MIN = 320;
-const HEIGHT_MAX = 520;
+const HEIGHT_MAX = 560;
+/** Edges up to which each has its rate beside it; else those of the participant that is pointed at. */
+const RATES_MAX = 40;
 
 export function Drawing({ space, measured }: { space: Space; measured: Measured }) {
   const box = useRef<HTMLDivElement>(null);
@@ -26,7 +28,7 @@ export function Drawing({ space, measured }: { space: Space; measured: Measured 
   // Those who are there first, so that they are drawn when not all can be.
   const order = [...space.participants].sort((one, other) => Number(other.connected) - Number(one.connected) || (one.id < other.id ? -1 : 1));
   const seats = seating.take(order.slice(0, SEATS_MAX).map(({ id }) => id));
-  const height = Math.round(Math.min(HEIGHT_MAX, Math.max(HEIGHT_MIN, width * 0.62)));
+  const height = Math.round(Math.min(HEIGHT_MAX, Math.max(HEIGHT_MIN, width * 0.74)));
   const drawn = picture(space, seats, { width, height }, (stream) => measured.streamRate(space, stream, "frames"));
   const hidden = [
     drawn.hiddenNodes > 0 ? plural(drawn.hiddenNodes, "participant") : "",
@@ -94,7 +96,7 @@ function Sketch({ drawn, space, measured, focus, onFocus }: SketchProps) {
         <NodeDrawing key={node.id} node={node} everybody={spoken.get(node.id)} onFocus={onFocus} />
       ))}
       {drawn.edges
-        .filter((edge) => edge.isTargeted && edge.rate !== undefined && (drawn.edges.length <= 40 || edge.from === focus || edge.to === focus))
+        .filter((edge) => edge.isTargeted && edge.rate !== undefined && (drawn.edges.length <= RATES_MAX || edge.from === focus || edge.to === focus))
         .map((edge) => (
           <text key={edge.key} class={isDimmed(edge) ? "flow dim" : "flow"} x={edge.labelX} y={edge.labelY + 4} text-anchor="middle">
             {rate(edge.rate)}/s
@@ -133,9 +135,16 @@ function NodeDrawing({ node, everybody, onFocus }: NodeProps) {
       ) : (
         <circle class={kind} cx={node.x} cy={node.y} r="7" />
       )}
-      <text class={node.isPresent ? "who" : "who absent"} x={node.labelX} y={node.labelY} text-anchor={node.anchor}>
+      <text
+        class={`who ${node.isPresent ? "" : "absent"} ${node.turn === 0 ? "" : "ray"}`}
+        x={node.labelX}
+        y={node.labelY}
+        text-anchor={node.anchor}
+        dominant-baseline={node.turn === 0 ? undefined : "central"}
+        transform={node.turn === 0 ? undefined : `rotate(${node.turn} ${node.labelX} ${node.labelY})`}
+      >
         {node.label}
-        {everybody !== undefined && (
+        {everybody !== undefined && node.turn === 0 && (
           <tspan class="spoken" x={node.labelX} dy="14">
             {rate(everybody)}/s to all
           </tspan>

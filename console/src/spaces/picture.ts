@@ -5,6 +5,14 @@ import { isTargeted, type Participant, type Space, type Stream } from "./survey.
 
 /** Edges that are drawn; those that are aimed come first, the rest is counted. */
 export const EDGES_MAX = 300;
+/** From this many seats on, names stand along the rays of a circle. */
+const CROWD = 21;
+/** Narrower pictures of a crowd have no names. */
+const CROWD_WIDTH = 420;
+/** Pixels of a letter, on the safe side. */
+const LETTER = 7.4;
+/** How those come who are not part of the server. */
+const SOCKETS: ReadonlySet<string> = new Set(["websocket", "polling", "http"]);
 const RADIUS = 7;
 const ARROW = 8;
 
@@ -23,6 +31,8 @@ export interface Node {
   readonly labelX: number;
   readonly labelY: number;
   readonly anchor: "start" | "middle" | "end";
+  /** Degrees by which the name is turned about its place. */
+  readonly turn: number;
   readonly label: string;
 }
 
@@ -68,9 +78,12 @@ export function picture(
 ): Picture {
   const people = new Map(space.participants.map((each) => [each.id, each]));
   const nodes = new Map<string, Node>();
+  const longest = size.width < 520 ? 11 : 18;
+  const letters = Math.max(0, ...seats.map((id) => Math.min(id?.length ?? 0, longest)));
+  const round: Round = { seats: seats.length, longest, room: 2 * RADIUS + 12 + LETTER * letters };
   for (const [index, id] of seats.entries()) {
     const person = id === undefined ? undefined : people.get(id);
-    if (person !== undefined) nodes.set(person.id, node(person, index, seats.length, size));
+    if (person !== undefined) nodes.set(person.id, seats.length < CROWD ? node(person, index, round, size) : ray(person, index, round, size));
   }
   const pairs = paired(space.streams, rateOf);
   const drawn: Edge[] = [];
@@ -108,11 +121,19 @@ function paired(streams: readonly Stream[], rateOf: (stream: Stream) => number |
   return [...pairs.values()].sort((one, other) => Number(other.isTargeted) - Number(one.isTargeted));
 }
 
-function node(person: Participant, seat: number, seats: number, size: Size): Node {
-  const isNarrow = size.width < 520;
+/** What all seats of a picture have in common. */
+interface Round {
+  readonly seats: number;
+  /** Letters of a name. */
+  readonly longest: number;
+  /** Pixels that names take beside the circle. */
+  readonly room: number;
+}
+
+function node(person: Participant, seat: number, { seats, longest, room }: Round, size: Size): Node {
   const [middleX, middleY] = [size.width / 2, size.height / 2];
-  const radiusX = Math.max(40, middleX - (isNarrow ? 84 : 140));
-  const radiusY = Math.max(40, middleY - 44);
+  const radiusX = Math.max(40, middleX - room);
+  const radiusY = Math.max(40, middleY - 46);
   // Two stand beside each other, not one over the other.
   const angle = (seats === 2 ? Math.PI : -Math.PI / 2) + (2 * Math.PI * seat) / Math.max(seats, 1);
   const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
@@ -120,16 +141,34 @@ function node(person: Participant, seat: number, seats: number, size: Size): Nod
   const isAside = seats > 1 && Math.abs(cos) > 0.3;
   const away = RADIUS + 8;
   return {
-    id: person.id,
-    x,
-    y,
-    isPresent: person.connected,
-    isVirtual: person.type !== null && person.connected,
+    ...seated(person, x, y, longest),
     labelX: isAside ? x + Math.sign(cos) * away : x,
     labelY: isAside ? y + 4 : y + (sin > 0.3 ? away + 10 : -away),
     anchor: isAside ? (cos > 0 ? "start" : "end") : "middle",
-    label: shortened(person.id, isNarrow ? 10 : 18),
+    turn: 0,
   };
+}
+
+/** A seat among many: on a circle, its name along the ray to it, and never upside down. */
+function ray(person: Participant, seat: number, { seats, longest, room }: Round, size: Size): Node {
+  const hasNames = size.width >= CROWD_WIDTH;
+  const radius = Math.max(40, Math.min(size.width, size.height) / 2 - (hasNames ? room : 2 * RADIUS));
+  const angle = -Math.PI / 2 + (2 * Math.PI * seat) / seats;
+  const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+  const isLeft = cos < -0.001;
+  const degrees = (angle * 180) / Math.PI;
+  return {
+    ...seated(person, size.width / 2 + radius * cos, size.height / 2 + radius * sin, hasNames ? longest : 0),
+    labelX: size.width / 2 + (radius + RADIUS + 6) * cos,
+    labelY: size.height / 2 + (radius + RADIUS + 6) * sin,
+    anchor: isLeft ? "end" : "start",
+    turn: isLeft ? degrees + 180 : degrees,
+  };
+}
+
+function seated(person: Participant, x: number, y: number, longest: number): Pick<Node, "id" | "x" | "y" | "isPresent" | "isVirtual" | "label"> {
+  const isVirtual = person.connected && person.type !== null && !SOCKETS.has(person.type);
+  return { id: person.id, x, y, isPresent: person.connected, isVirtual, label: longest === 0 ? "" : shortened(person.id, longest) };
 }
 
 function edge(pair: Pair, from: Node, to: Node, size: Size): Edge {

@@ -13,6 +13,8 @@ export interface Patience {
   readonly resumeFirstMs: number;
   readonly resumeLongestMs: number;
   readonly resumeTriesMax: number;
+  /** The same where nothing was read yet: each try brings all that the relay has, so a few of them tell. */
+  readonly beginningTriesMax: number;
   /** Silence after which we ask whether the last messages were lost: publishers that live are heard every 5 seconds. */
   readonly probeMs: number;
   /** Silence after which a stream that had begun counts as cut off. */
@@ -25,6 +27,7 @@ export const PATIENCE: Patience = {
   resumeFirstMs: 100,
   resumeLongestMs: 5_000,
   resumeTriesMax: 7,
+  beginningTriesMax: 3,
   probeMs: 12_000,
   idleMs: 30_000,
   tamperedMax: 1_000,
@@ -151,7 +154,8 @@ export class Follower {
       return false;
     }
     if (!hasBegun || nowMs < this.nextMs) return false;
-    if (this.isInDoubt && this.tries >= this.patience.resumeTriesMax) {
+    const triesMax = this.mark === undefined ? this.patience.beginningTriesMax : this.patience.resumeTriesMax;
+    if (this.isInDoubt && this.tries >= triesMax) {
       this.ending = this.broken();
       return false;
     }

@@ -10,6 +10,8 @@ import { Transcript } from "./transcript.ts";
 const BACKOFF_FIRST_MS = 500;
 const BACKOFF_LONGEST_MS = 10_000;
 const TICK_MS = 100;
+/** Over how long the pace is taken. */
+const PACE_MS = 5_000;
 /** A pause between two ticks after which the page itself was asleep. */
 const ASLEEP_MS = 8_000;
 
@@ -61,8 +63,8 @@ export class Listener {
   trouble: Trouble | undefined;
   /** Sockets that were lost. */
   losses = 0;
-  startedMs: number | undefined;
-  lastMs: number | undefined;
+  /** Tokens a second, lately. */
+  pace: number | undefined;
   private readonly world: Surroundings;
   private readonly changed: () => void;
   private socket: Socket | undefined;
@@ -70,6 +72,8 @@ export class Listener {
   private backoffMs = BACKOFF_FIRST_MS;
   private againMs: number | undefined;
   private tickedMs: number;
+  /** How many tokens there were at some moments of the last seconds. */
+  private marks: readonly { readonly ms: number; readonly tokens: number }[] = [];
   /** Ask for all that the relay has, instead of what followed the mark, which it may not know any more. */
   private isWhole = false;
 
@@ -155,8 +159,6 @@ export class Listener {
       const accepted = this.follower.counts.accepted;
       this.transcript.add(this.follower.take(now, new Uint8Array(data)));
       if (this.follower.counts.accepted > accepted) {
-        this.startedMs ??= now;
-        this.lastMs = now;
         this.backoffMs = BACKOFF_FIRST_MS;
         this.isWhole = false;
       }
@@ -181,10 +183,21 @@ export class Listener {
     };
   }
 
+  private measure(now: number): void {
+    const { tokens } = this.transcript;
+    const first = this.marks[0];
+    this.marks = [...this.marks, { ms: now, tokens }].filter(({ ms }) => now - ms <= PACE_MS);
+    if (first === undefined || now - first.ms < 1_000) return;
+    const pace = (1_000 * (tokens - first.tokens)) / (now - first.ms);
+    if (pace !== this.pace) this.changed();
+    this.pace = pace;
+  }
+
   private tick(): void {
     const now = this.world.now();
     if (now - this.tickedMs > ASLEEP_MS) this.follower.rested(now);
     this.tickedMs = now;
+    this.measure(now);
     if (this.link === "lost") {
       if (this.againMs !== undefined && now >= this.againMs) {
         this.connect();

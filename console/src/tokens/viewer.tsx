@@ -127,7 +127,6 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
   const { counts, ending } = follower;
   const said = verdict(listener);
   const total = counts.accepted + follower.doubtful;
-  const seconds = ((listener.lastMs ?? 0) - (listener.startedMs ?? 0)) / 1000;
   return (
     <Panel
       title="Stream"
@@ -156,7 +155,7 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
         <Text listener={listener} />
         <dl class="facts">
           <Fact name="Tokens" value={count(transcript.tokens)} />
-          <Fact name="Per second" value={seconds > 0 ? rate(transcript.tokens / seconds) : "–"} />
+          <Fact name="Per second" value={ending === undefined ? rate(listener.pace) : "–"} />
           <Fact name="Format" value={follower.format ?? "–"} />
           <Fact name="Repeats dropped" value={count(counts.duplicates)} />
           <Fact name="Not the publisher's" value={count(counts.tampered)} isBad={counts.tampered > 0} />
