@@ -1,7 +1,4 @@
-// How fast counters grow, over the last few seconds. A counter that fell was started again from nought with its server.
-
-/** Over how long a rate is taken. */
-const WINDOW_S = 5;
+// How fast counters grow, over the last few seconds or a minute. A counter that fell was started again from nought with its server.
 
 interface Reading {
   readonly at: number;
@@ -16,15 +13,24 @@ export function growth(before: number, after: number): number {
 export class Rates {
   private readings: Reading[] = [];
 
+  constructor(
+    /** Over how long a rate is taken. */
+    private readonly windowS: number,
+  ) {}
+
+  /** Over how long the latest rates were really taken: less at the start, more after a pause. */
+  get seconds(): number {
+    return (this.readings.at(-1)?.at ?? 0) - (this.readings[0]?.at ?? 0);
+  }
+
   /** Take a reading and answer the growth of each counter per second; a counter without an earlier reading has none. */
   take(at: number, counts: ReadonlyMap<string, number>): ReadonlyMap<string, number> {
     const last = this.readings.at(-1);
     if (last !== undefined && at <= last.at) return new Map();
     this.readings.push({ at, counts });
-    while (this.readings.length > 2 && at - (this.readings[1]?.at ?? at) >= WINDOW_S) this.readings.shift();
+    while (this.readings.length > 2 && at - (this.readings[1]?.at ?? at) >= this.windowS) this.readings.shift();
     const rates = new Map<string, number>();
-    const seconds = at - (this.readings[0]?.at ?? at);
-    if (seconds <= 0) return rates;
+    if (this.seconds <= 0) return rates;
     for (const name of counts.keys()) {
       let grown = 0;
       for (let index = 1; index < this.readings.length; index += 1) {
@@ -32,7 +38,7 @@ export class Rates {
         const after = this.readings[index]?.counts.get(name);
         if (before !== undefined && after !== undefined) grown += growth(before, after);
       }
-      if (this.readings[0]?.counts.has(name)) rates.set(name, grown / seconds);
+      if (this.readings[0]?.counts.has(name)) rates.set(name, grown / this.seconds);
     }
     return rates;
   }

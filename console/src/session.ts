@@ -9,7 +9,7 @@ export interface Who {
   readonly operator: boolean;
   readonly version: string;
   readonly bootId: string;
-  readonly spaces: boolean | number;
+  readonly spaces: readonly string[];
   readonly relay: boolean;
 }
 

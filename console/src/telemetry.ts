@@ -16,6 +16,8 @@ export interface Reading {
   readonly scrape: Scrape;
   /** Growth per second of every counter by its name, all its labels together. */
   readonly rates: ReadonlyMap<string, number>;
+  /** What every counter grew by in the last minute, or since the page was opened. */
+  readonly minute: ReadonlyMap<string, number>;
 }
 
 export const reading = signal<Reading | undefined>(undefined);
@@ -47,7 +49,8 @@ function columns({ scrape, rates }: Reading): Record<string, number | undefined>
 }
 
 export function watchTelemetry(): void {
-  const rates = new Rates();
+  const rates = new Rates(5);
+  const minutes = new Rates(60);
   let end: (() => void) | undefined;
   effect(() => {
     const signedIn = session.value.state === "in";
@@ -64,7 +67,8 @@ export function watchTelemetry(): void {
     const scrape = parseExposition(text);
     const counters = [...scrape.keys()].filter((name) => name.endsWith("_total"));
     const counts = new Map(counters.map((name) => [name, sumOf(scrape, name) ?? 0]));
-    const latest = { at, scrape, rates: rates.take(at, counts) };
+    const minute = new Map([...minutes.take(at, counts)].map(([name, rate]) => [name, Math.round(rate * minutes.seconds)]));
+    const latest = { at, scrape, rates: rates.take(at, counts), minute };
     history.push(at, columns(latest));
     reading.value = latest;
   });

@@ -52,11 +52,13 @@ export function isNumeric(type: string | undefined): boolean {
   return type !== undefined && NUMBERS.test(type);
 }
 
-/** An answer as comma separated values. */
+/** An answer as comma separated values. A text that a spreadsheet would take for a formula is told to be text. */
 export function toCsv(answer: Answer): string {
   const field = (value: unknown): string => {
-    const text = value === null || value === undefined ? "" : cellText(value);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    if (value === null || value === undefined) return "";
+    const text = cellText(value);
+    const safe = typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   return [answer.columns, ...answer.rows].map((row) => row.map(field).join(",")).join("\r\n");
 }

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
+import { download } from "../downloads.ts";
 import { Button } from "../parts/button.tsx";
 import { Badge } from "../parts/panel.tsx";
 import { plural, span } from "../words.ts";
@@ -27,7 +28,7 @@ export function Result({ answer, title }: { answer: Answer; title: string }) {
           {plural(rows.length, "row")} in {span(ms)}
         </span>
         {truncated && <Badge tone="warn">truncated: there are more rows than are shown</Badge>}
-        <Button icon="export" kind="quiet" label="Save as CSV" onPress={() => save(toCsv(answer))}>
+        <Button icon="export" kind="quiet" label="Save as CSV" onPress={() => download("answer.csv", "text/csv", toCsv(answer))}>
           CSV
         </Button>
       </div>
@@ -75,13 +76,4 @@ function Space({ height, width }: { height: number; width: number }) {
       <td colSpan={width} style={{ height: `${height}px` }} />
     </tr>
   );
-}
-
-function save(text: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = "answer.csv";
-  link.click();
-  URL.revokeObjectURL(address);
 }

@@ -1,22 +1,195 @@
-// How the whole server fares.
+// How the whole server fares: its doors, what needs a person, and the traffic over time.
 
-import { PageHead } from "../parts/panel.tsx";
+import { useState } from "preact/hooks";
+
+import { type Condition, conditionsOf, type Door, doorsOf, type Health } from "../conditions.ts";
+import { sumOf, valueOf } from "../exposition.ts";
+import { Command } from "../parts/button.tsx";
+import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
+import { Badge, Empty, PageHead, Panel, Refused, type Tone } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
-import { history, reading } from "../telemetry.ts";
-import { valueOf } from "../exposition.ts";
-import { count, rate } from "../words.ts";
+import { href } from "../place.ts";
+import { ask } from "../request.ts";
+import { useResource } from "../resource.ts";
+import { session } from "../session.ts";
+import { history, metricsFailure, type Reading, reading } from "../telemetry.ts";
+import { ago, count, rate, span } from "../words.ts";
+
+const RANGES = [["120", "2 min"], ["600", "10 min"], ["7200", "2 h"]] as const;
 
 export function OverviewPage() {
+  const [range, setRange] = useState<(typeof RANGES)[number][0]>("600");
+  const { data: health } = useResource("/health", (stop) => ask<Health>("/health", { signal: stop }), 3_000);
   const latest = reading.value;
-  if (latest === undefined) return <PageHead title="Overview" />;
+  const uptime = latest === undefined ? undefined : valueOf(latest.scrape, "penstock_uptime_seconds");
   return (
-    <div class="stack">
-      <PageHead title="Overview" />
-      <Figures>
-        <Figure label="Accepted" value={count(valueOf(latest.scrape, "penstock_q_in_total"))} metric="penstock_q_in_total" />
-      </Figures>
-      <Plot title="Envelopes per second" track={history.track(["in", "out"], 600)} series={[{ label: "in" }, { label: "out" }]} format={rate} />
+    <div class="stack overview">
+      <PageHead
+        title="Overview"
+        note={uptime === undefined ? "Loading…" : `up for ${span(Math.floor(uptime) * 1000)}`}
+        actions={<Tabs label="Time shown" value={range} options={RANGES} onChange={setRange} />}
+      />
+      <Refused failure={metricsFailure.value?.isUnreachable ? undefined : metricsFailure.value} />
+      {latest !== undefined && (
+        <>
+          <Attention latest={latest} health={health.value} />
+          <Doors latest={latest} />
+          <Numbers latest={latest} />
+          {valueOf(latest.scrape, "penstock_q_in_total") === 0 && <FirstSteps />}
+          <Curves latest={latest} seconds={Number(range)} />
+        </>
+      )}
+    </div>
+  );
+}
+
+interface Alert {
+  readonly id: string;
+  readonly rule: string;
+  readonly severity: string;
+  readonly subject: string;
+  readonly state: "firing" | "resolved";
+  readonly message: string;
+  readonly fired_at: string;
+}
+
+function Attention({ latest, health }: { latest: Reading; health: Health | undefined }) {
+  const conditions = conditionsOf(latest.scrape, latest.minute, health);
+  // A server without a pipeline has no such alerts; it says so with 404, and that is no trouble.
+  const { data } = useResource("/v1/alerts", (stop) => ask<{ alerts: readonly Alert[] }>("/v1/alerts", { signal: stop }), 5_000);
+  const firing = (data.value?.alerts ?? []).filter(({ state }) => state === "firing");
+  const total = conditions.length + firing.length;
+  return (
+    <Panel title="Needs attention" actions={<Badge tone={total === 0 ? "good" : "warn"}>{total === 0 ? "all well" : count(total)}</Badge>}>
+      <div role="status">
+        {total === 0 ? (
+          <p class="note">Nothing refuses, halts or grows that should not.</p>
+        ) : (
+          <ul class="alerts">
+            {conditions.map((condition) => (
+              <ConditionLine key={condition.key} condition={condition} />
+            ))}
+            {firing.map(({ id, severity, rule, subject, message, fired_at }) => (
+              <li key={id}>
+                <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
+                <div>
+                  <p>{message}</p>
+                  <p class="note">
+                    {rule} on {subject}, since {ago(fired_at)}
+                  </p>
+                </div>
+              </li>
+            ))}
+          </ul>
+        )}
+      </div>
+    </Panel>
+  );
+}
+
+function ConditionLine({ condition: { severity, text, hint, path } }: { condition: Condition }) {
+  return (
+    <li>
+      <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
+      <div>
+        <p>{path.length > 0 ? <a href={href(path)}>{text}</a> : text}.</p>
+        <p class="note">{hint}</p>
+      </div>
+    </li>
+  );
+}
+
+const DOOR_TONES: Readonly<Record<Door["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", halted: "bad" };
+const DOOR_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "streams", Pipeline: "pipeline" };
+
+function Doors({ latest }: { latest: Reading }) {
+  const { data } = useResource("/v1/pipeline", (stop) => ask<{ state: string }>("/v1/pipeline", { signal: stop }), 3_000);
+  const spaces = session.value.state === "in" ? session.value.who.spaces.length : 0;
+  return (
+    <ul class="doors" aria-label="Doors">
+      {doorsOf(latest.scrape, spaces, data.value?.state).map(({ name, state, who }) => (
+        <li key={name}>
+          <p>
+            <a href={href([DOOR_PATHS[name] ?? ""])}>{name}</a> <Badge tone={DOOR_TONES[state]}>{state}</Badge>
+          </p>
+          <p class="note">{who}</p>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
+  const counter = (label: string, metric: string) =>
+    scrape.has(metric) && <Figure label={label} value={count(sumOf(scrape, metric))} metric={metric} note={`${rate(rates.get(metric))}/s`} />;
+  const gauge = (label: string, metric: string, note?: string) =>
+    scrape.has(metric) && <Figure label={label} value={count(sumOf(scrape, metric))} metric={metric} {...(note ? { note } : {})} />;
+  const quantile = (label: string, text: string) => (
+    <Figure
+      label={label}
+      value={count(valueOf(scrape, "penstock_q_lat_ms", { quantile: text }))}
+      unit="ms"
+      metric={`penstock_q_lat_ms{quantile="${text}"}`}
+    />
+  );
+  return (
+    <Figures>
+      {counter("Accepted", "penstock_q_in_total")}
+      {counter("Delivered", "penstock_q_out_total")}
+      {counter("Acknowledged", "penstock_q_ack_total")}
+      {gauge("Ready", "penstock_q_depth")}
+      {gauge("In flight", "penstock_q_if")}
+      {gauge("Delayed", "penstock_q_delayed")}
+      {quantile("Wait p50", "0.5")}
+      {quantile("Wait p95", "0.95")}
+      {quantile("Wait p99", "0.99")}
+      {counter("Dead", "penstock_q_dead_total")}
+      {counter("Space envelopes", "penstock_space_envelopes_total")}
+      {counter("Frames", "penstock_space_frames_total")}
+      {counter("Relayed", "penstock_relay_messages_total")}
+      {gauge("Pipeline lag", "penstock_pipeline_lag_rows", "rows")}
+    </Figures>
+  );
+}
+
+function FirstSteps() {
+  return (
+    <Panel title="First steps">
+      <Empty title="Nothing has been sent yet.">
+        <p>Send a message to an agent, and watch it arrive here, in the live tail and in the queue of its inbox:</p>
+        <Command text={`curl ${window.location.origin}/v1/send -d '{"to": "sam", "type": "hello", "payload": {"text": "Good morning"}}'`} />
+        <p>Take it out again, as sam would:</p>
+        <Command text="penstock inbox sam" />
+        <p>Or start the server with sample traffic on every door:</p>
+        <Command text="penstock up --demo" />
+      </Empty>
+    </Panel>
+  );
+}
+
+function Curves({ latest, seconds }: { latest: Reading; seconds: number }) {
+  const { scrape } = latest;
+  const track = (...names: string[]) => history.track(names, seconds);
+  return (
+    <div class="grid plots">
+      <Plot title="Envelopes per second" track={track("in", "out", "acked")} series={[{ label: "in" }, { label: "out" }, { label: "acknowledged" }]} format={rate} />
+      <Plot title="Wait before delivery" track={track("p50", "p95", "p99")} series={[{ label: "p50" }, { label: "p95" }, { label: "p99" }]} format={span} />
+      <Plot title="In the queues" track={track("depth", "inflight", "delayed")} series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]} format={count} />
+      {scrape.has("penstock_space_frames_total") && (
+        <Plot
+          title="Spaces per second"
+          track={track("frames", "deliveries", "envelopes")}
+          series={[{ label: "frames" }, { label: "deliveries" }, { label: "envelopes" }]}
+          format={rate}
+        />
+      )}
+      {scrape.has("penstock_relay_messages_total") && (
+        <Plot title="Token streams per second" track={track("relayed", "forwarded")} series={[{ label: "taken" }, { label: "forwarded" }]} format={rate} />
+      )}
+      {scrape.has("penstock_pipeline_lag_rows") && (
+        <Plot title="Pipeline lag" track={track("lag")} series={[{ label: "rows behind" }]} format={count} />
+      )}
     </div>
   );
 }

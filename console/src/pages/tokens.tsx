@@ -50,6 +50,9 @@ const COLUMNS: readonly Column<Row>[] = [
   { key: "waiting", title: "Waiting", cell: (row) => count(row.waiting), sort: (row) => row.waiting, isNumber: true, help: "Messages held that nobody was sent yet" },
 ];
 
+/** Over how long rates are taken. */
+const RATE_S = 5;
+
 export function TokensPage() {
   return (
     <div class="stack">
@@ -62,7 +65,7 @@ export function TokensPage() {
 
 function TopicsPanel() {
   const { data, failure, refresh } = useResource<Topics>("relay topics", (stop) => ask<Topics>("/v1/relay/topics", { signal: stop }));
-  const rates = useRef(new Rates());
+  const rates = useRef(new Rates(RATE_S));
   const answer = data.value;
   const rows = useMemo<readonly Row[]>(() => {
     if (answer === undefined) return [];

@@ -25,6 +25,8 @@ interface PlotProps {
   readonly height?: number;
 }
 
+/** A plot is at least so many seconds wide, so that it does not begin with a single jump. */
+const LEAST_S = 60;
 /** Rows of the table; more would be read by nobody. */
 const TABLE_ROWS = 12;
 
@@ -133,7 +135,7 @@ function options(
     height,
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-    scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
+    scales: { x: { range: (_, min, max) => [Math.min(min, max - LEAST_S), max] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
     axes: [
       { ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 8)) },
       { ...axis, space: 32, size: 56, values: (_, ticks) => ticks.map((tick) => format(tick)) },

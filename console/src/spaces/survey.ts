@@ -2,6 +2,9 @@
 
 import { Rates } from "../rates.ts";
 
+/** Over how long rates are taken. */
+const RATE_S = 5;
+
 export interface Capability {
   readonly kind: string;
   readonly [field: string]: unknown;
@@ -61,7 +64,7 @@ export interface Measured {
 
 /** Puts rates beside surveys that come one after the other. */
 export class Measuring {
-  private readonly rates = new Rates();
+  private readonly rates = new Rates(RATE_S);
 
   take(at: number, survey: Survey): Measured {
     const counts = new Map<string, number>();

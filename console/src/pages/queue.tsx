@@ -1,0 +1,162 @@
+// One stream: its figures, why nothing flows, who works on it and who waits, and what is in it.
+
+import { useMemo, useState } from "preact/hooks";
+
+import { History } from "../history.ts";
+import { complain, notify } from "../notices.ts";
+import { Button } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { Figure, Figures } from "../parts/figure.tsx";
+import { Empty, PageHead, Refused } from "../parts/panel.tsx";
+import { Contents } from "../parts/contents.tsx";
+import { Consumers, Leases, Why } from "../parts/flow.tsx";
+import { Plot } from "../parts/plot.tsx";
+import { SendDialog } from "../parts/send.tsx";
+import { href } from "../place.ts";
+import { ask, asFailure } from "../request.ts";
+import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
+import { bytes, count, plural, rate, span } from "../words.ts";
+
+export function QueuePage({ stream }: { stream: string }) {
+  const { data, failure, refresh } = useStreams();
+  const streams = data.value ?? [];
+  const figures = streams.find(({ id }) => id === stream);
+  const dead = streams.find(({ id }) => id === deadNameOf(stream))?.stats.depth ?? 0;
+  return (
+    <div class="stack">
+      <PageHead
+        title={stream}
+        back={{ href: href(["queues"]), title: "Queues" }}
+        actions={<Verbs stream={stream} streams={streams.map(({ id }) => id)} dead={dead} waiting={waitingIn(figures)} refresh={refresh} />}
+      />
+      <Refused failure={failure.value} />
+      {data.value !== undefined && figures === undefined && (
+        <Empty title="This stream is not in memory.">
+          <p>Nobody has sent anything to it, or it has been empty and idle for a while. It is there again as soon as something is sent to it.</p>
+        </Empty>
+      )}
+      {figures !== undefined && (
+        <>
+          <Numbers figures={figures} dead={dead} />
+          <div class="two">
+            <Why stream={stream} />
+            <Consumers stream={stream} />
+          </div>
+          <Leases stream={stream} />
+          <Contents stream={stream} />
+          <Curves figures={figures} />
+        </>
+      )}
+    </div>
+  );
+}
+
+function Numbers({ figures: { stats, q, id }, dead }: { figures: StreamFigures; dead: number }) {
+  return (
+    <Figures>
+      <Figure label="Ready" value={count(stats.depth)} metric="q.depth" />
+      <Figure label="In flight" value={count(stats.inflight)} metric="q.if" />
+      <Figure label="Delayed" value={count(stats.delayed)} metric="q.delayed" />
+      {!isDeadLetters(id) && <Figure label="Dead letters" value={count(dead)} tone={dead > 0 ? "warn" : "plain"} />}
+      <Figure label="Accepted" value={count(q["q.in"])} metric="q.in" note={`${rate(stats.rateIn)}/s`} />
+      <Figure label="Delivered" value={count(q["q.out"])} metric="q.out" note={`${rate(stats.rateOut)}/s`} />
+      <Figure label="Acknowledged" value={count(q["q.ack"])} metric="q.ack" note={`${count(q["q.nack"])} refused, ${count(q["q.timeout"])} timed out`} />
+      <Figure label="Wait p95" value={span(stats.latP95)} note={`p50 ${span(stats.latP50)}, p99 ${span(stats.latP99)}`} />
+      <Figure label="Oldest" value={stats.oldestMs > 0 ? span(stats.oldestMs) : "–"} note={bytes(stats.bytes)} />
+    </Figures>
+  );
+}
+
+/** How the stream was since the page was opened. */
+function Curves({ figures }: { figures: StreamFigures }) {
+  const kept = useMemo(() => new History(), [figures.id]);
+  useMemo(() => {
+    const { depth, inflight, delayed, rateIn, rateOut } = figures.stats;
+    kept.push(Date.now() / 1000, { depth, inflight, delayed, rateIn, rateOut });
+  }, [figures]);
+  return (
+    <div class="two">
+      <Plot
+        title="In the stream"
+        track={kept.track(["depth", "inflight", "delayed"], 600)}
+        series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]}
+        format={count}
+      />
+      <Plot title="Envelopes per second" track={kept.track(["rateIn", "rateOut"], 600)} series={[{ label: "in" }, { label: "out" }]} format={rate} />
+    </div>
+  );
+}
+
+interface VerbsProps {
+  readonly stream: string;
+  readonly streams: readonly string[];
+  readonly dead: number;
+  readonly waiting: number;
+  readonly refresh: () => void;
+}
+
+function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
+  const [shown, show] = useState<"send" | "redrive" | "purge" | undefined>(undefined);
+  const close = (): void => {
+    show(undefined);
+    refresh();
+  };
+  const redrive = async (): Promise<void> => {
+    await done(async () => {
+      const body = { stream: deadNameOf(stream), max: Math.min(100_000, Math.max(1, dead)) };
+      const { moved, kept } = await ask<{ moved: number; kept: number }>("/v1/redrive", { method: "POST", body });
+      notify(`${plural(moved, "dead letter")} sent back.${kept > 0 ? ` ${count(kept)} stayed: their streams did not take them.` : ""}`);
+    });
+    close();
+  };
+  const purge = async (): Promise<void> => {
+    await done(async () => {
+      const { purged } = await ask<{ purged: number }>("/v1/purge", { method: "POST", body: { stream } });
+      notify(`${plural(purged, "envelope")} dropped from ${stream}.`);
+    });
+    close();
+  };
+  return (
+    <>
+      <a class="button" href={href(["tail"], { channel: stream })}>
+        Live tail
+      </a>
+      {dead > 0 && <Button onPress={() => show("redrive")}>Redrive</Button>}
+      <Button kind="danger" onPress={() => show("purge")}>
+        Purge
+      </Button>
+      <Button kind="main" icon="send" onPress={() => show("send")}>
+        Send
+      </Button>
+      {shown === "send" && <SendDialog to={stream} streams={streams} onClose={close} />}
+      {shown === "redrive" && (
+        <Confirm title="Redrive dead letters" verb="Redrive" onConfirm={redrive} onClose={close}>
+          <p>
+            {plural(dead, "dead letter")} of {stream} will be sent back to where they came from and delivered again. What made them fail should be
+            mended first.
+          </p>
+        </Confirm>
+      )}
+      {shown === "purge" && (
+        <Confirm title={`Purge ${stream}`} word={stream} verb="Purge" onConfirm={purge} onClose={close}>
+          <p>
+            {plural(waiting, "envelope")} that wait in this stream will be dropped for good. What is with a consumer stays there. This cannot be taken
+            back.
+          </p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+async function done(act: () => Promise<void>): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    complain(asFailure(error));
+  }
+}
+
+function waitingIn(figures: StreamFigures | undefined): number {
+  return (figures?.stats.depth ?? 0) + (figures?.stats.delayed ?? 0);
+}

@@ -1,0 +1,101 @@
+// Everything about one row of the journal, and where to go from it.
+
+import { href, type Query } from "../place.ts";
+import { instant, type Row } from "../rows.ts";
+import { bytes, count, moment, span } from "../words.ts";
+import { CopyButton } from "./button.tsx";
+import { Code } from "./code.tsx";
+import { Dialog } from "./dialog.tsx";
+import { Icon } from "./icon.tsx";
+
+/** Columns that are shown elsewhere in the drawer. */
+const APART = new Set(["body", "body_cut", "meta"]);
+
+export function RowDetails({ row, onClose }: { row: Row; onClose: () => void }) {
+  const columns = Object.entries(row).filter(([name]) => !APART.has(name));
+  return (
+    <Dialog
+      title={`${row.event} ${row.kind ?? ""}`}
+      side
+      onClose={onClose}
+      actions={<CopyButton text={JSON.stringify(row)} label="Copy the row as JSON" />}
+    >
+      <div class="stack">
+        <Ways row={row} />
+        <Timings row={row} />
+        {row.body !== undefined && (
+          <section class="stack tight" aria-label="Body">
+            <h3>
+              Body <span class="note">{row.body_cut ? "its beginning; the rest is in the journal" : bytes(row.bytes)}</span>
+            </h3>
+            <Code value={row.body} label="the body" />
+          </section>
+        )}
+        {row.meta !== undefined && (
+          <section class="stack tight" aria-label="Further facts">
+            <h3>Further facts</h3>
+            <Code value={row.meta} label="the further facts" />
+          </section>
+        )}
+        <section class="stack tight" aria-label="Columns">
+          <h3>Columns</h3>
+          <dl class="columns">
+            {columns.map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd class="mono">{typeof value === "number" && name !== "offset" ? count(value) : String(value)}</dd>
+              </div>
+            ))}
+          </dl>
+        </section>
+      </div>
+    </Dialog>
+  );
+}
+
+/** Links to what belongs together with the row. */
+function Ways({ row }: { row: Row }) {
+  const conversation = row.corr ?? row.id;
+  const narrowed: readonly (readonly [string, Query])[] = [
+    ...(row.channel ? [["Only this channel", { channel: row.channel }] as const] : []),
+    ...(row.sender ? [["Only this sender", { from: row.sender }] as const] : []),
+    ...(row.id ? [["Only this envelope", { id: row.id }] as const] : []),
+  ];
+  return (
+    <p class="ways">
+      {conversation !== undefined && (
+        <a class="button" href={href(["tail", "conversation", conversation])}>
+          <Icon name="tree" />
+          Conversation
+        </a>
+      )}
+      {row.door === "courier" && row.channel && (
+        <a class="button" href={href(["queues", row.channel])}>
+          <Icon name="queues" />
+          Queue
+        </a>
+      )}
+      {narrowed.map(([title, query]) => (
+        <a key={title} class="button" href={href(["tail"], query)}>
+          {title}
+        </a>
+      ))}
+    </p>
+  );
+}
+
+/** A settled envelope's times, which its row holds all by itself. */
+function Timings({ row }: { row: Row }) {
+  if (row.ref_at === undefined) return null;
+  const sent = instant(row.ref_at);
+  const settled = instant(row.recorded_at);
+  const first = row.first_at === undefined ? undefined : instant(row.first_at);
+  return (
+    <p class="note">
+      Sent {moment(sent)}
+      {first === undefined
+        ? `, settled ${span(settled - sent)} later.`
+        : `, waited ${span(first - sent)}, was worked on for ${span(settled - first)}.`}
+    </p>
+  );
+}

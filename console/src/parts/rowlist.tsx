@@ -1,0 +1,178 @@
+// A list of any length of which only what can be seen is in the page. While rows come in it stays at its end; going up pauses it, so that
+// what one reads does not move. The arrow keys choose a row and Enter opens it.
+
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+import type { Follower } from "../follower.ts";
+import { isGap, type Row, summary } from "../rows.ts";
+import { clock, plural } from "../words.ts";
+
+/** Heights in pixels; the style sheet says the same. */
+const ROW_PX = 28;
+const TALL_PX = 46;
+/** Rows drawn beyond either edge. */
+const MARGIN = 8;
+
+interface RowListProps {
+  readonly follower: Follower;
+  readonly onOpen: (row: Row) => void;
+}
+
+export function RowList({ follower, onOpen }: RowListProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const [top, setTop] = useState(0);
+  const [height, setHeight] = useState(600);
+  const [chosen, choose] = useState<number | undefined>(undefined);
+  const rowPx = useRowHeight();
+  const version = follower.version.value;
+  const isPaused = follower.isPaused.value;
+  const { entries } = follower;
+  const total = entries.length;
+  const lastTop = useRef(0);
+  const lastTotal = useRef(0);
+
+  useEffect(() => {
+    const host = box.current;
+    if (host === null) return undefined;
+    const watcher = new ResizeObserver(() => setHeight(host.clientHeight));
+    watcher.observe(host);
+    return () => watcher.disconnect();
+  }, []);
+
+  useLayoutEffect(() => {
+    const host = box.current;
+    if (host === null || isPaused) return;
+    host.scrollTop = host.scrollHeight;
+    lastTop.current = host.scrollTop;
+    lastTotal.current = total;
+    setTop(host.scrollTop);
+  }, [version, isPaused, height, rowPx]);
+
+  const scrolled = (): void => {
+    const host = box.current;
+    if (host === null) return;
+    // A list that became shorter moves by itself; only a person moves one that did not.
+    if (!isPaused && host.scrollTop < lastTop.current - rowPx && total >= lastTotal.current) follower.pause();
+    lastTop.current = host.scrollTop;
+    setTop(host.scrollTop);
+  };
+
+  const move = (by: number): void => {
+    if (!isPaused) follower.pause();
+    const next = Math.min(total - 1, Math.max(0, (chosen ?? total) + by));
+    choose(next);
+    const host = box.current;
+    if (host === null) return;
+    if (next * rowPx < host.scrollTop) host.scrollTop = next * rowPx;
+    else if ((next + 1) * rowPx > host.scrollTop + host.clientHeight) host.scrollTop = (next + 1) * rowPx - host.clientHeight;
+  };
+
+  const pressed = (event: KeyboardEvent): void => {
+    const entry = chosen === undefined ? undefined : entries.at(chosen);
+    if (event.key === "ArrowDown") move(1);
+    else if (event.key === "ArrowUp") move(-1);
+    else if (event.key === "Enter" && entry !== undefined && !isGap(entry)) onOpen(entry);
+    else return;
+    event.preventDefault();
+  };
+
+  const from = Math.max(0, Math.floor(top / rowPx) - MARGIN);
+  const to = Math.min(total, Math.ceil((top + height) / rowPx) + MARGIN);
+  return (
+    <div class="rowlist" role="grid" aria-label="Rows of the journal" aria-rowcount={total + 1}>
+      <div role="rowgroup">
+        <div class="rowlist-head" role="row" aria-rowindex={1}>
+          {["Time", "Door", "Event", "Channel", "Kind", "From", "Content"].map((title) => (
+            <span key={title} role="columnheader" class={title.toLowerCase()}>
+              {title}
+            </span>
+          ))}
+        </div>
+      </div>
+      <div
+        class="rowlist-box"
+        ref={box}
+        role="rowgroup"
+        tabIndex={0}
+        aria-activedescendant={chosen === undefined ? undefined : `row-${chosen + entries.dropped}`}
+        onScroll={scrolled}
+        onKeyDown={pressed}
+      >
+        <div class="rowlist-space" role="presentation" style={{ height: `${total * rowPx}px` }}>
+          <div class="rowlist-seen" role="presentation" style={{ transform: `translateY(${from * rowPx}px)` }}>
+            {entries.slice(from, to).map((entry, place) => {
+              const index = from + place;
+              const shared = {
+                id: `row-${index + entries.dropped}`,
+                role: "row" as const,
+                "aria-rowindex": index + 2,
+                "aria-selected": index === chosen,
+              };
+              return isGap(entry) ? (
+                <div key={shared.id} {...shared} class="rowlist-gap">
+                  <span role="gridcell">{plural(entry.missed, "row")} missed: more came than could be shown, or they are no longer kept</span>
+                </div>
+              ) : (
+                <div
+                  key={shared.id}
+                  {...shared}
+                  class={`rowlist-row ${TONES[entry.event] ?? ""}`}
+                  onClick={() => {
+                    choose(index);
+                    onOpen(entry);
+                  }}
+                >
+                  <Cells row={entry} />
+                </div>
+              );
+            })}
+          </div>
+        </div>
+      </div>
+    </div>
+  );
+}
+
+const TONES: Readonly<Record<string, string>> = { dead: "bad", drop: "bad", nack: "warn", timeout: "warn", kick: "warn", purge: "warn", ack: "quiet" };
+
+function Cells({ row }: { row: Row }) {
+  const from = row.sender ?? row.peer ?? "";
+  return (
+    <>
+      <span role="gridcell" class="time">
+        {clock(row.recorded_at)}
+      </span>
+      <span role="gridcell" class="door">
+        {row.door}
+      </span>
+      <span role="gridcell" class="event">
+        {row.event}
+      </span>
+      <span role="gridcell" class="channel">
+        {row.channel}
+      </span>
+      <span role="gridcell" class="kind">
+        {row.kind}
+      </span>
+      <span role="gridcell" class="from">
+        {from}
+      </span>
+      <span role="gridcell" class="content">
+        {summary(row)}
+      </span>
+    </>
+  );
+}
+
+function useRowHeight(): number {
+  const [isNarrow, set] = useState(() => window.matchMedia(NARROW).matches);
+  useEffect(() => {
+    const media = window.matchMedia(NARROW);
+    const look = (): void => set(media.matches);
+    media.addEventListener("change", look);
+    return () => media.removeEventListener("change", look);
+  }, []);
+  return isNarrow ? TALL_PX : ROW_PX;
+}
+
+const NARROW = "(max-width: 760px)";
