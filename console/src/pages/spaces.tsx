@@ -2,6 +2,7 @@
 
 import { useMemo, useRef, useState } from "preact/hooks";
 
+import { sorted } from "../order.ts";
 import { Button, Command } from "../parts/button.tsx";
 import { Choice, Filter, Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
@@ -203,7 +204,7 @@ function Target({ stream }: { stream: Stream }) {
 
 function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: string) => void }) {
   const [sought, seek] = useState("");
-  const found = space.participants.filter(({ id }) => id.toLowerCase().includes(sought.toLowerCase()));
+  const found = sorted(space.participants, ({ id }) => id, false).filter(({ id }) => id.toLowerCase().includes(sought.toLowerCase()));
   const shown = found.slice(0, ROWS_MAX);
   const told = [
     shown.length < found.length ? `the first ${ROWS_MAX} of ${count(found.length)}` : "",

@@ -83,6 +83,7 @@ function Sketch({ drawn, space, measured, focus, onFocus }: SketchProps) {
   }
   return (
     <svg
+      class={drawn.isCrowd ? "crowd" : undefined}
       width={drawn.width}
       height={drawn.height}
       viewBox={`0 0 ${drawn.width} ${drawn.height}`}
@@ -131,9 +132,9 @@ function NodeDrawing({ node, everybody, onFocus }: NodeProps) {
     <g onMouseEnter={() => onFocus(node.id)} onMouseLeave={() => onFocus(undefined)}>
       <title>{`${node.id}: ${node.isPresent ? "here" : "not here"}`}</title>
       {node.isVirtual ? (
-        <rect class={kind} x={node.x - 6.5} y={node.y - 6.5} width="13" height="13" rx="3" />
+        <rect class={kind} x={node.x - node.radius} y={node.y - node.radius} width={2 * node.radius} height={2 * node.radius} rx="3" />
       ) : (
-        <circle class={kind} cx={node.x} cy={node.y} r="7" />
+        <circle class={kind} cx={node.x} cy={node.y} r={node.radius} />
       )}
       <text
         class={`who ${node.isPresent ? "" : "absent"} ${node.turn === 0 ? "" : "ray"}`}

@@ -14,6 +14,7 @@ const LETTER = 7.4;
 /** How those come who are not part of the server. */
 const SOCKETS: ReadonlySet<string> = new Set(["websocket", "polling", "http"]);
 const RADIUS = 7;
+const CROWD_RADIUS = 4.5;
 const ARROW = 8;
 
 export interface Size {
@@ -28,6 +29,7 @@ export interface Node {
   readonly isPresent: boolean;
   /** Not behind a connection: it is part of the server. */
   readonly isVirtual: boolean;
+  readonly radius: number;
   readonly labelX: number;
   readonly labelY: number;
   readonly anchor: "start" | "middle" | "end";
@@ -54,6 +56,7 @@ export interface Edge {
 }
 
 export interface Picture extends Size {
+  readonly isCrowd: boolean;
   readonly nodes: readonly Node[];
   readonly edges: readonly Edge[];
   /** Participants and edges that are not drawn. */
@@ -93,6 +96,7 @@ export function picture(
   }
   return {
     ...size,
+    isCrowd: seats.length >= CROWD,
     nodes: [...nodes.values()],
     edges: drawn,
     hiddenNodes: people.size - nodes.size,
@@ -142,6 +146,7 @@ function node(person: Participant, seat: number, { seats, longest, room }: Round
   const away = RADIUS + 8;
   return {
     ...seated(person, x, y, longest),
+    radius: RADIUS,
     labelX: isAside ? x + Math.sign(cos) * away : x,
     labelY: isAside ? y + 4 : y + (sin > 0.3 ? away + 10 : -away),
     anchor: isAside ? (cos > 0 ? "start" : "end") : "middle",
@@ -159,6 +164,7 @@ function ray(person: Participant, seat: number, { seats, longest, room }: Round,
   const degrees = (angle * 180) / Math.PI;
   return {
     ...seated(person, size.width / 2 + radius * cos, size.height / 2 + radius * sin, hasNames ? longest : 0),
+    radius: CROWD_RADIUS,
     labelX: size.width / 2 + (radius + RADIUS + 6) * cos,
     labelY: size.height / 2 + (radius + RADIUS + 6) * sin,
     anchor: isLeft ? "end" : "start",
@@ -178,9 +184,9 @@ function edge(pair: Pair, from: Node, to: Node, size: Size): Edge {
   const aside = pair.isTargeted ? 12 : 26;
   const bendX = (from.x + to.x) / 2 + 0.22 * (size.width / 2 - (from.x + to.x) / 2) - (aside * deltaY) / length;
   const bendY = (from.y + to.y) / 2 + 0.22 * (size.height / 2 - (from.y + to.y) / 2) + (aside * deltaX) / length;
-  const start = towards(from, bendX, bendY, RADIUS + 3);
-  const tip = towards(to, bendX, bendY, RADIUS + 4);
-  const end = towards(to, bendX, bendY, RADIUS + 4 + ARROW);
+  const start = towards(from, bendX, bendY, from.radius + 3);
+  const tip = towards(to, bendX, bendY, to.radius + 4);
+  const end = towards(to, bendX, bendY, to.radius + 4 + ARROW);
   const [acrossX, acrossY] = [(end.y - tip.y) * 0.45, (tip.x - end.x) * 0.45];
   // Nearer to the owner: where many stream to one, the labels stay apart.
   const part = 0.4;

@@ -115,7 +115,17 @@ export class Follower {
     return this.chains.block.state ?? this.chains.chunk.state;
   }
 
-  /** Messages that arrived and of which we do not know that they are good: those made by others, and those behind a gap. */
+  /** Messages that somebody else made, each once. */
+  get tampered(): number {
+    return this.forged.size;
+  }
+
+  /** Messages that wait behind a gap, each once. */
+  get ahead(): number {
+    return this.behind.size;
+  }
+
+  /** Messages that arrived and of which we do not know that they are good. */
   get doubtful(): number {
     return this.forged.size + this.behind.size;
   }

@@ -158,8 +158,8 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
           <Fact name="Per second" value={ending === undefined ? rate(listener.pace) : "–"} />
           <Fact name="Format" value={follower.format ?? "–"} />
           <Fact name="Repeats dropped" value={count(counts.duplicates)} />
-          <Fact name="Not the publisher's" value={count(counts.tampered)} isBad={counts.tampered > 0} />
-          <Fact name="Behind a gap" value={count(counts.ahead)} />
+          <Fact name="Not the publisher's" value={count(follower.tampered)} isBad={follower.tampered > 0} />
+          <Fact name="Behind a gap" value={count(follower.ahead)} />
           <Fact name="Of no stream" value={count(counts.foreign)} />
           <Fact name="Asked again" value={count(counts.asked)} />
           <Fact name="Connections lost" value={count(listener.losses)} />
