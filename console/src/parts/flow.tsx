@@ -87,7 +87,7 @@ const CONSUMERS: readonly Column<Consumer>[] = [
 export function Consumers({ stream }: { stream: string }) {
   const { data } = useExplanation(stream);
   return (
-    <Panel title="Who waits and who works" isFlush>
+    <Panel title="Who waits and who works" isFlush isSteady>
       <Table
         label="Consumers"
         columns={CONSUMERS}
@@ -121,7 +121,7 @@ export function Leases({ stream }: { stream: string }) {
     },
   ];
   return (
-    <Panel title="Leases" isFlush note="what is with a consumer; it comes back when the time is over">
+    <Panel title="Leases" isFlush isSteady note="what is with a consumer; it comes back when the time is over">
       <Refused failure={failure.value} />
       <Table
         label="Leases"

@@ -133,6 +133,7 @@ function options(
   return {
     width: host.clientWidth,
     height,
+    padding: [10, 10, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
     scales: { x: { range: (_, min, max) => [Math.min(min, max - LEAST_S), max] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
