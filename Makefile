@@ -24,7 +24,7 @@ CONSOLE_SOURCES := $(shell find console -path console/node_modules -prune -o -pa
 CONSOLE         := $(if $(filter true,$(NODE)),$(CONSOLE_PAGE),nodeless)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint bench lock clean system nodeless
+.PHONY: help setup up demo test lint bench lock clean system nodeless
 # The targets build on one another, so running them side by side gains nothing and mixes their output.
 .NOTPARALLEL:
 
@@ -63,6 +63,9 @@ nodeless:
 
 up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
+
+demo: setup ## the same with sample traffic on every door
+	@exec $(BIN)/penstock up --demo $(ARGS)
 
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && \
   { test ! -d console/node_modules || (cd console && npm run --silent check); }

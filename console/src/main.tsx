@@ -7,6 +7,9 @@ import "./styles/colours.css";
 import "./styles/frame.css";
 import "./styles/parts.css";
 import "./styles/pages.css";
+import "./styles/spaces.css";
+import "./styles/tokens.css";
+import "./styles/pipeline.css";
 
 import { App } from "./app.tsx";
 import { watchLink } from "./link.ts";
@@ -15,8 +18,10 @@ import { resume } from "./session.ts";
 import { watchShortcuts } from "./shortcuts.ts";
 import { watchTelemetry } from "./telemetry.ts";
 import { watchTheme } from "./theme.ts";
+import { watchLinks } from "./tokens/browser.ts";
 
 watchTheme();
+watchLinks();
 watchPlace();
 watchLink();
 watchShortcuts();

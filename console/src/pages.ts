@@ -3,8 +3,11 @@
 import type { ComponentType } from "preact";
 
 import { OverviewPage } from "./pages/overview.tsx";
+import { PipelinePage } from "./pages/pipeline.tsx";
 import { QueuesPage } from "./pages/queues.tsx";
+import { SpacesPage } from "./pages/spaces.tsx";
 import { TailPage } from "./pages/tail.tsx";
+import { TokensPage } from "./pages/tokens.tsx";
 import type { IconName } from "./parts/icon.tsx";
 
 export interface PageEntry {
@@ -24,4 +27,7 @@ export const pages: readonly PageEntry[] = [
   { path: "", title: "Overview", short: "Overview", letter: "o", icon: "overview", Page: OverviewPage },
   { path: "tail", title: "Live tail", short: "Tail", letter: "t", icon: "tail", Page: TailPage },
   { path: "queues", title: "Queues", short: "Queues", letter: "q", icon: "queues", Page: QueuesPage },
+  { path: "spaces", title: "Spaces", short: "Spaces", letter: "s", icon: "spaces", Page: SpacesPage },
+  { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokensPage },
+  { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
 ];

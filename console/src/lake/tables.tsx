@@ -1,0 +1,141 @@
+// The tables of the lake: how large and how fresh, and what is in one of them.
+
+import { useEffect, useState } from "preact/hooks";
+
+import { useNow } from "../parts/banner.tsx";
+import { Button } from "../parts/button.tsx";
+import { Dialog } from "../parts/dialog.tsx";
+import { Badge, Empty, Panel, Refused } from "../parts/panel.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { amend, place } from "../place.ts";
+import { asFailure, type Failure, isAbort } from "../request.ts";
+import { ago, bytes, count, moment, plural } from "../words.ts";
+import { type Answer, question, sample } from "./question.ts";
+import { draft } from "./query.tsx";
+import { Result } from "./result.tsx";
+
+export interface LakeTable {
+  readonly name: string;
+  readonly rows: number | null;
+  readonly bytes: number | null;
+  readonly files: number | null;
+  readonly version: number | null;
+  readonly updated_at: string | null;
+  readonly columns: readonly { readonly name: string; readonly type: string }[];
+}
+
+export interface Lake {
+  readonly tables: readonly LakeTable[];
+}
+
+interface TablesProps {
+  readonly lake: Lake | undefined;
+  readonly failure: Failure | undefined;
+  /** Tables that lag behind their query, and how far they are. */
+  readonly behind: Readonly<Record<string, number>>;
+  readonly end: number | undefined;
+}
+
+export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
+  const now = useNow();
+  const open = lake?.tables.find(({ name }) => name === place.value.query["table"]);
+  const columns: readonly Column<LakeTable>[] = [
+    {
+      key: "name",
+      title: "Table",
+      cell: ({ name }) => (
+        <button class="as-link" type="button" onClick={() => amend({ table: name })}>
+          {name}
+        </button>
+      ),
+      sort: ({ name }) => name,
+    },
+    { key: "rows", title: "Rows", cell: ({ rows }) => count(rows), sort: ({ rows }) => rows, isNumber: true },
+    { key: "bytes", title: "Size", cell: (table) => bytes(table.bytes), sort: (table) => table.bytes, isNumber: true },
+    { key: "files", title: "Files", cell: ({ files }) => count(files), sort: ({ files }) => files, isNumber: true },
+    { key: "version", title: "Version", cell: ({ version }) => count(version), sort: ({ version }) => version, isNumber: true },
+    {
+      key: "fresh",
+      title: "Fresh",
+      cell: ({ updated_at: at }) => (at === null ? "never written" : <span title={moment(at)}>{ago(at, Math.max(now, Date.parse(at)))}</span>),
+      sort: ({ updated_at: at }) => (at === null ? null : -Date.parse(at)),
+    },
+    {
+      key: "behind",
+      title: "Behind",
+      cell: ({ name }) => {
+        const offset = behind[name];
+        return offset === undefined ? "–" : <Badge tone="warn">{end === undefined ? `at ${count(offset)}` : plural(Math.max(0, end - offset), "row")}</Badge>;
+      },
+      sort: ({ name }) => behind[name],
+    },
+  ];
+  return (
+    <Panel title="Tables" note={lake === undefined ? undefined : plural(lake.tables.length, "table")} isFlush>
+      {failure !== undefined && failure.status !== 404 && <Refused failure={failure} />}
+      {lake !== undefined && (
+        <Table
+          label="Tables of the lake"
+          columns={columns}
+          rows={lake.tables}
+          keyOf={({ name }) => name}
+          empty={
+            <Empty title="There is no table yet.">
+              <p>The pipeline writes the first ones when rows of the journal reach it.</p>
+            </Empty>
+          }
+        />
+      )}
+      {lake === undefined && failure?.status === 404 && (
+        <Empty title="This server keeps no tables.">
+          <p>{failure.hint ?? failure.message}</p>
+        </Empty>
+      )}
+      {open !== undefined && <TableDrawer table={open} onClose={() => amend({ table: undefined })} />}
+    </Panel>
+  );
+}
+
+function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void }) {
+  const [answer, setAnswer] = useState<Answer | undefined>(undefined);
+  const [failure, fail] = useState<Failure | undefined>(undefined);
+  useEffect(() => {
+    const stop = new AbortController();
+    question(sample(table.name), 50, stop.signal).then(setAnswer, (error: unknown) => {
+      if (!isAbort(error)) fail(asFailure(error));
+    });
+    return () => stop.abort();
+  }, [table.name]);
+  return (
+    <Dialog
+      title={table.name}
+      onClose={onClose}
+      side
+      actions={
+        <Button
+          onPress={() => {
+            draft.value = sample(table.name);
+            onClose();
+          }}
+        >
+          Ask about it
+        </Button>
+      }
+    >
+      <div class="stack">
+        <h3>{plural(table.columns.length, "column")}</h3>
+        <ul class="columns">
+          {table.columns.map(({ name, type }) => (
+            <li key={name}>
+              <span class="mono">{name}</span> <span class="note">{type}</span>
+            </li>
+          ))}
+        </ul>
+        <h3>Some rows</h3>
+        <Refused failure={failure} />
+        {answer !== undefined && <Result answer={answer} title={`Some rows of ${table.name}`} />}
+        {answer === undefined && failure === undefined && <p class="note">Reading…</p>}
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,126 @@
+// The pipeline: whether it runs and keeps up, what it has written, and questions to the tables.
+
+import { Command } from "../parts/button.tsx";
+import { useNow } from "../parts/banner.tsx";
+import { Figure, Figures } from "../parts/figure.tsx";
+import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
+import { Plot } from "../parts/plot.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
+import { QueryPanel } from "../lake/query.tsx";
+import { type Lake, TablesPanel } from "../lake/tables.tsx";
+import { ask } from "../request.ts";
+import { useResource } from "../resource.ts";
+import { history, reading } from "../telemetry.ts";
+import { ago, count, span } from "../words.ts";
+
+const PLOT_S = 600;
+/** The log of a table is read again at most this often. */
+const LAKE_MS = 2_000;
+
+export function PipelinePage() {
+  const pipeline = useResource<Pipeline>("pipeline", (stop) => ask<Pipeline>("/v1/pipeline", { signal: stop }));
+  const lake = useResource<Lake>("lake", (stop) => ask<Lake>("/v1/lake", { signal: stop }), LAKE_MS);
+  const state = pipeline.data.value;
+  const failure = pipeline.failure.value;
+  const address = webAddress(state?.ui);
+  return (
+    <div class="stack">
+      <PageHead
+        title="Pipeline"
+        note="The journal as tables that can be asked"
+        actions={
+          address !== undefined && (
+            <a href={address} target="_blank" rel="noopener noreferrer">
+              Spark’s own page
+            </a>
+          )
+        }
+      />
+      {failure !== undefined && failure.status !== 404 && <Refused failure={failure} />}
+      {failure?.status === 404 && (
+        <Panel title="No pipeline">
+          <Empty title="This server says nothing of a pipeline.">
+            <p>{failure.hint ?? failure.message}</p>
+          </Empty>
+        </Panel>
+      )}
+      {state !== undefined && <State pipeline={state} />}
+      <TablesPanel lake={lake.data.value} failure={lake.failure.value} behind={state?.behind ?? {}} end={state?.end} />
+      <QueryPanel tables={lake.data.value?.tables.map(({ name }) => name) ?? []} />
+    </div>
+  );
+}
+
+function State({ pipeline }: { pipeline: Pipeline }) {
+  const { tone, text } = STATES[pipeline.state];
+  const isBroken = pipeline.state === "failed" || pipeline.state === "halted";
+  return (
+    <>
+      <div class={isBroken ? "pipeline-state bad" : "pipeline-state"} role={isBroken ? "alert" : "status"}>
+        <Badge tone={tone}>{pipeline.state}</Badge>
+        <div>
+          <p>{text}</p>
+          {pipeline.message && (
+            <p class="said-by">
+              {pipeline.code && <span class="mono">{pipeline.code}: </span>}
+              {pipeline.message}
+            </p>
+          )}
+          {pipeline.hint && <p class="note">{pipeline.hint}</p>}
+        </div>
+        {pipeline.state === "off" && <Command text={'pip install "penstock[spark]" && penstock up'} />}
+      </div>
+      {pipeline.state !== "off" && <Progress pipeline={pipeline} />}
+    </>
+  );
+}
+
+function Progress({ pipeline }: { pipeline: Pipeline }) {
+  reading.value; // the plot is drawn again with each reading
+  return (
+    <>
+      <Figures>
+        <Figure label="Lag" value={count(pipeline.lag)} unit="rows" metric="penstock_pipeline_lag_rows" />
+        <Figure label="In every table up to" value={count(pipeline.offset)} />
+        <Figure label="Journal's end" value={count(pipeline.end)} />
+        <Figure label="Restarts" value={count(pipeline.restarts)} tone={pipeline.restarts > 0 ? "warn" : "plain"} />
+      </Figures>
+      <div class="two">
+        <Plot title="Lag in rows" track={history.track(["lag"], PLOT_S)} series={[{ label: "lag", colour: 3 }]} format={count} />
+        <Queries queries={pipeline.queries} end={pipeline.end} />
+      </div>
+    </>
+  );
+}
+
+type Row = QueryProgress & { readonly name: string };
+
+function Queries({ queries, end }: { queries: Pipeline["queries"]; end: number }) {
+  const now = useNow();
+  const rows: readonly Row[] = Object.entries(queries).map(([name, progress]) => ({ name, ...progress }));
+  const columns: readonly Column<Row>[] = [
+    { key: "name", title: "Query", cell: ({ name }) => name, sort: ({ name }) => name },
+    {
+      key: "offset",
+      title: "Offset",
+      cell: ({ offset }) => (
+        <span class="progress">
+          <progress value={Math.min(offset, end)} max={Math.max(end, 1)} aria-label="part of the journal" />
+          {count(offset)}
+        </span>
+      ),
+      sort: ({ offset }) => offset,
+      isNumber: true,
+    },
+    { key: "batches", title: "Batches", cell: ({ batches }) => count(batches), sort: ({ batches }) => batches, isNumber: true },
+    { key: "rows", title: "Rows in it", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Journal rows of the latest batch" },
+    { key: "ms", title: "Latest batch", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true },
+    { key: "at", title: "When", cell: ({ at_us: us }) => (us === 0 ? "–" : ago(us / 1000, now)), sort: ({ at_us: us }) => -us },
+  ];
+  return (
+    <Panel title="Batches" isFlush>
+      <Table label="Queries of the pipeline" columns={columns} rows={rows} keyOf={({ name }) => name} empty={<Empty title="No batch has been written yet." />} />
+    </Panel>
+  );
+}

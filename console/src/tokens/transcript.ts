@@ -1,0 +1,70 @@
+// The verified text of one stream, as it is shown: runs of text, and the places where something is missing.
+
+import type { Skipped } from "./follower.ts";
+import type { Payload } from "./messages.ts";
+
+/** Characters that are kept for showing; beyond, the oldest are let go and counted. */
+export const CHARACTERS_MAX = 400_000;
+
+export type Run = { readonly kind: "text"; readonly text: string } | { readonly kind: "gap" };
+
+export class Transcript {
+  runs: readonly Run[] = [];
+  tokens = 0;
+  heartbeats = 0;
+  /** Characters that were let go. */
+  cut = 0;
+  private length = 0;
+
+  add(payloads: readonly (Payload | Skipped)[]): void {
+    let text = "";
+    for (const payload of payloads) {
+      if (payload.kind === "token") {
+        this.tokens += 1;
+        text += payload.text;
+      } else if (payload.kind === "heartbeat") {
+        this.heartbeats += 1;
+      } else if (payload.kind === "skipped") {
+        this.append(text);
+        text = "";
+        this.runs = [...this.runs, { kind: "gap" }];
+      }
+    }
+    this.append(text);
+  }
+
+  /** All of it as plain text, for copying. */
+  plain(): string {
+    return this.runs.map((run) => (run.kind === "text" ? run.text : "\n[missing]\n")).join("");
+  }
+
+  private append(text: string): void {
+    if (text === "") return;
+    this.length += text.length;
+    const last = this.runs.at(-1);
+    this.runs =
+      last?.kind === "text"
+        ? [...this.runs.slice(0, -1), { kind: "text", text: last.text + text }]
+        : [...this.runs, { kind: "text", text }];
+    // A quarter at a time, so that a long stream is not copied with each of its tokens.
+    if (this.length > CHARACTERS_MAX * 1.25) this.trim(this.length - CHARACTERS_MAX);
+  }
+
+  private trim(excess: number): void {
+    let left = excess;
+    const runs = [...this.runs];
+    while (left > 0 && runs.length > 0) {
+      const first = runs[0];
+      if (first?.kind === "text" && first.text.length > left) {
+        runs[0] = { kind: "text", text: first.text.slice(left) };
+        left = 0;
+      } else {
+        left -= first?.kind === "text" ? first.text.length : 0;
+        runs.shift();
+      }
+    }
+    this.runs = runs;
+    this.length -= excess;
+    this.cut += excess;
+  }
+}

@@ -1,0 +1,51 @@
+// Questions to the tables and what surrounds them.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { webAddress } from "../src/lake/progress.ts";
+import { cellText, isNumeric, PAST_MAX, quoted, remembered, sample, toCsv } from "../src/lake/question.ts";
+import { inSight } from "../src/lake/window.ts";
+
+test("the rows in sight, and as much space as the others would take", () => {
+  for (const rows of [0, 1, 10, 1_000]) {
+    for (const scrolled of [-50, 0, 1, 290, 14_000, 29_000, 10 ** 9]) {
+      const { from, to, above, below } = inSight(scrolled, 480, 29, rows);
+      assert.ok(from >= 0 && from <= to && to <= rows);
+      assert.equal(above + (to - from) * 29 + below, rows * 29);
+      assert.ok(to - from <= 480 / 29 + 26);
+    }
+  }
+  const { from, to } = inSight(14_500, 480, 29, 1_000);
+  assert.ok(from <= 500 && to >= 517);
+});
+
+test("only web addresses become links", () => {
+  assert.equal(webAddress("http://localhost:4040"), "http://localhost:4040/");
+  assert.equal(webAddress("javascript:alert(1)"), undefined);
+  assert.equal(webAddress("data:text/html,x"), undefined);
+  assert.equal(webAddress("nonsense"), undefined);
+  assert.equal(webAddress(null), undefined);
+});
+
+test("names of tables are quoted", () => {
+  assert.equal(sample("events"), 'select * from "events" limit 50');
+  assert.equal(quoted('a"b'), '"a""b"');
+});
+
+test("questions are remembered once each, the newest first, within a bound", () => {
+  let past: readonly string[] = [];
+  for (let index = 0; index < PAST_MAX + 10; index += 1) past = remembered(past, `select ${index}`);
+  assert.equal(past.length, PAST_MAX);
+  past = remembered(past, past.at(-1) ?? "");
+  assert.equal(past.length, PAST_MAX);
+  assert.equal(new Set(past).size, PAST_MAX);
+});
+
+test("values as text, and answers as CSV that no spreadsheet runs", () => {
+  assert.equal(cellText(null), "null");
+  assert.equal(cellText(["a", 1]), '["a",1]');
+  assert.ok(isNumeric("int64") && isNumeric("double") && !isNumeric("string") && !isNumeric(undefined));
+  const answer = { columns: ["a", "b"], types: [], rows: [['say "hi", you', null], ["=1+1", -2]], truncated: false, ms: 1 };
+  assert.equal(toCsv(answer), 'a,b\r\n"say ""hi"", you",\r\n\'=1+1,-2');
+});

@@ -1,0 +1,315 @@
+"""The console's verifier of token streams agrees with the reader in Python, message for message, whatever somebody on the way does.
+
+All cases go through one process of Node. What Python's reader makes of them is the expectation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.dialects.streamservice import writing
+from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.following import Follower
+from penstock.dialects.streamservice.keys import StreamKeys, Suite, derive
+from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
+from penstock.dialects.streamservice.reading import read_block, read_chunk, read_payload
+from penstock.dialects.streamservice.wire import Fault
+from tests.dialects.streamservice.attacker import Attacker, keys_of, script
+from tests.dialects.streamservice.reference import built_block, built_chunk, built_payload, scattered
+
+CONSOLE = Path(__file__).parents[2] / "console"
+Parts = tuple[bytes, ...]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("node") is None or not (CONSOLE / "node_modules" / "tsx").exists(),
+    reason="the console's tests need Node and `npm ci` in `console`",
+)
+
+STORY: list[Payload] = [Token("Once"), Token(" upon"), Heartbeat(), Token(" a time…"), Token(" ∎")]
+END = Complete(
+    tokens=4, finish_reason="stop", generation_ms=120, tokens_per_second=33.5, perplexity=3.25, entropy=0.5
+)
+
+
+def judge(streams: list[dict[str, Any]], frames: list[bytes] | None = None) -> dict[str, Any]:
+    """What the console makes of these."""
+    cases = {"streams": streams, "frames": [frame.hex() for frame in frames or []]}
+    done = subprocess.run(
+        ["node", "--import", "tsx", "test/judge.ts"],
+        cwd=CONSOLE,
+        input=json.dumps(cases).encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def published(keys: StreamKeys, payloads: list[Payload], form: str, size: int = 1) -> list[Parts]:
+    """The messages of a stream as a relay gives them out."""
+    topic = keys.topic.encode()
+    if form == "chunk":
+        chunks = ChainedStreamHmac(keys.mac_key, keys.topic, keys.suite)
+        out: list[Parts] = []
+        for payload in payloads:
+            data, prev = writing.payload(payload), chunks.prev
+            out.append((topic + writing.chunk(topic, data, chunks.compute_next(data), prev),))
+        return out
+    blocks = BlockChain(keys.mac_key, keys.topic, keys.suite)
+    parts = []
+    for at in range(0, len(payloads), size):
+        frame = writing.block(blocks.prev, payloads[at : at + size])
+        parts.append((topic, frame, blocks.compute_next(frame)))
+    return parts
+
+
+def on_socket(parts: Parts, topic: bytes) -> str | None:
+    """The WebSocket's message, as the server makes it of what the relay gives out; nothing where it passes nothing on."""
+    if not parts or parts[0][:64] != topic:
+        return None
+    if len(parts) == 2:
+        return "gone:" + parts[1][1:].hex()
+    return (parts[0][64:] if len(parts) == 1 else b"".join(parts[1:])).hex()
+
+
+def off_socket(message: str, topic: bytes) -> Parts:
+    """The same taken apart for the reader in Python."""
+    if message.startswith("gone:"):
+        return (topic, b"\x03" + bytes.fromhex(message[5:]))
+    whole = bytes.fromhex(message)
+    count = int.from_bytes(whole[:4], "little") + 1
+    table = -(-(4 + 4 * count) // 8) * 8
+    if len(whole) < 16 or count > 512 or table > len(whole):
+        return (b"",)
+    words = (int.from_bytes(whole[4 + 4 * at : 8 + 4 * at], "little") for at in range(count))
+    size = table + 8 * sum(words)
+    if size == len(whole):
+        return (topic + whole,)
+    return (topic, whole[:size], whole[size:]) if size + 16 == len(whole) else (b"",)
+
+
+def stream(keys: StreamKeys, messages: list[str], **more: Any) -> dict[str, Any]:
+    return {
+        "topic": keys.topic,
+        "key": keys.mac_key.hex(),
+        "suite": keys.suite,
+        "messages": messages,
+        **more,
+    }
+
+
+def shown(payload: Payload) -> dict[str, Any]:
+    """A payload as the console has it."""
+    match payload:
+        case Token():
+            return {"kind": "token", "text": payload.text}
+        case Heartbeat():
+            return {"kind": "heartbeat"}
+        case Failure():
+            return {
+                "kind": "failure",
+                "message": payload.message,
+                "code": payload.code,
+                "details": payload.details,
+            }
+        case Complete():
+            plain = {
+                "tokens": payload.tokens,
+                "finishReason": payload.finish_reason,
+                "generationMs": payload.generation_ms,
+                "tokensPerSecond": payload.tokens_per_second,
+                "perplexity": payload.perplexity,
+                "entropy": payload.entropy,
+            }
+            return {"kind": "complete"} | {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in plain.items()
+            }
+
+
+def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
+    """What the reader in Python makes of a stream."""
+    follower = Follower(0, keys)
+    given: list[Payload] = []
+    for message in messages:
+        given += follower.take(0, off_socket(message, keys.topic.encode()))
+    counts = msgspec.structs.asdict(follower.counts)
+    ending = follower.ending
+    return {
+        "given": [shown(payload) for payload in given],
+        "ending": shown(ending) if isinstance(ending, Complete | Failure) else ending and type(ending).__name__,
+        "counts": counts,
+    }
+
+
+def told(answer: dict[str, Any]) -> dict[str, Any]:
+    """The console's answer in the same form."""
+    ending = answer["ending"]
+    if ending is not None and ending["kind"] not in ("complete", "failure"):
+        ending = ending["kind"].capitalize()
+    return {"given": answer["given"], "ending": ending, "counts": answer["counts"]}
+
+
+def test_the_console_reads_what_python_reads_under_attack() -> None:
+    streams: list[dict[str, Any]] = []
+    wanted: list[dict[str, Any]] = []
+    for seed in range(60):
+        dice = random.Random(f"console {seed}")
+        keys = keys_of(seed)
+        topic = keys.topic.encode()
+        payloads = [payload for payload in script(dice) if payload is not None]
+        parts = published(keys, payloads, dice.choice(("chunk", "block")), dice.randint(1, 4))
+        attacker = Attacker(dice, keys, dice.choice((0.0, 0.02, 0.3)), is_mild=False)
+        passed: list[Parts] = []
+        for at, each in enumerate(parts):
+            passed += attacker.pass_on(each, is_to_reader=True)
+            if dice.random() < 0.3:  # the relay sends again
+                passed += parts[max(0, at - 5) : at + 1]
+        messages = [text for each in passed if (text := on_socket(each, topic)) is not None]
+        streams.append(stream(keys, messages))
+        wanted.append(expected(keys, messages))
+    answers = judge(streams)["streams"]
+    for seed, (answer, want) in enumerate(zip(answers, wanted, strict=True)):
+        assert told(answer) == want, seed
+    endings = {str(want["ending"] and type(want["ending"])) for want in wanted}
+    assert len(endings) == 2  # some streams ended, and some did not
+    assert sum(want["counts"]["tampered"] for want in wanted) > 15
+    assert sum(want["counts"]["ahead"] for want in wanted) > 50
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, dict[str, Any]]:
+    """Streams with one thing wrong in each, by name."""
+    made: dict[str, dict[str, Any]] = {}
+    for suite in ("sha256", "blake3"):
+        if suite == "blake3":
+            pytest.importorskip("blake3")
+        for form in ("chunk", "block"):
+            made.update(damaged(suite, form))  # type: ignore[arg-type]
+    answers = judge(list(made.values()))["streams"]
+    return dict(zip(made, answers, strict=True))
+
+
+def damaged(suite: Suite, form: str) -> dict[str, dict[str, Any]]:
+    keys, other = (derive(bytes([seed]) * 32, b"\x01" * 32, b"\x02" * 32, suite) for seed in (7, 8))
+    assert isinstance(keys, StreamKeys)
+    assert isinstance(other, StreamKeys)
+    wrong = msgspec.structs.replace(keys, mac_key=other.mac_key)
+    swapped_suite = msgspec.structs.replace(keys, suite="blake3" if suite == "sha256" else "sha256")
+    topic = keys.topic.encode()
+    good = [on_socket(each, topic) or "" for each in published(keys, [*STORY, END], form)]
+    failed = [on_socket(each, topic) or "" for each in published(keys, [*STORY, Failure("x", "cancelled")], form)]
+    at = good[2].rindex(b"upon".hex()) if b"upon".hex() in good[2] else good[1].rindex(b"upon".hex())
+    tampered = [*good]
+    tampered[1] = good[1][:at] + b"down".hex() + good[1][at + 8 :]
+    streams = {
+        "good": stream(keys, good),
+        "cancelled": stream(keys, failed),
+        "tampered": stream(keys, tampered),
+        "swapped": stream(keys, [good[0], good[2], good[1], *good[3:]]),
+        "missing": stream(keys, [*good[:2], *good[3:]]),
+        "missing, then sent again": stream(keys, [*good[:2], *good[3:], *good[2:]]),
+        "wrong key": stream(wrong, good),
+        "wrong suite": stream(swapped_suite, good),
+        "truncated": stream(keys, good[:-1]),
+        "replayed": stream(keys, [*good[:3], *good[:3], *good[1:]]),
+        "cut short": stream(keys, [*good[:2], good[2][:-2], *good[2:]]),
+        "late": stream(keys, good[2:]),
+        "late, and on with what is there": stream(keys, good[2:], skip=True),
+        "a gap, and on behind it": stream(keys, [*good[:2], *good[3:]], skip=True),
+        "on behind nothing with a wrong key": stream(wrong, good, skip=True),
+    }
+    return {f"{name}, {form}, {suite}": each for name, each in streams.items()}
+
+
+FORMS = [f"{form}, {suite}" for form in ("chunk", "block") for suite in ("sha256", "blake3")]
+WHOLE = [shown(payload) for payload in STORY]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("name", "given", "ending"),
+    [
+        ("good", WHOLE, "complete"),
+        ("cancelled", WHOLE, "failure"),
+        ("tampered", WHOLE[:1], None),
+        ("swapped", WHOLE[:2], None),
+        ("missing", WHOLE[:2], None),
+        ("missing, then sent again", WHOLE, "complete"),
+        ("wrong key", [], None),
+        ("wrong suite", [], None),
+        ("truncated", WHOLE, None),
+        ("replayed", WHOLE, "complete"),
+        ("cut short", WHOLE, "complete"),
+        ("late", [], None),
+        ("late, and on with what is there", [{"kind": "skipped"}, *WHOLE[2:]], "complete"),
+        ("a gap, and on behind it", [*WHOLE[:2], {"kind": "skipped"}, *WHOLE[3:]], "complete"),
+        ("on behind nothing with a wrong key", [], None),
+    ],
+)
+def test_only_what_the_chain_proves_is_given_out(
+    cases: dict[str, dict[str, Any]], name: str, given: list[Any], ending: str | None, form: str
+) -> None:
+    answer = cases[f"{name}, {form}"]
+    assert answer["given"] == given
+    assert (answer["ending"] and answer["ending"]["kind"]) == ending
+
+
+def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) -> None:
+    for form in FORMS:
+        assert cases[f"replayed, {form}"]["counts"]["duplicates"] == 5
+        assert cases[f"tampered, {form}"]["counts"]["tampered"] == 1
+        assert cases[f"missing, {form}"]["doubtful"] == 3
+        assert cases[f"missing, then sent again, {form}"]["doubtful"] == 0
+        assert cases[f"wrong key, {form}"]["counts"]["accepted"] == 0
+        assert cases[f"truncated, {form}"]["doubtful"] == 0
+
+
+def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
+    """Messages over several segments, with bits turned over and pieces cut off: the same values, and the same reasons."""
+    dice = random.Random("console frames")
+    frames: list[bytes] = []
+    for _ in range(150):
+        payloads = [dice.choice([*STORY, END, Failure("m", "c", "d")]) for _ in range(dice.randrange(5))]
+        frame = dice.choice(
+            [
+                built_block(dice.randbytes(16), payloads),
+                built_payload(dice.choice([*STORY, END])),
+                built_chunk("ab" * 32, built_payload(END), bytes(32), dice.choice((b"", bytes(32)))),
+            ]
+        )
+        whole = [frame, scattered(frame, dice, dice.randint(2, 5))]
+        frames += whole
+        for _ in range(4):
+            broken = bytearray(dice.choice(whole))
+            for _ in range(dice.randint(1, 3)):
+                broken[dice.randrange(len(broken))] ^= 1 << dice.randrange(8)
+            frames.append(bytes(broken[: dice.choice((len(broken), dice.randrange(len(broken))))]))
+    answers = judge([], frames)["frames"]
+    faults = 0
+    for frame, answer in zip(frames, answers, strict=True):
+        payload, block, chunk = read_payload(frame), read_block(frame), read_chunk(frame)
+        faults += isinstance(block, Fault)
+        assert answer["payload"] == (
+            {"kind": "fault", "reason": payload.reason} if isinstance(payload, Fault) else shown(payload)
+        )
+        assert answer["block"] == (
+            {"kind": "fault", "reason": block.reason}
+            if isinstance(block, Fault)
+            else [shown(each) for each in block.payloads]
+        )
+        if not isinstance(chunk, Fault) and chunk.topic.isascii():  # another is nobody's topic
+            assert answer["chunk"] == chunk.data.hex()
+        else:
+            assert answer["chunk"]["kind"] == "fault"
+    assert 100 < faults < len(frames) - 100
