@@ -147,7 +147,9 @@ def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
     ending = follower.ending
     return {
         "given": [shown(payload) for payload in given],
-        "ending": shown(ending) if isinstance(ending, Complete | Failure) else ending and type(ending).__name__,
+        "ending": shown(ending)
+        if isinstance(ending, Complete | Failure)
+        else ending and type(ending).__name__,
         "counts": counts,
     }
 
@@ -208,7 +210,9 @@ def damaged(suite: Suite, form: str) -> dict[str, dict[str, Any]]:
     swapped_suite = msgspec.structs.replace(keys, suite="blake3" if suite == "sha256" else "sha256")
     topic = keys.topic.encode()
     good = [on_socket(each, topic) or "" for each in published(keys, [*STORY, END], form)]
-    failed = [on_socket(each, topic) or "" for each in published(keys, [*STORY, Failure("x", "cancelled")], form)]
+    failed = [
+        on_socket(each, topic) or "" for each in published(keys, [*STORY, Failure("x", "cancelled")], form)
+    ]
     at = good[2].rindex(b"upon".hex()) if b"upon".hex() in good[2] else good[1].rindex(b"upon".hex())
     tampered = [*good]
     tampered[1] = good[1][:at] + b"down".hex() + good[1][at + 8 :]

@@ -46,7 +46,7 @@ function LiveTail() {
     <div class="tail">
       <PageHead title="Live tail" note="Every row of the journal as it is written, oldest first." actions={<Tools follower={follower} />} />
       <FilterBar />
-      <Body follower={follower} isNarrowed={Object.keys(filters).length > 0} onOpen={open} />
+      <Body key={asked} follower={follower} isNarrowed={Object.keys(filters).length > 0} onOpen={open} />
       {opened !== undefined && <RowDetails row={opened} onClose={() => open(undefined)} />}
     </div>
   );
