@@ -4,8 +4,8 @@ PYTHON  ?= python3
 ARGS    ?=
 BENCHES ?= queue http fanout relay journal pipeline
 
-# Debian packages that the tests need, such as a Java runtime; names separated by spaces.
-DEBIAN_PACKAGES :=
+# Debian packages that the tests need, such as a browser; names separated by spaces.
+DEBIAN_PACKAGES := chromium
 
 SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
 SERVER_TESTS := tests/integration tests/client tests/cli tests/kernel tests/docs
@@ -17,15 +17,21 @@ UV_VERSION := 0.13.7
 BIN        := .venv/bin
 STAMP      := .venv/.setup-done
 
+# The console is built where there is Node 20 or newer; everything else works without it.
+NODE            := $(shell node -p '+process.versions.node.split(".")[0] >= 20' 2>/dev/null)
+CONSOLE_PAGE    := src/penstock/console/index.html
+CONSOLE_SOURCES := $(shell find console -path console/node_modules -prune -o -path console/test -prune -o -type f -print 2>/dev/null)
+CONSOLE         := $(if $(filter true,$(NODE)),$(CONSOLE_PAGE),nodeless)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint bench lock clean system
+.PHONY: help setup up demo test lint bench lock clean system nodeless
 # The targets build on one another, so running them side by side gains nothing and mixes their output.
 .NOTPARALLEL:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) ## install everything into .venv; does nothing when it is up to date
+setup: $(STAMP) $(CONSOLE) ## install everything into .venv; does nothing when it is up to date
 
 # The stamp is written last, so an interrupted set-up starts again instead of passing for a whole one.
 $(STAMP): pyproject.toml requirements.lock
@@ -45,10 +51,24 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 	@echo "==> ready: $(BIN)/penstock"
 
+# Without a package registry the rest is of use all the same, so this says what is missing and lets the set-up go on.
+$(CONSOLE_PAGE): $(CONSOLE_SOURCES)
+	@echo "==> building the console with Node $$(node --version)"
+	@cd console && { npm ci --no-audit --no-fund --loglevel=error && npm run --silent build -- --logLevel warn && touch ../$@; } || { \
+	  echo "warning: could not build the console; the broker has no page at / until that works" >&2; \
+	  echo "hint: it needs an npm registry; check the network, the proxy and npm's settings, then run \`make setup\` again" >&2; }
+
+nodeless:
+	@test -f $(CONSOLE_PAGE) || echo "==> no console: it is built where there is Node 20 or newer; everything else works without it"
+
 up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http localhost:0")
 	@exec $(BIN)/penstock up $(ARGS)
 
-CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+demo: setup ## the same with sample traffic on every door
+	@exec $(BIN)/penstock up --demo $(ARGS)
+
+CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && \
+  { test ! -d console/node_modules || (cd console && npm run --silent check); }
 
 # In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal; Spark
 # takes longest and goes first.
@@ -100,5 +120,6 @@ system:
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing
 
 clean: ## back to a fresh clone, except for penstock-data
+	rm -rf console/node_modules src/penstock/console
 	rm -rf .venv .lock-venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         conf={
             "spark.ui.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

@@ -99,9 +99,15 @@ export class Follower {
       after,
       back: after === undefined ? this.start.back : undefined,
       max: ANSWER_MAX,
-      wait_ms: WAIT_MS,
+      // Only who has seen all there is waits for more: else a list with nothing in it would not know that for a long time.
+      wait_ms: this.isAtEnd ? WAIT_MS : 0,
       skip: this.start.canSkip ? 1 : undefined,
     });
+  }
+
+  private get isAtEnd(): boolean {
+    const reach = this.reach.peek();
+    return reach !== undefined && reach.next >= reach.end;
   }
 
   private take({ rows, missed, next, end }: Answer): void {

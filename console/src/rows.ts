@@ -1,5 +1,7 @@
 // Rows of the journal as `/v1/tail` answers them, and what a list keeps of them.
 
+import { span } from "./words.ts";
+
 export interface Row {
   readonly offset: number;
   readonly recorded_at: string;
@@ -122,15 +124,33 @@ export function instant(text: string): number {
   return Date.parse(text.replace(FRACTION, "")) + (digits === "" ? 0 : Number(`0.${digits}`) * 1_000);
 }
 
-/** A line about a row: why, else the payload, else what else there is. */
+/** A line about a row: why and how long it took, else the payload, else what else there is. */
 export function summary(row: Row): string {
-  if (row.reason !== undefined) return row.reason;
+  const times = timings(row);
+  if (row.reason !== undefined) return times === undefined ? row.reason : `${row.reason} (${times})`;
+  if (times !== undefined) return times;
   if (row.body !== undefined) return payload(row.body);
   return row.meta === undefined ? "" : JSON.stringify(row.meta);
 }
 
+/** How long a settled envelope waited and was worked on, which its row holds all by itself. */
+export function timings(row: Row): string | undefined {
+  if (row.ref_at === undefined) return undefined;
+  const sent = instant(row.ref_at);
+  const settled = instant(row.recorded_at);
+  if (row.first_at === undefined) return `${span(settled - sent)} after it was sent`;
+  const first = instant(row.first_at);
+  return `waited ${span(first - sent)}, worked ${span(settled - first)}`;
+}
+
 /** The part of an envelope that its sender wrote; the rest stands in columns of its own. */
 function payload(body: string): string {
+  try {
+    const { payload: written } = JSON.parse(body) as { payload?: unknown };
+    if (written !== undefined) return JSON.stringify(written).slice(0, 240);
+  } catch {
+    // It is cut short, or no JSON: its letters have to do.
+  }
   const found = /"payload"\s*:\s*/.exec(body);
   const text = found === null ? body : body.slice(found.index + found[0].length);
   return text.slice(0, 240).replace(/\s+/g, " ");

@@ -31,6 +31,10 @@ export interface Envelope {
   readonly type?: string;
   readonly corr?: string;
   readonly payload?: unknown;
+  readonly headers?: {
+    /** What the broker wrote on a dead letter. */
+    readonly "x-courier"?: { readonly reason?: string; readonly lastError?: string; readonly attempts?: number };
+  };
 }
 
 export type PeekState = "ready" | "inflight" | "delayed" | "dead";

@@ -1,4 +1,4 @@
-"""Everything at once: a server, three sensors, the collector in Spark, a dashboard, and in the end who received what.
+"""Everything at once: a server with the collector in its pipeline, three sensors, a dashboard, and in the end who received what.
 
 Run it with `python examples/sensors/run.py`; it ends by itself once the dashboard has shown some means. `--means 50` shows more.
 """
@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).absolute().parent
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
 
@@ -23,7 +23,7 @@ def started(folder: Path, name: str, *command: str) -> Iterator[Iterator[str]]:
     """What a process prints, for as long as it is needed; what it complains about goes to a file."""
     complaints = folder / f"{name}.log"
     with complaints.open("w") as file:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
+        process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=file, text=True)
     assert process.stdout is not None
 
     def lines(output: IO[str] = process.stdout) -> Iterator[str]:
@@ -41,14 +41,13 @@ def started(folder: Path, name: str, *command: str) -> Iterator[Iterator[str]]:
 def show(means: int, folder: Path) -> None:
     """Run all of it until the dashboard has shown so many means."""
     data, python = str(folder / "penstock-data"), sys.executable
-    up = (*PENSTOCK, "up", "--config", str(HERE / "config.yaml"), "--data", data, "--no-pipeline", "--json")
+    up = (*PENSTOCK, "up", "--config", "config.yaml", "--data", data, "--no-relay", "--json")
     with started(folder, "server", *up, "--http", "localhost:0", "--control", "off") as server:
         url = json.loads(next(server))["http"]
         print(f"the server is at {url}; Spark starts, which takes some seconds", flush=True)
         with (
-            started(folder, "dashboard", python, str(HERE / "dashboard.py"), url) as dashboard,
-            started(folder, "collector", python, str(HERE / "collector.py"), data),
-            started(folder, "sensors", python, str(HERE / "sensors.py"), url),
+            started(folder, "dashboard", python, "dashboard.py", url) as dashboard,
+            started(folder, "sensors", python, "sensors.py", url),
         ):
             for line in islice(dashboard, means):
                 print(line, end="", flush=True)

@@ -10,16 +10,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Delivery, LeaseLost, connect, connect_sync
-    from penstock.client.space import Space
-    from penstock.client.space_blocking import SpaceSync
+    from penstock.client import (
+        Change,
+        Client,
+        Delivery,
+        LeaseLost,
+        LiveView,
+        Receipt,
+        Recipient,
+        Redriven,
+        Sent,
+        Settled,
+        Subscription,
+        SyncClient,
+        SyncDelivery,
+        SyncLiveView,
+        SyncSubscription,
+        connect,
+        connect_sync,
+    )
+    from penstock.client.space import Invitation, Space
+    from penstock.client.space_blocking import SpaceSync, SyncFeed, SyncSpaceStream
+    from penstock.client.space_feed import Feed
+    from penstock.client.space_stream import SpaceStream
     from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
     from penstock.client.tokens import (
+        Agreement,
+        Answer,
         Batching,
         BrokenStream,
         ChainedStreamHmac,
         Curve,
         GapError,
+        Keeping,
+        LocalRelay,
         Patience,
         SigningKey,
         StreamCancelled,
@@ -32,6 +56,7 @@ if TYPE_CHECKING:
         TokenStreamSync,
         TruncatedStream,
         answer_offer,
+        answer_offer_with_key,
         load_signing_key,
         local_relay,
         new_signing_key,
@@ -42,26 +67,47 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Agreement",
+    "Answer",
     "Batching",
     "BrokenStream",
     "ChainedStreamHmac",
+    "Change",
     "Client",
     "Curve",
     "Delivery",
+    "Feed",
     "Frame",
     "GapError",
+    "Invitation",
+    "Keeping",
     "LeaseLost",
+    "LiveView",
+    "LocalRelay",
     "Patience",
     "PenstockError",
     "QueueCore",
+    "Receipt",
+    "Recipient",
+    "Redriven",
+    "Sent",
+    "Settled",
     "SigningKey",
     "Space",
     "SpaceEnvelope",
     "SpaceError",
+    "SpaceStream",
     "SpaceSync",
     "StreamCancelled",
     "StreamFailed",
     "StreamOffer",
+    "Subscription",
+    "SyncClient",
+    "SyncDelivery",
+    "SyncFeed",
+    "SyncLiveView",
+    "SyncSpaceStream",
+    "SyncSubscription",
     "TamperedStream",
     "TargetUnsupported",
     "TokenPublisher",
@@ -71,6 +117,7 @@ __all__ = [
     "TruncatedStream",
     "__version__",
     "answer_offer",
+    "answer_offer_with_key",
     "connect",
     "connect_sync",
     "load_signing_key",
@@ -79,25 +126,44 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Change": "penstock.client",
     "Client": "penstock.client",
     "Delivery": "penstock.client",
     "LeaseLost": "penstock.client",
+    "LiveView": "penstock.client",
+    "Receipt": "penstock.client",
+    "Recipient": "penstock.client",
+    "Redriven": "penstock.client",
+    "Sent": "penstock.client",
+    "Settled": "penstock.client",
+    "Subscription": "penstock.client",
+    "SyncClient": "penstock.client",
+    "SyncDelivery": "penstock.client",
+    "SyncLiveView": "penstock.client",
+    "SyncSubscription": "penstock.client",
     "connect": "penstock.client",
     "connect_sync": "penstock.client",
-    "PenstockError": "penstock.core.errors",
-    "QueueCore": "penstock.server.queue_core",
+    "Invitation": "penstock.client.space",
     "Space": "penstock.client.space",
+    "SpaceSync": "penstock.client.space_blocking",
+    "SyncFeed": "penstock.client.space_blocking",
+    "SyncSpaceStream": "penstock.client.space_blocking",
+    "Feed": "penstock.client.space_feed",
+    "SpaceStream": "penstock.client.space_stream",
     "Frame": "penstock.client.space_wire",
     "SpaceEnvelope": "penstock.client.space_wire",
     "SpaceError": "penstock.client.space_wire",
-    "SpaceSync": "penstock.client.space_blocking",
     "TargetUnsupported": "penstock.client.space_wire",
+    "Agreement": "penstock.client.tokens",
+    "Answer": "penstock.client.tokens",
     "Batching": "penstock.client.tokens",
     "BrokenStream": "penstock.client.tokens",
-    "Patience": "penstock.client.tokens",
     "ChainedStreamHmac": "penstock.client.tokens",
     "Curve": "penstock.client.tokens",
     "GapError": "penstock.client.tokens",
+    "Keeping": "penstock.client.tokens",
+    "LocalRelay": "penstock.client.tokens",
+    "Patience": "penstock.client.tokens",
     "SigningKey": "penstock.client.tokens",
     "StreamCancelled": "penstock.client.tokens",
     "StreamFailed": "penstock.client.tokens",
@@ -109,10 +175,17 @@ _HOMES = {
     "TokenStreamSync": "penstock.client.tokens",
     "TruncatedStream": "penstock.client.tokens",
     "answer_offer": "penstock.client.tokens",
+    "answer_offer_with_key": "penstock.client.tokens",
     "load_signing_key": "penstock.client.tokens",
     "local_relay": "penstock.client.tokens",
     "new_signing_key": "penstock.client.tokens",
+    "PenstockError": "penstock.core.errors",
+    "QueueCore": "penstock.server.queue_core",
 }
+
+
+_MODULES = ("spark", "testing")
+"""What `penstock.testing.serve()` needs no import of its own for."""
 
 
 def _version() -> str:
@@ -129,6 +202,8 @@ def __getattr__(name: str) -> Any:
         value: Any = _version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"penstock.{name}")
     else:
         raise AttributeError(f"module `penstock` has no attribute `{name}`")
     globals()[name] = value

@@ -14,12 +14,15 @@ from tests.server_process import environment
 
 LOG = [["log", name] for name in ("ls", "cat", "check", "seal", "readers")]
 PIPELINE = [["pipeline", name] for name in ("run", "status", "wait", "reset", "rebuild", "backfill")]
+PRINT = [
+    ["print", name] for name in ("systemd", "container", "alerts", "dashboard", "metrics", "http", "cli")
+]
 LAKE = [["lake", name] for name in ("ls", "history", "compact", "vacuum")]
 HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal", "uvloop", "yaml")
 
 
 @pytest.mark.parametrize(
-    "words", [["stats"], ["send", "a", "b"], ["inbox", "--as", "a"], ["--help"], ["where", "x"]]
+    "words", [["stats"], ["send", "a", "b"], ["inbox", "--as", "a"], ["--help"], ["where", "x"], ["console"]]
 )
 def test_client_commands_never_load_the_server(words):
     script = (
@@ -45,6 +48,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "lake",
         "log",
         "pipeline",
+        "print",
         "schema",
         "space",
         "token",
@@ -60,9 +64,10 @@ def test_every_command_has_json_help_and_an_example(capsys):
         + LOG
         + LAKE
         + PIPELINE
+        + PRINT
         + [["schema", name] for name in ("ls", "check", "validate")]
         + [["space", name] for name in ("ls", "tail", "send", "open-stream", "invite", "kick")]
-        + [["token", name] for name in ("curve-keygen", "signer-keygen")]
+        + [["token", name] for name in ("new", "ls", "revoke", "curve-keygen", "signer-keygen")]
         + [["trigger", name] for name in ("ls", "explain", "put", "rm", "try")]
     ):
         assert main([*words, "--help"]) == 0

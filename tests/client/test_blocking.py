@@ -1,8 +1,10 @@
-"""The sync client has the surface of the async one, name by name and argument by argument."""
+"""The sync client has the surface of the async one: name by name, argument by argument, type by type."""
 
 from __future__ import annotations
 
 import inspect
+import re
+import typing
 
 import pytest
 
@@ -18,7 +20,7 @@ from penstock.client import (
     connect,
     connect_sync,
 )
-from penstock.client.blocking import blocking
+from penstock.client.blocking import blocking, mirrored
 from penstock.client.space import Space
 from penstock.client.space_blocking import SpaceSync, SyncFeed, SyncSpaceStream
 from penstock.client.space_feed import Feed
@@ -48,7 +50,7 @@ INSIDE = {
         "sub_id",
     },
     LiveView: {"arrived", "changed", "emit", "expired", "failed", "link_lost", "resume"},
-    Delivery: {"check", "head", "lose", "renew_at", "state"},
+    Delivery: {"head", "lose", "on_loss", "renew_at", "state"},
     Space: {"arrived", "ended", "lost", "room"},
     SpaceStream: {"refused"},
     Feed: {"end", "is_full", "put"},
@@ -79,6 +81,19 @@ PAIRS = [
 ]
 
 
+TWINS = {source.__name__: twin.__name__ for source, twin in PAIRS} | {
+    "AsyncIterator": "Iterator",
+    "Handler": "Callable[[SyncDelivery], object]",
+}
+"""What a word of an asynchronous signature becomes."""
+VERBS = {
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+}
+
+
 def public(kind):
     return {name for name in dir(kind) if not name.startswith("_")}
 
@@ -98,11 +113,42 @@ def test_both_take_the_same_arguments(source, twin):
         if isinstance(derived, blocking):
             assert derived.__wrapped__ is original
             continue
-        theirs = inspect.signature(original).parameters
-        ours = inspect.signature(derived).parameters
-        assert [(p.name, p.kind, p.default) for p in ours.values()] == [
-            (p.name, p.kind, p.default) for p in theirs.values()
-        ], name
+        assert described(derived) == described(original, TWINS), name
+
+
+def described(function, words=None):
+    """A signature as text: names, kinds, defaults and annotations, with some words exchanged for others."""
+    text = str(inspect.signature(function)).replace("'", "")
+    return re.sub(r"\w+", lambda found: (words or {}).get(found[0], found[0]), text)
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_have_values_of_the_same_types(source, twin):
+    for name in public(twin):
+        derived, original = inspect.getattr_static(twin, name), inspect.getattr_static(source, name, None)
+        if isinstance(derived, mirrored) and isinstance(original, property):
+            _, declared = typing.get_args(derived.__orig_class__)
+            assert declared == typing.get_type_hints(original.fget)["return"], name
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_are_used_in_the_same_statements(source, twin):
+    for theirs, ours in VERBS.items():
+        assert hasattr(source, theirs) == hasattr(twin, ours), ours
+
+
+def test_a_drifted_twin_would_be_noticed():
+    class Source:
+        async def take(self, count: int = 1) -> Delivery: ...
+
+    class Twin:
+        def take(self, count: int = 2) -> SyncDelivery: ...
+
+    class Other:
+        def take(self, count: int = 1) -> Delivery: ...
+
+    assert described(Twin.take) != described(Source.take, TWINS)
+    assert described(Other.take) != described(Source.take, TWINS)
 
 
 def test_connect_and_connect_sync_take_the_same_arguments():

@@ -1,7 +1,8 @@
 """Code blocks of documents, and running them as a reader would.
 
 Blocks marked `sh` and `python` run, top to bottom, in one directory beside one server, which the commands find the way a reader's
-would. Only the port differs. A second word keeps a block apart: `sh setup` is not run, `python spark` runs in a notebook's session.
+would. Only the port differs. A second word keeps a block apart: `sh setup` is not run, `python spark` runs in a notebook's session,
+`sh spark` beside a pipeline, `sh background` is left running while the rest of the README is.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def reader_environment() -> dict[str, str]:
     return environment(PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}")
 
 
-def run_blocks(document: str, server: ServerProcess, seconds: float) -> int:
-    """Run every block that runs by itself; returns how many."""
+def run_blocks(document: str, server: ServerProcess, seconds: float, mark: str | None = None) -> int:
+    """Run every block that runs by itself, or the commands that have a mark; returns how many."""
     ran = 0
-    for language, code in blocks(document):
-        if language not in ("sh", "python"):
+    for language, code in blocks(document, mark):
+        if language not in (("sh", "python") if mark is None else ("sh",)):
             continue
         here = code.replace("localhost:8787", server.http.removeprefix("http://"))
         here = here.replace(".venv/bin/penstock", "penstock")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.documents import blocks, run_blocks
+from tests.docs.documents import ROOT, blocks, run_blocks
 from tests.server_process import ServerProcess
 
 DOCUMENTS = [
     "docs/tutorial/first-queue.md",
+    "docs/how-to/command-line.md",
     "docs/how-to/history.md",
     "docs/how-to/kernel.md",
     "docs/how-to/limits.md",
@@ -20,9 +22,17 @@ DOCUMENTS = [
     "docs/how-to/reload.md",
     "docs/how-to/order-and-priority.md",
     "docs/how-to/simulate.md",
+    "docs/how-to/tokens.md",
     "docs/how-to/triggers.md",
     "docs/how-to/views.md",
 ]
+FOR_OPERATORS = [
+    "docs/how-to/operate.md",
+    "docs/how-to/backup.md",
+    "docs/how-to/upgrade.md",
+    "docs/how-to/when-stuck.md",
+]
+"""Documents that share a server."""
 CONFIGURED = [
     "docs/how-to/schemas.md",
     "docs/how-to/skills.md",
@@ -30,12 +40,24 @@ CONFIGURED = [
     "docs/how-to/tenants.md",
     "docs/how-to/gateway.md",
     "docs/how-to/join-a-space.md",
+    "docs/how-to/python.md",
     "docs/tutorial/first-space.md",
 ]
 """Documents with a server of their own: blocks marked `files` come before it, the one marked `server` is its config."""
 RELAYED = ["docs/how-to/token-streams.md"]
-"""Documents whose server has a relay."""
+"""Documents whose server has a relay, and no config."""
+ALSO_RELAYED = ["docs/how-to/python.md"]
+"""Those with a config and a relay."""
+ALONE = "docs/how-to/test-your-agents.md"
+"""Its programs bring their server along."""
+TEN_MINUTES = "docs/tutorial/ten-minutes.md"
+LIKE_THE_DEMO = """
+spaces:
+  - space: {id: demo}
+    participants: {ada: {capabilities: [{kind: chat}]}}
+"""
 BLOCK_SECONDS = 60
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
 @pytest.fixture
@@ -48,6 +70,23 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_of_a_document_runs(document: str, server: ServerProcess) -> None:
     assert run_blocks(document, server, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
+
+
+@pytest.mark.parametrize("code", [code for language, code in blocks(ALONE) if language == "python"])
+def test_every_block_about_testing_runs_by_itself(code: str) -> None:
+    exec(compile(code, ALONE, "exec"), {"__name__": "__main__"})
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("shared"))
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize("document", FOR_OPERATORS)
+def test_every_block_of_a_document_for_operators_runs(document: str, shared: ServerProcess) -> None:
+    assert run_blocks(document, shared, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
 
 
 def test_the_tutorial_tells_what_really_happens(server: ServerProcess) -> None:
@@ -69,6 +108,29 @@ def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: 
         server.stop()
 
 
+def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
+    """What needs Spark runs in `test_pipeline_documents.py`."""
+    server = ServerProcess(tmp_path, "--relay", config=LIKE_THE_DEMO)
+    try:
+        assert run_blocks(TEN_MINUTES, server, BLOCK_SECONDS) >= 6, "it has lost its examples"
+    finally:
+        server.kill()
+
+
+def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text()
+    missing = [
+        name
+        for path in sorted(docs.rglob("*.md"))
+        if (name := path.relative_to(docs).as_posix()) != "README.md" and f"({name})" not in index
+    ]
+    assert missing == [], "docs/README.md leaves them out"
+    for path in [*docs.rglob("*.md"), *ROOT.glob("*.md")]:
+        for link in LINK.findall(path.read_text()):
+            assert (path.parent / link).exists(), f"{path.relative_to(ROOT)} links to {link}"
+
+
 @pytest.mark.parametrize("document", CONFIGURED)
 def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_path: Path) -> None:
     for _, code in blocks(document, "files"):
@@ -76,7 +138,8 @@ def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_p
             ["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path, timeout=BLOCK_SECONDS, check=True
         )
     ((_, config),) = blocks(document, "server")
-    server = ServerProcess(tmp_path, config=config)
+    words = ["--relay"] if document in ALSO_RELAYED else []
+    server = ServerProcess(tmp_path, *words, config=config)
     try:
         assert run_blocks(document, server, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
     finally:

@@ -1,4 +1,4 @@
-"""The README and the pages about the pipeline: their commands beside a real one, their Spark code in one session.
+"""The pages about the pipeline, and what needs one of the README: their commands beside a real one, their Spark code in one session.
 
 Starting Spark is what costs here. So one server with a pipeline serves every page, and all code for notebooks runs in the session of the tests.
 """
@@ -36,9 +36,11 @@ OWN_PAGE, OWN_TABLE = "docs/how-to/own-table.md", "examples/own_table.py"
 OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
 PACE = "  nice: 0\n  trigger_ms: 4000\n  watch_ms: 4000\n"
 """What a page does in a few seconds is one batch; a page waits for a batch or two."""
-TRAFFIC = b"penstock.client.demo"
+TRAFFIC = b"penstock.demo.process"
 POLL_S = 0.05
-BESIDE_A_PIPELINE = ["README.md", "docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
+BESIDE_A_PIPELINE = ["docs/tutorial/first-pipeline.md", "docs/how-to/pipeline.md"]
+IN_PART = ["README.md", "docs/tutorial/ten-minutes.md"]
+"""Pages that only need it for their blocks `sh spark`."""
 WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]
 NOTEBOOK = "examples/pipeline.ipynb"
 
@@ -119,6 +121,13 @@ def plain(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.mark.parametrize("document", BESIDE_A_PIPELINE)
 def test_every_command_of_a_page_runs_beside_the_pipeline(document: str, demo: ServerProcess) -> None:
     assert run_blocks(document, demo, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
+
+
+@pytest.mark.parametrize("document", IN_PART)
+def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(
+    document: str, demo: ServerProcess
+) -> None:
+    assert run_blocks(document, demo, BLOCK_SECONDS, mark="spark") >= 1, f"{document} has lost its examples"
 
 
 def test_a_table_of_ones_own_is_one_function_and_one_line(demo: ServerProcess) -> None:

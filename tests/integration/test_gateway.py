@@ -109,6 +109,13 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
     page = anybody.get("/")
     assert page.status == 200 and b"/participants" in page.body and b"/v1/" not in page.body
     assert operator.get("/v1/journal").status == 200
+    here = {"Origin": url}
+    opened = anybody.post("/console/session", {"token": operator.headers["Authorization"][7:]}, here)
+    cookie = {**here, "Cookie": opened.headers["Set-Cookie"].partition(";")[0]}
+    assert opened.json["spaces"] == ["demo"] and anybody.get("/v1/journal", cookie).status == 200
+    said = anybody.post("/v1/spaces/demo/messages", {"kind": "chat", "payload": {"text": "hello"}}, cookie)
+    assert said.json["from"] == "operator"
+    assert anybody.post("/console/session", {"token": "human-token"}, here).status == 401
     assert Http(url, "human-token").get("/v1/journal").status == 401
     # Whoever starts a second one on the same files is told, and changes nothing.
     token = (tmp_path / ".mew" / "tokens" / "bot.token").read_text()

@@ -29,6 +29,7 @@ CONFIG = f"""
 limits: {{pull_wait_max_ms: 20}}
 schemas: {{dir: schemas}}
 triggers: [{msgspec.json.encode(RULE).decode()}]
+spaces: [{{space: {{id: demo, name: Demo}}, participants: {{ann: {{tokens: [ann-secret], capabilities: [{{kind: chat}}]}}}}}}]
 """
 MEDIA_TYPE = "application/x-ndjson"
 schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
@@ -72,6 +73,7 @@ def session():
         yield kept
 
 
+READABLE = ("", *(f"streams={text}" for text in ("null", "0", "1", "0.0", "1.0", "-0.0", "-0")))
 RIGHT, WRONG = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 ASKED = [(route, RIGHT) for route in ROUTES]
 # Where nothing is sent but a piece of text in the path, nothing can be sent wrongly.
@@ -95,6 +97,10 @@ def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described,
         if mode is RIGHT and route.name == "pull" and isinstance(case.body, dict):
             case.body["stream"] = STREAM  # likewise
         response = case.call_and_validate(session=session, checks=CHECKS)
+        if mode is WRONG and response.status_code == 200 and route.name == "prometheus":
+            # A URL is text: what was meant as a wrong type may read as a right value.
+            assert response.request.path_url.partition("?")[2].lower() in READABLE
+            return
         seen[response.status_code] += 1
 
     check()
@@ -118,29 +124,46 @@ REQUESTS = {
     "journal_readers": {"name": "nightly", "offset": 0},
     "trigger_put": RULE,
     "trigger_try": {"to": "in", "envelope": envelope("tried")},
+    "space_send": {"kind": "chat", "payload": {"text": "hello"}},
+    "space_invite": {"participant": "bob", "capabilities": ["chat"]},
+    "space_kick": {"participant": "ann"},
+    "token_mint": {"name": "made", "scopes": ["streams:*:read"]},
+    "sql": {"query": "show tables"},
 }
 LINES = {"stage_part": msgspec.json.encode({"to": STREAM, "type": "t", "payload": 1}).decode()}
 QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inflight"}}
 QUERIES["snapshot"] = {"view": "inflight"}
+VALUES = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
+VALUES |= {"space": "demo", "name": "made", "file": "index.html"}
+ELSEWHERE = ("console_file",)
+"""Routes that are answered where the console was built alone; `tests/server/test_console.py` has one."""
 
 
 @pytest.mark.parametrize(
-    "route", [route for route in ROUTES if not route.upgrade], ids=lambda route: route.name
+    "route",
+    [route for route in ROUTES if not route.upgrade and route.name not in ELSEWHERE],
+    ids=lambda route: route.name,
 )
 def test_every_documented_route_answers_as_documented(target, described, session, route):
     operation = described[route.path][route.method]
     token = (target.data / "run" / "operator.token").read_text().strip()
-    values = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
+    operator = Http(target.http, token)
+    if route.name == "token_revoke":
+        operator.post("/v1/tokens", REQUESTS["token_mint"])
     body = REQUESTS.get(route.name) or LINES.get(route.name, schemathesis.core.NOT_SET)
+    if route.name == "console_sign_in":
+        body = {"token": token}
     case = operation.Case(
-        path_parameters={name: value for name, value in values.items() if f"{{{name}}}" in route.path},
+        path_parameters={name: value for name, value in VALUES.items() if f"{{{name}}}" in route.path},
         query=QUERIES.get(route.name, {}),
         body=body,
         media_type={dict: "application/json", str: MEDIA_TYPE}.get(type(body)),
         headers={"Authorization": f"Bearer {token}"},
     )
     response = case.call_and_validate(session=session, checks=CHECKS)
-    assert response.status_code == 200, response.text
+    assert response.status_code == (204 if route.name == "console_sign_out" else 200), response.text
+    if route.name == "token_mint":
+        operator.ask("DELETE", "/v1/tokens/made")  # else the other tests would need one
 
 
 def test_every_served_route_is_documented_and_every_documented_one_is_served(target):
@@ -149,11 +172,10 @@ def test_every_served_route_is_documented_and_every_documented_one_is_served(tar
     documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert documented == {(route.method, route.path) for route in ROUTES}
     for method, path in documented:
-        path = path.replace("{id}", "a").replace("{stream}", STREAM).replace("{batch}", "0")
-        status = http.ask(
-            method, path.replace("{app}", "some-app").replace("{part}", "p").replace("{rule}", "r")
-        ).status
-        assert status not in (404, 405, 500), (method, path)
+        for name, value in VALUES.items():
+            path = path.replace(f"{{{name}}}", str(value))
+        status = http.ask(method, path).status
+        assert status not in ((405, 500) if path.startswith("/console/") else (404, 405, 500)), (method, path)
 
 
 def test_references_point_somewhere(target):

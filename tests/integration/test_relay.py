@@ -19,6 +19,7 @@ from nacl.signing import SigningKey
 
 from penstock.core.topics import hash_of
 from tests.integration import token_peers as peers
+from tests.integration.serving import Http
 from tests.integration.token_peers import Publisher, Sockets, Subscriber
 from tests.server_process import ServerProcess
 
@@ -113,6 +114,13 @@ def test_a_stream_passes_and_leaves_rows_without_its_topic(start_server: Any, co
     assert "penstock_relay_messages_total 10.0" in figures
     assert f'penstock_relay_topic_messages_total{{topic="{hash_of(topic)}"}} 10.0' in figures
     assert "penstock_relay_resumes_missed_total 1.0" in figures
+    operator = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+    told = operator.get("/v1/relay/topics")
+    assert told.json["running"] is True and told.json["more"] == 0 and told.json["totals"]["messages"] == 10
+    (shown,) = told.json["topics"]
+    assert (shown["topic"], shown["messages"], shown["subscribers"]) == (hash_of(topic), 10, 1)
+    assert shown["held"] == 10 and shown["waiting"] == 0 and topic not in told.body
+    assert Http(server.http).get("/v1/relay/topics").code == "Unauthorized"
     assert server.stop() == 0
     for file in server.data.rglob("*"):
         if file.is_file():

@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.core.scopes import OPERATOR
 from penstock.dialects.streamservice.state import RelayMemory
 from penstock.server import relaying
+from penstock.server.desk import Ask
+from penstock.server.relay_desk import TOPICS_MAX, topics_shown
 from penstock.server.relay_hub import RelayHub, RelaySession
 from penstock.server.relay_sections import RelaySection
-from penstock.server.relaying import RelayError, Relaying
+from penstock.server.relaying import RelayError, Relaying, TopicFigures
 
 NO_RUNTIME = cast(Any, None)
 
@@ -44,3 +47,14 @@ def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: 
         return second.closing
 
     assert asyncio.run(leave()) == (1001, "Draining")
+
+
+def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
+    async def ask() -> dict[str, Any]:
+        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        relay.topics = {f"{no:064x}": TopicFigures(messages=no) for no in range(TOPICS_MAX + 7)}
+        return topics_shown(relay, Ask(OPERATOR, (), None))
+
+    told = asyncio.run(ask())
+    assert [row["messages"] for row in told["topics"]] == list(range(TOPICS_MAX + 6, 6, -1))
+    assert (told["more"], told["running"], told["totals"]) == (7, False, {})

@@ -19,8 +19,9 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.journal.tables import table_names
 from penstock.spark import upkeep
-from penstock.spark.catalog import open_table, summary, table_names
+from penstock.spark.catalog import open_table, summary
 from penstock.spark.datafiles import SchemaError
 from penstock.spark.definitions import TABLES, Table
 from penstock.spark.lake import LakeTable, Span

@@ -17,7 +17,7 @@ import pytest
 from penstock.client.history import RemoteJournal
 from penstock.core.pipelines import EXIT_HALTED, Status
 from penstock.journal.retention import Retention
-from penstock.spark import places, steps
+from penstock.spark import places, queries, steps
 from penstock.spark.ingest import Ingest
 from penstock.spark.process import Reporter
 from penstock.spark.token_keys import KeysError
@@ -188,6 +188,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
         (RuntimeError("DataLossError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
         (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
         (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
+        (queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
         (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
     ],
 )  # fmt: skip

@@ -98,7 +98,7 @@ def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:  # noqa
 def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     spark: SparkSession, server: ServerProcess, tmp_path: Path
 ) -> None:
-    query = loaded("collector").start(spark, str(server.data), str(tmp_path / "checkpoint"))
+    query = loaded("collector").start(spark, {"path": str(server.data)}, str(tmp_path / "checkpoint"))
     try:
         query.processAllAvailable()  # it reads from now on, so it has to have begun
         heard = asyncio.run(told(server.http))

@@ -33,8 +33,10 @@ export function OverviewPage() {
       <Refused failure={metricsFailure.value?.isUnreachable ? undefined : metricsFailure.value} />
       {latest !== undefined && (
         <>
-          <Attention latest={latest} health={health.value} />
-          <Doors latest={latest} />
+          <div class="two top">
+            <Doors latest={latest} />
+            <Attention latest={latest} health={health.value} />
+          </div>
           <Numbers latest={latest} />
           {valueOf(latest.scrape, "penstock_q_in_total") === 0 && <FirstSteps />}
           <Curves latest={latest} seconds={Number(range)} />

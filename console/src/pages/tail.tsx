@@ -6,7 +6,7 @@ import { csv, download, jsonLines } from "../downloads.ts";
 import { ENTRIES_MAX, Follower } from "../follower.ts";
 import { Button, Command } from "../parts/button.tsx";
 import { Choice, Filter } from "../parts/field.tsx";
-import { Empty, PageHead, Refused } from "../parts/panel.tsx";
+import { Badge, Empty, PageHead, Refused } from "../parts/panel.tsx";
 import { RowDetails } from "../parts/rowdetails.tsx";
 import { RowList } from "../parts/rowlist.tsx";
 import { amend, place } from "../place.ts";
@@ -32,14 +32,14 @@ function LiveTail() {
   useEffect(() => follower.run(), [follower]);
   useEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
-      const isFree = event.target === document.body || (event.target as HTMLElement).closest("main") === event.target || isInList(event.target);
-      if (event.key !== " " || !isFree || opened !== undefined) return;
+      const isTaken = event.target instanceof HTMLElement && event.target.closest("a, button, input, select, textarea, summary, dialog") !== null;
+      if (event.key !== " " || isTaken) return;
       event.preventDefault();
       turn(follower);
     };
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);
-  }, [follower, opened]);
+  }, [follower]);
   // A link in the drawer leads to another view of the same page; the drawer belongs to the view before.
   useEffect(() => open(undefined), [asked]);
   return (
@@ -117,17 +117,17 @@ function Tools({ follower }: { follower: Follower }) {
   };
   return (
     <>
-      <span class="note" role="status">
-        {isPaused ? "Paused" : "Live"}
+      <span role="status">
+        <Badge tone={isPaused ? "warn" : "good"}>{isPaused ? "paused" : "live"}</Badge>
       </span>
       <Button icon={isPaused ? "play" : "pause"} onPress={() => turn(follower)} isPressed={isPaused}>
         {isPaused ? "Resume" : "Pause"}
       </Button>
       <Button onPress={() => follower.clear()}>Clear</Button>
-      <Button icon="export" onPress={() => save("jsonl")} label="Export as JSON lines">
+      <Button onPress={() => save("jsonl")} label="Export as JSON lines">
         JSON
       </Button>
-      <Button icon="export" onPress={() => save("csv")} label="Export as CSV">
+      <Button onPress={() => save("csv")} label="Export as CSV">
         CSV
       </Button>
     </>
@@ -166,10 +166,6 @@ function FilterBar() {
 function turn(follower: Follower): void {
   if (follower.isPaused.value) follower.resume();
   else follower.pause();
-}
-
-function isInList(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && target.classList.contains("rowlist-box");
 }
 
 /** A value once it has not changed for a while. */

@@ -25,8 +25,8 @@ const COLUMNS: readonly Column<Peeked>[] = [
   { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },
   { key: "from", title: "From", cell: ({ env }) => env.from ?? "–", sort: ({ env }) => env.from },
   { key: "age", title: "Sent", cell: ({ env }) => (env.ts === undefined ? "–" : <span title={moment(env.ts)}>{ago(env.ts)}</span>), sort: ({ env }) => env.ts },
-  { key: "attempt", title: "Attempts", isNumber: true, cell: ({ attempt }) => count(attempt), sort: ({ attempt }) => attempt },
-  { key: "note", title: "", cell: noteOf },
+  { key: "attempt", title: "Attempts", isNumber: true, cell: (row) => count(attemptsOf(row)), sort: attemptsOf },
+  { key: "note", title: "Note", cell: noteOf },
 ];
 
 export function Contents({ stream }: { stream: string }) {
@@ -56,10 +56,15 @@ export function Contents({ stream }: { stream: string }) {
   );
 }
 
+/** Deliveries here; of a dead letter those where it came from. */
+function attemptsOf({ env, attempt }: Peeked): number {
+  return env.headers?.["x-courier"]?.attempts ?? attempt;
+}
+
 /** Why it failed, or when it is due. */
 function noteOf({ env, lastError, dueAt }: Peeked) {
-  const headers = (env as { headers?: { "x-courier"?: { reason?: string; lastError?: string } } }).headers?.["x-courier"];
-  const error = lastError ?? headers?.lastError ?? headers?.reason;
+  const end = env.headers?.["x-courier"];
+  const error = lastError ?? end?.lastError ?? end?.reason;
   if (error !== undefined) return <span class="note wide">{error}</span>;
   return dueAt === undefined ? null : <span class="note">due {moment(dueAt)}</span>;
 }

@@ -21,6 +21,8 @@ export function Dialog({ title, onClose, children, side = false, actions }: Dial
   useEffect(() => {
     const shown = box.current;
     shown?.showModal();
+    // A form begins with its first field, not with the button that closes it.
+    shown?.querySelector<HTMLElement>(".dialog-body :is(input, textarea, select)")?.focus();
     return () => shown?.close();
   }, []);
   return (

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 
+import { serverTime } from "../skew.ts";
 import { type Consumer, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
 import { count, span } from "../words.ts";
 import { useNow } from "./banner.tsx";
@@ -11,7 +12,7 @@ import { type Column, Table } from "./table.tsx";
 
 export function Why({ stream }: { stream: string }) {
   const { data, failure } = useExplanation(stream);
-  const now = useNow();
+  const now = serverTime(useNow());
   const told = data.value;
   return (
     <Panel
@@ -87,7 +88,7 @@ const CONSUMERS: readonly Column<Consumer>[] = [
 export function Consumers({ stream }: { stream: string }) {
   const { data } = useExplanation(stream);
   return (
-    <Panel title="Who waits and who works" isFlush>
+    <Panel title="Who waits and who works" isFlush isSteady>
       <Table
         label="Consumers"
         columns={CONSUMERS}
@@ -106,7 +107,7 @@ export function Consumers({ stream }: { stream: string }) {
 export function Leases({ stream }: { stream: string }) {
   const { data, failure } = usePeek(stream, "inflight");
   const [opened, open] = useState<Peeked | undefined>(undefined);
-  const now = useNow(250);
+  const now = serverTime(useNow(250));
   const columns: readonly Column<Peeked>[] = [
     { key: "id", title: "Envelope", cell: (row) => <EnvelopeLink row={row} onOpen={open} /> },
     { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },
@@ -121,7 +122,7 @@ export function Leases({ stream }: { stream: string }) {
     },
   ];
   return (
-    <Panel title="Leases" isFlush note="what is with a consumer; it comes back when the time is over">
+    <Panel title="Leases" isFlush isSteady note="what is with a consumer; it comes back when the time is over">
       <Refused failure={failure.value} />
       <Table
         label="Leases"

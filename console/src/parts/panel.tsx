@@ -37,12 +37,13 @@ interface PanelProps {
   readonly actions?: ComponentChildren;
   readonly children: ComponentChildren;
   readonly isFlush?: boolean;
+  readonly isSteady?: boolean;
 }
 
-/** A titled box. `isFlush` leaves out the inner margin, for tables. */
-export function Panel({ title, note, actions, children, isFlush = false }: PanelProps) {
+/** A titled box. `isFlush` leaves out the inner margin, for tables; `isSteady` keeps room for rows that come and go. */
+export function Panel({ title, note, actions, children, isFlush = false, isSteady = false }: PanelProps) {
   return (
-    <section class={isFlush ? "panel flush" : "panel"} aria-label={title}>
+    <section class={`panel${isFlush ? " flush" : ""}${isSteady ? " steady" : ""}`} aria-label={title}>
       <header>
         <h2>{title}</h2>
         {note !== undefined && <span class="note">{note}</span>}

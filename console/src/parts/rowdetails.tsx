@@ -1,8 +1,8 @@
 // Everything about one row of the journal, and where to go from it.
 
 import { href, type Query } from "../place.ts";
-import { instant, type Row } from "../rows.ts";
-import { bytes, count, moment, span } from "../words.ts";
+import { type Row, timings } from "../rows.ts";
+import { bytes, count, moment } from "../words.ts";
 import { CopyButton } from "./button.tsx";
 import { Code } from "./code.tsx";
 import { Dialog } from "./dialog.tsx";
@@ -84,18 +84,12 @@ function Ways({ row }: { row: Row }) {
   );
 }
 
-/** A settled envelope's times, which its row holds all by itself. */
 function Timings({ row }: { row: Row }) {
-  if (row.ref_at === undefined) return null;
-  const sent = instant(row.ref_at);
-  const settled = instant(row.recorded_at);
-  const first = row.first_at === undefined ? undefined : instant(row.first_at);
+  const times = timings(row);
+  if (times === undefined || row.ref_at === undefined) return null;
   return (
     <p class="note">
-      Sent {moment(sent)}
-      {first === undefined
-        ? `, settled ${span(settled - sent)} later.`
-        : `, waited ${span(first - sent)}, was worked on for ${span(settled - first)}.`}
+      Sent {moment(row.ref_at)}, {times}.
     </p>
   );
 }

@@ -10,6 +10,7 @@ import { clock, plural } from "../words.ts";
 /** Heights in pixels; the style sheet says the same. */
 const ROW_PX = 28;
 const TALL_PX = 46;
+const HEAD_PX = 32;
 /** Rows drawn beyond either edge. */
 const MARGIN = 8;
 
@@ -64,7 +65,7 @@ export function RowList({ follower, onOpen }: RowListProps) {
     const host = box.current;
     if (host === null) return;
     if (next * rowPx < host.scrollTop) host.scrollTop = next * rowPx;
-    else if ((next + 1) * rowPx > host.scrollTop + host.clientHeight) host.scrollTop = (next + 1) * rowPx - host.clientHeight;
+    else host.scrollTop = Math.max(host.scrollTop, (next + 1) * rowPx + HEAD_PX - host.clientHeight);
   };
 
   const pressed = (event: KeyboardEvent): void => {
@@ -78,27 +79,30 @@ export function RowList({ follower, onOpen }: RowListProps) {
 
   const from = Math.max(0, Math.floor(top / rowPx) - MARGIN);
   const to = Math.min(total, Math.ceil((top + height) / rowPx) + MARGIN);
+  const isDrawn = (index: number | undefined): boolean => index !== undefined && index >= from && index < to;
   return (
-    <div class="rowlist" role="grid" aria-label="Rows of the journal" aria-rowcount={total + 1}>
-      <div role="rowgroup">
-        <div class="rowlist-head" role="row" aria-rowindex={1}>
-          {["Time", "Door", "Event", "Channel", "Kind", "From", "Content"].map((title) => (
-            <span key={title} role="columnheader" class={title.toLowerCase()}>
-              {title}
-            </span>
-          ))}
-        </div>
-      </div>
+    <div class="rowlist">
       <div
         class="rowlist-box"
         ref={box}
-        role="rowgroup"
+        role="grid"
+        aria-label="Rows of the journal"
+        aria-rowcount={total + 1}
         tabIndex={0}
-        aria-activedescendant={chosen === undefined ? undefined : `row-${chosen + entries.dropped}`}
+        aria-activedescendant={isDrawn(chosen) ? `row-${(chosen ?? 0) + entries.dropped}` : undefined}
         onScroll={scrolled}
         onKeyDown={pressed}
       >
-        <div class="rowlist-space" role="presentation" style={{ height: `${total * rowPx}px` }}>
+        <div class="rowlist-top" role="rowgroup">
+          <div class="rowlist-head" role="row" aria-rowindex={1}>
+            {["Time", "Door", "Event", "Channel", "Kind", "From", "Content"].map((title) => (
+              <span key={title} role="columnheader">
+                {title}
+              </span>
+            ))}
+          </div>
+        </div>
+        <div class="rowlist-space" role="rowgroup" style={{ height: `${total * rowPx}px` }}>
           <div class="rowlist-seen" role="presentation" style={{ transform: `translateY(${from * rowPx}px)` }}>
             {entries.slice(from, to).map((entry, place) => {
               const index = from + place;

@@ -29,6 +29,7 @@ _COMMANDS = {
     "enqueue": "Put envelopes into a stream.",
     "subscribe": "Print deliveries of a stream as they come.",
     "stats": "Numbers of one stream, or of all.",
+    "top": "The broker at a glance, again and again.",
     "snapshot": "Rows of a view, and how they change.",
     "peek": "Look at envelopes without taking them.",
     "where": "Find an envelope by its id.",
@@ -44,14 +45,19 @@ _COMMANDS = {
     "pipeline": "Run and look after the Spark pipeline that fills the tables.",
     "sql": "Ask the tables something, without Spark.",
     "lake": "Look after the tables: sizes, versions, small files, old files.",
-    "token": "Make keys for the relay of token streams.",
+    "token": "Make, list and revoke tokens; make keys for the relay.",
+    "console": "Print the link to the console of the server that runs here.",
     "schema": "Look at the schemas of payloads, and hold envelopes against them.",
     "doctor": "Check this machine and the server.",
+    "backup": "Copy a data directory, beside a running server too.",
+    "restore": "Make a data directory of such a copy.",
+    "print": "Print what runs and watches a server: units, rules, dashboards, references.",
     "bench": "Measure the server, beside a peer.",
+    "completion": "Print what lets a shell complete these commands.",
 }
 _WITH_SPARK = ("pipeline", "bench")
 """Commands that may run Spark in their own process, which wants pandas."""
-_PLACES = {"import": "penstock.cli.imports:import_"}
+_PLACES = {"import": "penstock.cli.imports:import_", "print": "penstock.cli.printing:print_"}
 """Commands whose name is no name for a module."""
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",

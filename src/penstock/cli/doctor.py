@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import importlib.resources
 import importlib.util
 import os
 import shutil
@@ -12,12 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
 
+import penstock
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
@@ -31,6 +34,12 @@ SYNC_SLOW_MS = 50.0
 CLOCK_LEAST_S = 1_700_000_000
 """Any clock before the end of 2023 is wrong."""
 SYNC_ROUNDS = 8
+CLOCK_FAR_S = 5.0
+"""Clocks that differ by more than this make leases and tables look wrong."""
+ROWS_LOOKED_AT = 1_000
+"""Rows at the end of the journal that are read; `penstock log check` reads all of them."""
+LIBRARIES = ("aiohttp", "cyclopts", "deltalake", "msgspec", "pyarrow", "pyzmq", "rich")
+"""What the server stands on."""
 SPARK_LEAST = (4, 2)
 """The first Spark whose Python sources have admission control."""
 
@@ -49,7 +58,7 @@ def doctor(
     data: Annotated[Path, Parameter(help="The data directory to check.")] = Path("penstock-data"),
     common: Common = DEFAULTS,
 ) -> int:
-    """Check Python, config, ports, disk, clock, Java, Spark and server; exit code 3 when a check failed.
+    """Check versions, config, ports, disk, journal, clocks, Java, Spark, console and server; exit code 3 when a check failed.
 
     For example:
 
@@ -58,13 +67,16 @@ def doctor(
     """
     findings = [
         _python(),
+        _versions(),
         _config(config),
         *_ports(config, data),
         *_disk(data),
         _clock(),
+        *_journal(data),
         _uvloop(),
         *_spark(data),
-        _server(common, data),
+        _console(),
+        *_server(common, data),
     ]
     is_sound = all(finding.status != "failed" for finding in findings)
     if common.as_json:
@@ -84,6 +96,20 @@ def _python() -> Finding:
     )
 
 
+def _versions() -> Finding:
+    found, missing = [f"penstock {penstock.__version__}"], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding(
+            "versions", "failed", f"missing: {', '.join(missing)}; install Penstock again with pip"
+        )
+    return Finding("versions", "ok", ", ".join(found))
+
+
 def _config(file: Path | None) -> Finding:
     from penstock.server.config import ConfigError, load
 
@@ -95,35 +121,40 @@ def _config(file: Path | None) -> Finding:
 
 
 def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
-    """The two doors: free, or held by our own server."""
+    """The doors: free, or held by our own server."""
     from penstock.client.address import Endpoints, parse, read_endpoints
     from penstock.server.config import ConfigError, load
 
     endpoints = read_endpoints(data / "run" / "endpoints.json") or Endpoints()
     try:
-        listen = load(config_file, os.environ).listen
+        config = load(config_file, os.environ)
     except ConfigError:
         return
-    for name, place, served in (
-        ("http port", str(listen.http), endpoints.http),
-        ("control port", str(listen.control), endpoints.control),
+    listen, relay = config.listen, config.relay
+    pub = "off" if relay.enabled is False else relay.pub.removeprefix("tcp://")
+    for name, place, served, setting in (
+        ("http port", str(listen.http), endpoints.http, "listen.http"),
+        ("control port", str(listen.control), endpoints.control, "listen.control"),
+        ("relay port", pub, endpoints.pub, "relay.pub"),
     ):
         if served:
             yield Finding(name, "ok", f"{served}, served by process {endpoints.pid}")
-        elif place.startswith("unix:") or place in {"off", "None"}:
+        elif endpoints.pid:
+            yield Finding(name, "info", f"off in process {endpoints.pid}")
+        elif place.startswith(("unix:", "ipc:")) or place in {"off", "None"}:
             yield Finding(name, "info", place)
         else:
             address = parse(f"tcp://{place}")
-            yield _port(name, address.host, address.port)
+            yield _port(name, address.host, address.port, setting)
 
 
-def _port(name: str, host: str, port: int) -> Finding:
+def _port(name: str, host: str, port: int, setting: str) -> Finding:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            cure = "stop what listens there, or set `listen` in the config"
+            cure = f"stop what listens there, or set `{setting}` in the config"
             return Finding(name, "failed", f"{host}:{port}: {error.strerror}; {cure}")
     return Finding(name, "ok", f"{host}:{port} is free")
 
@@ -164,6 +195,51 @@ def _clock() -> Finding:
     return Finding("clock", "ok" if is_sane else "failed", shown)
 
 
+def _journal(data: Path) -> Iterator[Finding]:
+    """Whether the end of the journal can be read, and whether it lies in the past."""
+    from penstock.journal.reader import JournalError, JournalReader
+    from penstock.journal.segments import DamageError
+
+    if not (data / "journal").is_dir():
+        yield Finding("journal", "info", "none has been written in this directory")
+        return
+    try:
+        reader = JournalReader(data)
+        bounds = reader.bounds()
+        first = max(bounds.first, bounds.end - ROWS_LOOKED_AT)
+        batches = list(reader.batches(first, bounds.end, ["recorded_at"]))
+    except (JournalError, DamageError, OSError) as error:
+        yield Finding("journal", "failed", f"{error}; `penstock log check` looks at all of it")
+        return
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != bounds.end - first:
+        lost = f"{bounds.end - first - rows} of the last {bounds.end - first} rows cannot be read"
+        yield Finding("journal", "failed", f"{lost}; `penstock log check` says which")
+        return
+    detail = f"rows {bounds.first} to {bounds.end - 1}" if bounds.end > bounds.first else "empty"
+    yield Finding("journal", "ok", f"{detail}; the last {rows} can be read")
+    if rows:
+        ahead_s = batches[-1].column(0)[-1].as_py().timestamp() - time.time()
+        cure = "set the clock; rows keep the time of the newest one until it is reached again"
+        is_past = ahead_s <= CLOCK_FAR_S
+        yield Finding(
+            "clock and journal",
+            "ok" if is_past else "failed",
+            f"the last row is {max(-ahead_s, 0):.0f} s old"
+            if is_past
+            else f"the last row is {ahead_s:.0f} s ahead; {cure}",
+        )
+
+
+def _console() -> Finding:
+    page = importlib.resources.files("penstock").joinpath("console", "index.html")
+    if page.is_file():
+        return Finding("console", "ok", "built")
+    return Finding(
+        "console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it"
+    )
+
+
 def _uvloop() -> Finding:
     if importlib.util.find_spec("uvloop") is None:
         return Finding("uvloop", "info", "absent: slower, but everything works")
@@ -197,7 +273,7 @@ def _spark(data: Path) -> Iterator[Finding]:
     yield Finding("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
 
 
-def _server(common: Common, data: Path) -> Finding:
+def _server(common: Common, data: Path) -> Iterator[Finding]:
     """A server that should be there must answer; that none was started is no fault."""
     from penstock.client import address
     from penstock.client.client import connect
@@ -207,15 +283,28 @@ def _server(common: Common, data: Path) -> Finding:
     is_expected = bool(common.url) or running is not None
     url = common.url or (running and (running.control or running.http)) or address.DEFAULT_URL
 
-    async def ask() -> str:
+    async def ask() -> tuple[str, float]:
         token = common.token or address.operator_token(url, file)
         async with connect(url, token, connect_timeout=3, reconnect=False) as client:
-            await client.ping()
-            return f"{client.url}: {client.server.server}"
+            before_s = time.time()
+            shown = await client.snapshot("latestPerAgent", addr="agents/doctor/inbox")
+            middle_s = (before_s + time.time()) / 2
+            ahead_s = datetime.fromisoformat(shown["asOf"]).timestamp() - middle_s
+            return f"{client.url}: {client.server.server}", ahead_s
 
     try:
-        return Finding("server", "ok", asyncio.run(ask()))
+        answer, ahead_s = asyncio.run(ask())
     except PenstockError as error:
         if error.code == "Unreachable" and not is_expected:
-            return Finding("server", "info", "none is running here")
-        return Finding("server", "failed", f"{error.code}: {error.refusal.message}")
+            yield Finding("server", "info", "none is running here")
+        else:
+            hint = error.refusal.hint or error.refusal.kind.hint
+            yield Finding("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
+        return
+    yield Finding("server", "ok", answer)
+    is_near = abs(ahead_s) <= CLOCK_FAR_S
+    yield Finding(
+        "clock and server",
+        "ok" if is_near else "failed",
+        f"{ahead_s:+.1f} s{'' if is_near else '; set both by the same time server'}",
+    )

@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from penstock.cli.journal import EVERY, ORIGIN, WHOLE, Filter, Origin, Range, open_journal, reading, select
 from penstock.cli.output import print_json, print_line
-from penstock.cli.rows import records, to_json
+from penstock.cli.rows import to_json
 from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.values import records
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,10 +18,11 @@ from cyclopts import Parameter
 
 from penstock.cli.options import Common, Output
 from penstock.core.errors import PenstockError, Refusal
-from penstock.core.patterns import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.journal.selection import Selection
 
 DATA = Path("penstock-data")
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -60,25 +61,11 @@ class Filter:
     id: Annotated[str | None, Parameter(help="Id of the envelope.")] = None
     corr: Annotated[str | None, Parameter(help="Correlation id.")] = None
 
-    @property
-    def columns(self) -> list[str]:
-        """What it looks at."""
-        return [name for name, wanted in vars(self).items() if wanted is not None]
+    def selection(self) -> Selection:
+        """As rows are chosen."""
+        from penstock.journal.selection import Selection
 
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that pass."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for name in self.columns:
-            column, wanted = batch.column(name), getattr(self, name)
-            if "*" in wanted:
-                names = [value for value in pc.unique(column).to_pylist() if value is not None]
-                fitting = pa.array([value for value in names if matches(wanted, value)], pa.string())
-                batch = batch.filter(pc.is_in(column, value_set=fitting))
-            else:
-                batch = batch.filter(pc.equal(column, wanted))
-        return batch
+        return Selection.of(**vars(self))
 
 
 @Parameter(name="*")
@@ -161,9 +148,10 @@ def select(
     journal: Journal, first: int, end: int, wanted: Filter, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range that pass the filter, with the columns that were asked for."""
-    read = None if columns is None else list(dict.fromkeys([*columns, *wanted.columns]))
+    selection = wanted.selection()
+    read = None if columns is None else list(dict.fromkeys([*columns, *selection.columns]))
     for batch in journal.batches(first, end, read):
-        passed = wanted.apply(batch)
+        passed = selection.passed(batch)
         if passed.num_rows:
             yield passed if columns is None else passed.select(list(columns))
 

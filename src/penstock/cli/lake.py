@@ -12,8 +12,8 @@ from cyclopts import App, Parameter
 
 from penstock.cli.journal import PLACE, Place
 from penstock.cli.output import print_json, print_line, print_note, print_table
-from penstock.cli.rows import iso
 from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.values import iso
 
 if TYPE_CHECKING:
     from penstock.spark.lake import LakeTable
@@ -34,7 +34,8 @@ def ls(*, place: Place = PLACE) -> int:
       penstock lake ls
       penstock lake ls --data /var/lib/penstock --json
     """
-    from penstock.spark.catalog import summary, table_names
+    from penstock.journal.tables import table_names
+    from penstock.spark.catalog import summary
 
     with speaking():
         folder = place.data / "lake"
@@ -151,7 +152,8 @@ def vacuum(
 
 
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
-    from penstock.spark.catalog import EVENTS, open_table, table_names
+    from penstock.journal.tables import table_names
+    from penstock.spark.catalog import EVENTS, open_table
 
     if name == EVENTS:
         hint = "sealing publishes it and looks after it; `penstock log seal` does so now"

@@ -24,8 +24,9 @@ from penstock.cli.journal import (
     select,
 )
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
-from penstock.cli.rows import SHOWN, Printer, iso
+from penstock.cli.rows import SHOWN, Printer
 from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.values import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from cyclopts import App, Parameter
 
 from penstock.cli.journal import PLACE, Place, endpoints_file, reading, seal_now
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
-from penstock.cli.rows import iso
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.pipelines import STATUS_FILE, Pipeline, Status, Task
+from penstock.journal.values import iso
 
 if TYPE_CHECKING:
     from penstock.spark.ingest import Ingest
@@ -165,6 +165,8 @@ def status(*, place: Place = PLACE) -> int:
         )
     for name, offset in found.behind.items():
         print_line(f"behind: {name} is at {offset}")
+    for name, state in found.own.items():
+        print_line(f"{name}: {state if running else 'stopped'}")
     return 0
 
 
@@ -209,7 +211,9 @@ def wait(
 
 @pipeline.command
 def reset(
-    query: Annotated[str | None, Parameter(help="ingest or watch; left out, both.")] = None,
+    query: Annotated[
+        str | None, Parameter(help="ingest, watch, or one of your own; left out, the first two.")
+    ] = None,
     *,
     accept_loss: Annotated[
         bool,
@@ -230,13 +234,16 @@ def reset(
     import shutil
 
     from penstock.spark.process import CHECKPOINTS, QUERIES
+    from penstock.spark.queries import OWN
 
     if not place.data.is_dir():
         raise _refused(f"there is no directory `{place.data}`", "name the data directory with --data")
     _not_running(place.data)
     names = QUERIES if query is None else (query,)
-    if query is not None and query not in QUERIES:
-        raise _refused(f"there is no query `{query}`", f"queries: {', '.join(QUERIES)}")
+    checkpoints = place.data / "lake" / CHECKPOINTS
+    own = sorted(one.name for one in checkpoints.glob(f"{OWN}*"))
+    if query is not None and query not in (*QUERIES, *own):
+        raise _refused(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")
     skipped: dict[str, Any] = {}
     if accept_loss:
         from penstock.spark.losses import accept
@@ -244,7 +251,7 @@ def reset(
         with _explaining():
             skipped = accept(place.data)
     for name in names:
-        shutil.rmtree(place.data / "lake" / CHECKPOINTS / name, ignore_errors=True)
+        shutil.rmtree(checkpoints / name, ignore_errors=True)
     _mended(place.data)
     if place.as_json:
         print_json({"reset": list(names), "skipped": skipped})

@@ -25,8 +25,8 @@ from penstock.cli.journal import (
 )
 from penstock.cli.options import run
 from penstock.cli.output import print_json, print_line, print_note
-from penstock.cli.rows import records
 from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.values import records
 
 if TYPE_CHECKING:
     from penstock.client import Client

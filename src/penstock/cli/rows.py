@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.cli.output import print_lines
+from penstock.journal.values import TIMES, iso, json_or_text, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,23 +22,6 @@ _WIDTHS_LEAST = {"offset": 6, "recorded_at": 24, "event": 7}
 _WIDTH_MAX = 40
 
 
-def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch; times as microseconds, bodies as bytes."""
-    import pyarrow as pa
-
-    columns = []
-    for column in batch.columns:
-        is_time = pa.types.is_timestamp(column.type)
-        columns.append((column.cast(pa.int64()) if is_time else column).to_pylist())
-    for values in zip(*columns, strict=True):
-        yield dict(zip(batch.schema.names, values, strict=True))
-
-
-def iso(at_us: int) -> str:
-    moment = datetime.fromtimestamp(at_us // 1_000_000, UTC).replace(microsecond=at_us % 1_000_000)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def to_json(row: dict[str, Any]) -> dict[str, Any]:
     """A row for JSON: what is null is left out, and the body's exact bytes can be told again.
 
@@ -46,11 +29,11 @@ def to_json(row: dict[str, Any]) -> dict[str, Any]:
     `body_base64`.
     """
     shown = {name: value for name, value in row.items() if value is not None and name != "body"}
-    for name in ("recorded_at", "ref_at", "first_at"):
+    for name in TIMES:
         if name in shown:
             shown[name] = iso(shown[name])
     if shown.get("meta"):
-        shown["meta"] = _json_or_text(shown["meta"])
+        shown["meta"] = json_or_text(shown["meta"])
     body = row.get("body")
     if body is not None:
         shown |= _body(body)
@@ -68,14 +51,6 @@ def _body(body: bytes) -> dict[str, Any]:
         return {"body_text": text}
     # A line of JSON lines may hold no line break, which JSON allows between tokens.
     return {"body": msgspec.Raw(body)} if "\n" not in text and "\r" not in text else {"body_text": text}
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-    return msgspec.Raw(text.encode())
 
 
 def body_of(line: dict[str, msgspec.Raw]) -> bytes | None:
@@ -133,7 +108,7 @@ class Printer:
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     shown = dict(row)
-    for name in ("recorded_at", "ref_at", "first_at"):
+    for name in TIMES:
         if shown.get(name) is not None:
             shown[name] = iso(shown[name])[:23] + "Z"
     if shown.get("body") is not None:

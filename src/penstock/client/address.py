@@ -42,6 +42,7 @@ class Endpoints(msgspec.Struct, frozen=True):
     control: str | None = None
     pub: str | None = None
     pull: str | None = None
+    console: str | None = None
 
 
 def parse(url: str) -> Address:

@@ -8,10 +8,11 @@ goes back, uncounted, when the last question is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.delivery import Delivery
+from penstock.client.frames import Sent
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Asks:
         self._listening: set[Subscription] = set()
         """Subscriptions of the application to its own inbox."""
         self._private: Subscription | None = None
-        self._acks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Acks of answers, and the opening of a private inbox: loops hold tasks only weakly."""
 
     def intercept(self, delivery: Delivery) -> bool:
         """Take a delivery that answers an open question; it is acked, and the asker gets it."""
@@ -42,35 +44,53 @@ class Asks:
             return False
         answer.set_result(delivery)
         # The asker has the content: an ack that fails costs a second delivery that nobody waits for.
-        task = asyncio.get_running_loop().create_task(_ack(delivery))
-        self._acks.add(task)
-        task.add_done_callback(self._acks.discard)
+        self._keep(_ack(delivery))
         return True
 
     def listening(self, subscription: Subscription) -> None:
         self._listening.add(subscription)
 
     def stopped(self, subscription: Subscription) -> None:
-        """An inbox of the application was closed; questions that relied on it need another way."""
+        """An inbox of the application was closed; questions that relied on it get a private one."""
         self._listening.discard(subscription)
+        if self._answers and self._private is None and not self._is_heard():
+            private = self._private = self._subscribe(ASIDE_MAX)
+            self._keep(_open(private))
 
     async def expect(self, corr: str) -> asyncio.Future[Delivery]:
         """Open a question; must be followed by `close`."""
         answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         self._answers[corr] = answer
-        if not any(subscription.is_open for subscription in self._listening):
+        if not self._is_heard():
             if self._private is None:
                 self._private = self._subscribe(ASIDE_MAX)
             await self._private.open()
         return answer
 
     async def close(self, corr: str) -> None:
+        """The question is answered, or given up."""
         self._answers.pop(corr, None)
         if not self._answers and self._private is not None:
             private, self._private = self._private, None
-            if self._acks:
-                await asyncio.wait(self._acks)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
             await private.close()
+
+    def _is_heard(self) -> bool:
+        """Whether the application listens to its inbox, and so hears an answer."""
+        return any(subscription.is_open for subscription in self._listening)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _open(private: Subscription) -> None:
+    try:
+        await private.open()
+    except PenstockError:
+        pass  # the connection is over, and whoever asks hears it from there
 
 
 async def _ack(delivery: Delivery) -> None:
@@ -84,3 +104,17 @@ def no_agent() -> PenstockError:
     """Asking, and reading an inbox, need a name to be addressed by."""
     refusal = Refusal("InvalidRequest", "this client has no agent name", hint="connect with `agent=…`")
     return PenstockError(refusal)
+
+
+def unanswered(to: str, timeout_s: float, sent: Sent | None) -> PenstockError:
+    """Why there is no answer, as far as we can tell; nothing was sent yet where `sent` is none."""
+    hint = "wait longer with `timeout=…`"
+    if sent is None:
+        message = f"the question to `{to}` was not taken in {timeout_s:g} s"
+    else:
+        message = f"`{to}` did not answer in {timeout_s:g} s"
+        if sent.recipient is not None and not sent.recipient.present:
+            hint = f"nobody listened to `{sent.to}`: start who answers there; the question waits in its inbox"
+        else:
+            hint += ", or see that the other side calls `delivery.reply(…)`"
+    return PenstockError(Refusal("Timeout", message, hint=hint))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -17,10 +18,13 @@ from penstock.client.delivery import Delivery
 from penstock.client.frames import Hello
 from penstock.client.live import Change, LiveView
 from penstock.client.subscription import Subscription
+from penstock.client.work import check_concurrency
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+T = TypeVar("T")
+Source = TypeVar("Source", bound=AsyncIterator[Any])
 
 
 class LoopThread:
@@ -49,8 +53,13 @@ class LoopThread:
         return self.wait(run())
 
     def close(self) -> None:
+        """End the loop and its threads: looking up a host's name makes one more."""
         if self._loop.is_closed():
             return
+        try:
+            self.wait(self._loop.shutdown_default_executor())
+        except RuntimeError:
+            pass  # the interpreter is ending, and so are they
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -80,6 +89,26 @@ class Twin(Generic[S]):
     def __init__(self, source: S, thread: LoopThread) -> None:
         self._source = source
         self._thread = thread
+
+
+class IteratedTwin(Twin[Source], Generic[Source, T]):
+    """A twin with `for`, where the source has `async for`."""
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        items = self._thread.wait(self._taken())
+        if not items:
+            raise StopIteration
+        return items[0]
+
+    async def _taken(self) -> list[T]:
+        """The next item, or none: the end cannot leave a coroutine as the exception that it is."""
+        try:
+            return [await anext(self._source)]
+        except StopAsyncIteration:
+            return []
 
 
 class blocking(Generic[S, P, R]):  # noqa: N801 - reads as a function where it is used
@@ -122,7 +151,10 @@ class mirrored(Generic[S, R]):  # noqa: N801 - reads as a function where it is u
 
 
 class SyncDelivery(Twin[Delivery]):
-    """An envelope in your hands; settle it with one of `ack`, `nack`, `release` and `term`."""
+    """An envelope in your hands; settle it with one of `ack`, `nack`, `release` and `term`.
+
+    Its lease is extended in the background until then.
+    """
 
     ack = blocking(Delivery.ack)
     nack = blocking(Delivery.nack)
@@ -131,7 +163,13 @@ class SyncDelivery(Twin[Delivery]):
     extend = blocking(Delivery.extend)
     reply = blocking(Delivery.reply)
 
+    def check(self) -> None:
+        """Raise `LeaseLost` if the lease is known to be gone: for long work that never waits. Asks nobody."""
+        self._source.check()
+
     id = mirrored[Delivery, str](lambda delivery: delivery.id)
+    type = mirrored[Delivery, str](lambda delivery: delivery.type)
+    sender = mirrored[Delivery, str | None](lambda delivery: delivery.sender)
     stream = mirrored[Delivery, str](lambda delivery: delivery.stream)
     seq = mirrored[Delivery, int](lambda delivery: delivery.seq)
     attempt = mirrored[Delivery, int](lambda delivery: delivery.attempt)
@@ -177,6 +215,29 @@ class SyncSubscription(Closing, Twin[Subscription]):
         while batch := self.next_batch(count_max):
             yield batch
 
+    def work(self, handler: Callable[[SyncDelivery], object], *, concurrency: int = 1) -> None:
+        """Call `handler` for every delivery, on up to `concurrency` threads, until the subscription is closed.
+
+        As with `async`, but a thread cannot be interrupted: `LeaseLost` is raised by whatever the handler does with its delivery next,
+        and `delivery.check()` asks for it. A handler may close the subscription, which ends the work.
+
+        Example:
+            def resize(delivery):
+                make_small(delivery.payload["file"])
+
+            with penstock.connect_sync() as client:
+                client.subscribe("images/in", credit=8).work(resize, concurrency=8)
+        """
+        check_concurrency(concurrency)
+        thread = self._thread
+        with ThreadPoolExecutor(concurrency, "penstock-work") as pool:
+
+            async def on_a_thread(delivery: Delivery) -> None:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(pool, handler, SyncDelivery(delivery, thread))
+
+            thread.wait(self._source.work(on_a_thread, concurrency=concurrency))
+
     def __iter__(self) -> Iterator[SyncDelivery]:
         return self
 
@@ -190,7 +251,7 @@ class SyncSubscription(Closing, Twin[Subscription]):
         return self.open()
 
 
-class SyncLiveView(Closing, Twin[LiveView]):
+class SyncLiveView(Closing, IteratedTwin[LiveView, Change]):
     """`for change in view`, best inside `with`; `rows` is the whole table as far as it was read."""
 
     close = blocking(LiveView.close)
@@ -207,21 +268,18 @@ class SyncLiveView(Closing, Twin[LiveView]):
         self._thread.wait(self._source.open())
         return self
 
-    def __iter__(self) -> Iterator[Change]:
-        return self
-
-    def __next__(self) -> Change:
-        change = self.next_change()
-        if change is None:
-            raise StopIteration
-        return change
-
     def __enter__(self) -> Self:
         return self.open()
 
 
 class SyncClient(Closing, Twin[Client]):
-    """A connection to Penstock for code without `async`; made by `connect_sync`. Safe to share by threads."""
+    """A connection to Penstock for code without `async`; made by `connect_sync`. Safe to share by threads.
+
+    Example:
+        with penstock.connect_sync(agent="sam") as client:
+            sent = client.send("jen", {"text": "hello"})
+            print(sent.seq, sent.recipient)
+    """
 
     enqueue = blocking(Client.enqueue)
     send = blocking(Client.send)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client import address
-from penstock.client.asks import Asks, no_agent
+from penstock.client.asks import Asks, no_agent, unanswered
 from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, lease_error
 from penstock.client.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text
@@ -47,7 +47,16 @@ _decode_single = msgspec.json.Decoder(Single).decode
 
 
 class Client(Looks):
-    """A connection to Penstock; made by `connect`."""
+    """A connection to Penstock; made by `connect`, best inside `async with`.
+
+    It comes back by itself after a lost connection, with a back-off, and what may be sent twice is sent again. Subscriptions go on.
+    Every refusal is a `PenstockError`.
+
+    Example:
+        async with penstock.connect(agent="sam") as client:
+            sent = await client.send("jen", {"text": "hello"})
+            print(sent.seq, sent.recipient)
+    """
 
     def __init__(
         self,
@@ -78,6 +87,7 @@ class Client(Looks):
 
     @property
     def url(self) -> str:
+        """Where the server is."""
         return self._connection.address.url
 
     # -- putting in
@@ -158,19 +168,26 @@ class Client(Looks):
     ) -> Delivery:
         """Send, and wait for the answer that the other side gives with `delivery.reply(…)`.
 
-        The answer comes to this client's own inbox. Another reader of that inbox may catch it first, so
-        an agent that asks should be the only reader of its inbox.
+        The answer comes to this client's own inbox, is acked, and its `payload` is what was said. Another reader of that
+        inbox may catch it first, so an agent that asks should be the only reader of its inbox. Without an answer
+        in `timeout` seconds this raises `Timeout`; the question stays where it is.
+
+        Example:
+            async with penstock.connect(agent="sam") as client:
+                answer = await client.ask("jen", {"question": "how many?"}, timeout=5)
+                print(answer.payload)
         """
         if self.agent is None:
             raise no_agent()
         corr = self._new_id()
+        sent: Sent | None = None
         try:
             async with asyncio.timeout(timeout):
                 answer = await self._asks.expect(corr)
-                await self.send(to, payload, type=type, corr=corr)
+                sent = await self.send(to, payload, type=type, corr=corr)
                 return await answer
         except TimeoutError:
-            raise PenstockError(Refusal("Timeout", f"`{to}` did not answer in {timeout:g} s")) from None
+            raise unanswered(to, timeout, sent) from None
         finally:
             await self._asks.close(corr)
 

@@ -27,6 +27,10 @@ from penstock.core.errors import PenstockError, Refusal
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 5.0
+AGAIN = (
+    "nobody knows whether it was done; the client reconnects by itself, so do it again if twice does no harm"
+)
+"""The cure of whoever loses a connection in the middle of a request."""
 CLOSE_S = 2.0
 """How long a close waits for the server to take the last lines."""
 
@@ -143,7 +147,11 @@ class Connection:
 
     def _late(self) -> PenstockError:
         if self._is_ready:
-            return _error("Timeout", "the server did not answer in time")
+            return _error(
+                "Timeout",
+                "the server did not answer in time",
+                hint="retry, or connect with a longer `timeout`",
+            )
         return _error("Unreachable", f"no connection to {self.address.url} in time")
 
     # -- what the link tells us
@@ -218,7 +226,8 @@ class Connection:
         self._out = []
         if self._last_error is not None:
             reason = f"{reason} ({self._last_error.code}: {self._last_error.refusal.message})"
-        error = _error("Unreachable", f"the connection to {self.address.url} was lost: {reason}")
+        hint = AGAIN if self._may_reconnect else None
+        error = _error("Unreachable", f"the connection to {self.address.url} was lost: {reason}", hint=hint)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
         if not was_ready:

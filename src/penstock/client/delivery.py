@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -20,7 +20,10 @@ decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LeaseLost(PenstockError):  # noqa: N818 - a fact, named as applications speak of it
-    """The lease ended before the delivery was settled: the envelope is, or will be, delivered again."""
+    """The lease ended before the delivery was settled: the envelope is, or will be, delivered again.
+
+    Raised by what settles a delivery, and inside a handler of `Subscription.work`: whatever it did is somebody else's to do now.
+    """
 
 
 class State(Enum):
@@ -52,6 +55,11 @@ class Delivery:
 
     While it is unsettled its lease is extended in the background. When the lease is lost all the same,
     settling raises `LeaseLost`, and `is_lost` tells before.
+
+    Example:
+        for delivery in await client.pull("jobs", max=10):
+            print(delivery.type, delivery.sender, delivery.payload)
+            await delivery.ack()
     """
 
     __slots__ = (
@@ -63,6 +71,7 @@ class Delivery:
         "attempt",
         "lease_expires_at_ms",
         "lease_id",
+        "on_loss",
         "renew_at",
         "seq",
         "state",
@@ -92,6 +101,8 @@ class Delivery:
         self.lease_expires_at_ms = lease_expires_at_ms
         self.renew_at = renew_at
         """On the loop's clock."""
+        self.on_loss: Callable[[LeaseLost], None] | None = None
+        """Who wants to know when the lease is lost; a handler at work does."""
         self.state = State.HELD
 
     def __repr__(self) -> str:
@@ -99,10 +110,22 @@ class Delivery:
 
     @property
     def id(self) -> str:
+        """The envelope's id."""
         return self.head.id
 
     @property
+    def type(self) -> str:
+        """The envelope's type."""
+        return self.head.type
+
+    @property
+    def sender(self) -> str | None:
+        """Who sent it: the envelope's `from`."""
+        return self.head.sender
+
+    @property
     def head(self) -> Head:
+        """The few fields that the client itself needs."""
         head = self._head
         if head is None:
             head = self._head = decode_head(self._raw)
@@ -122,10 +145,12 @@ class Delivery:
 
     @property
     def payload(self) -> Any:
+        """What the envelope carries, decoded."""
         return self.envelope["payload"]
 
     @property
     def is_settled(self) -> bool:
+        """Whether it was settled, and the server said so."""
         return self.state is State.SETTLED
 
     @property
@@ -159,7 +184,7 @@ class Delivery:
         return await self._holder.reply(self, payload, type)
 
     def check(self) -> None:
-        """Raise unless the delivery is still ours to settle."""
+        """Raise `LeaseLost` if the lease is known to be gone: for long work that never waits. Asks nobody."""
         if self.state is State.LOST:
             raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is gone", ref=self.lease_id))
         if self.state is not State.HELD:
@@ -168,9 +193,13 @@ class Delivery:
             )
 
     def lose(self, error: LeaseLost) -> None:
-        if self.state is not State.SETTLED:
-            self.state = State.LOST
-            self._loss = error
+        """The lease is gone. Whoever waits for a settle hears it from that; whoever still works, by `on_loss`."""
+        if self.state is State.SETTLED:
+            return
+        was_held, self.state = self.state is State.HELD, State.LOST
+        self._loss = error
+        if was_held and self.on_loss is not None:
+            self.on_loss(error)
 
 
 def lease_error(error: PenstockError) -> PenstockError:

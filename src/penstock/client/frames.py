@@ -137,10 +137,12 @@ class Receipt(Struct, frozen=True):
 
     @property
     def id(self) -> str:
+        """The id of the first envelope."""
         return self.ids[0]
 
     @property
     def seq(self) -> int:
+        """The number of the first envelope in its stream."""
         return self.seqs[0]
 
     @property

@@ -31,7 +31,13 @@ class Change(Struct, frozen=True):
 
 
 class LiveView:
-    """`async for change in view`, best inside `async with`; `rows` is the whole table as far as it was read."""
+    """`async for change in view`, best inside `async with`; `rows` is the whole table as far as it was read.
+
+    Example:
+        async with client.live("latestPerAgent") as view:
+            async for change in view:
+                print(change.op, change.addr, len(view.rows))
+    """
 
     def __init__(
         self, connection: Connection, view: str, sub_id: str, *, addr: str | None, credit: int

@@ -69,11 +69,11 @@ class PulledLeases:
         body = self._frame(delivery, op, **fields)
         try:
             await self._connection.request(body, is_repeatable=True)
-        except PenstockError as error:
+        except BaseException as error:
             delivery.state = State.HELD
-            raise self._judge(delivery, error) from None
-        except BaseException:
-            delivery.state = State.HELD
+            # An interruption is about the delivery of the handler that we are called from, and not about this one.
+            if isinstance(error, PenstockError) and not isinstance(error, asyncio.CancelledError):
+                raise self._judge(delivery, error) from None
             raise
         delivery.state = State.SETTLED
         self._forget(delivery)

@@ -52,8 +52,9 @@ class Space:
 
     Example:
         async with penstock.Space("http://localhost:8787", space="demo", participant="sam", token=token) as space:
+            heard = space.envelopes(kind="chat")
             await space.chat("hello")
-            async for envelope in space.envelopes(kind="chat"):
+            async for envelope in heard:
                 print(envelope.sender, envelope.payload["text"])
     """
 
@@ -123,6 +124,7 @@ class Space:
 
     @property
     def is_connected(self) -> bool:
+        """Whether we are there now; if not, we are on our way back."""
         return self._connection.is_up
 
     @property

@@ -5,10 +5,10 @@ Nothing is implemented twice; a test compares both surfaces name by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from penstock.client.blocking import Closing, LoopThread, Twin, blocking, mirrored
+from penstock.client.blocking import Closing, IteratedTwin, LoopThread, Twin, blocking, mirrored
 from penstock.client.space import Space
 from penstock.client.space_feed import Feed, Overflow
 from penstock.client.space_roster import Capability
@@ -18,7 +18,7 @@ from penstock.client.space_wire import Arrival, Frame, SpaceEnvelope, SpaceError
 T = TypeVar("T", bound=Arrival)
 
 
-class SyncFeed(Closing, Twin[Feed[T]], Generic[T]):
+class SyncFeed(Closing, IteratedTwin[Feed[T], T], Generic[T]):
     """`for item in feed`."""
 
     dropped = mirrored[Feed[Any], int](lambda feed: feed.dropped)
@@ -30,15 +30,6 @@ class SyncFeed(Closing, Twin[Feed[T]], Generic[T]):
     def close(self) -> None:
         """Read no more."""
         self._thread.call(self._source.close)
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        item = self.next()
-        if item is None:
-            raise StopIteration
-        return item
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from penstock.client.connection import AGAIN
 from penstock.client.space_link import SpaceLink
 from penstock.client.space_wire import Arrival, SpaceEnvelope
 from penstock.core.errors import PenstockError, Refusal
@@ -72,7 +73,7 @@ class SpaceConnection:
         try:
             await link.send(message)
         except OSError as error:
-            raise unreachable(f"the connection to {self._url} was lost: {error}") from error
+            raise self._loss(str(error)) from error
 
     async def open(self) -> None:
         """Join for the first time; raises PenstockError when that fails."""
@@ -136,11 +137,15 @@ class SpaceConnection:
             hint = "each participant has one connection; give the other one a name of its own"
             self._end(PenstockError(Refusal("Forbidden", "somebody else joined under our name", hint=hint)))
             return
-        error = unreachable(f"the connection to {self._url} was lost: {link.reason}")
+        error = self._loss(link.reason)
         if self._may_reconnect:
             self._depart(error)
         else:
             self._end(error)
+
+    def _loss(self, reason: str) -> PenstockError:
+        hint = AGAIN if self._may_reconnect else None
+        return unreachable(f"the connection to {self._url} was lost: {reason}", hint)
 
     async def _come_back(self) -> SpaceLink | None:
         delay_s = BACKOFF_FIRST_S
@@ -166,5 +171,5 @@ class SpaceConnection:
             self._end(PenstockError(Refusal("Internal", f"reading from {self._url} failed: {error!r}")))
 
 
-def unreachable(message: str) -> PenstockError:
-    return PenstockError(Refusal("Unreachable", message))
+def unreachable(message: str, hint: str | None = None) -> PenstockError:
+    return PenstockError(Refusal("Unreachable", message, hint=hint))

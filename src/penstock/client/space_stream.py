@@ -38,7 +38,13 @@ class Room(Protocol):
 
 
 class SpaceStream:
-    """A stream; made by `Space.open_stream`, or by `Space.stream` for one that somebody else opened."""
+    """A stream; made by `Space.open_stream`, or by `Space.stream` for one that somebody else opened.
+
+    Example:
+        stream = await space.open_stream("collector", content_type="application/json")
+        await stream.write('{"celsius": 21.5}')
+        await stream.close()
+    """
 
     def __init__(self, room: Room, stream_id: str) -> None:
         self.id = stream_id
@@ -47,6 +53,7 @@ class SpaceStream:
 
     @property
     def is_open(self) -> bool:
+        """Whether the gateway knows it."""
         return self.id in self._room.active_streams
 
     @property
@@ -56,6 +63,7 @@ class SpaceStream:
 
     @property
     def owner(self) -> str:
+        """Who may close it and let others write."""
         return text_of(self.info.get("owner"))
 
     @property
@@ -65,6 +73,7 @@ class SpaceStream:
 
     @property
     def writers(self) -> tuple[str, ...]:
+        """Who may write to it."""
         return texts_of(self.info.get("authorized_writers"))
 
     async def write(self, data: bytes | str) -> None:

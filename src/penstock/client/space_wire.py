@@ -78,6 +78,7 @@ class SpaceEnvelope(msgspec.Struct, frozen=True):
 
     @property
     def is_from_gateway(self) -> bool:
+        """Whether the gateway itself says it."""
         return self.sender in GATEWAYS
 
 

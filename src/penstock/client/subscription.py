@@ -22,6 +22,7 @@ from penstock.client.connection import Connection
 from penstock.client.delivery import Delivery, LeaseLost, State, lease_error, raise_first
 from penstock.client.frames import Deliver, Expired, Live, Sent, Settled, decode_bodies, head
 from penstock.client.renewals import Renewals, half_lease_s
+from penstock.client.work import Handler, check_concurrency, handle
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 
@@ -29,7 +30,17 @@ CREDIT_MAX = Limits().credit_max
 
 
 class Subscription:
-    """`async for delivery in subscription`, best inside `async with`, which gives back what is left."""
+    """`async for delivery in subscription`, best inside `async with`, which gives back what is left.
+
+    Credit is granted again as deliveries are settled, so at most `credit` of them are here. After a lost connection the subscription
+    goes on by itself; what was unsettled is lost then, and comes again.
+
+    Example:
+        async with client.subscribe("jobs", credit=10) as jobs:
+            async for job in jobs:
+                print(job.payload)
+                await job.ack()
+    """
 
     def __init__(
         self,
@@ -124,6 +135,35 @@ class Subscription:
             errors += await future
         raise_first(errors)
 
+    async def work(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
+
+        A handler that returns has its delivery acked, unless it settled it itself; one that raises has it nacked, and the exception
+        is logged. Leases are renewed while handlers work. When one is lost all the same, `LeaseLost` is raised inside its handler.
+        Cancelling the work stops the handlers and gives back what they did not settle.
+
+        Example:
+            async def resize(delivery):
+                await asyncio.to_thread(make_small, delivery.payload["file"])
+
+            async with penstock.connect() as client:
+                await client.subscribe("images/in", credit=8).work(resize, concurrency=8)
+        """
+        check_concurrency(concurrency)
+
+        async def worker() -> None:
+            async for delivery in self:
+                await handle(delivery, handler)
+
+        async with self:
+            workers = [self._connection.loop.create_task(worker()) for _ in range(concurrency)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for task in workers:
+                    task.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
     async def close(self) -> None:
         """Unsubscribe; deliveries that are not settled go back to the stream."""
         if self._is_closed:
@@ -201,7 +241,7 @@ class Subscription:
 
     def lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
-            self._let_go(delivery)
+            self._make_room(delivery)
         delivery.lose(error)
 
     def held(self) -> Iterable[Delivery]:
@@ -231,8 +271,12 @@ class Subscription:
         return error
 
     def _let_go(self, delivery: Delivery) -> None:
-        """The application is done with it: its place in the window is free."""
+        """The application is done with it."""
         delivery.state = State.SETTLING
+        self._make_room(delivery)
+
+    def _make_room(self, delivery: Delivery) -> None:
+        """Its place in the window is free."""
         if self._held.pop(delivery.seq, None) is not None:
             self._owed += 1
             self._connection.mark(self)

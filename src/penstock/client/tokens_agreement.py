@@ -47,10 +47,9 @@ class StreamOffer:
     """A reader's half of a key, good for one stream.
 
     Example:
-        offer = penstock.StreamOffer("story-1")
-        answer = await client.ask("writer", {"offer": offer.text})
-        agreement = offer.accept(answer.payload["answer"], signer=writer_key)
-        async with penstock.TokenStream(agreement.endpoint, agreement.keys) as stream: ...
+        offer = penstock.StreamOffer()
+        answer = penstock.answer_offer(offer.text, relay.pub, signer=relay.signer)  # at the publisher
+        agreement = offer.accept(answer.text, signer=relay.signer.public)
     """
 
     def __init__(self, stream_id: str = "", *, suite: Suite = "sha256") -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from penstock.client.blocking import Closing, LoopThread, Twin, blocking, mirrored
+from penstock.client.blocking import Closing, IteratedTwin, LoopThread, Twin, blocking, mirrored
 from penstock.client.tokens_line import Curve
 from penstock.client.tokens_publisher import DROP_S, TokenPublisher
 from penstock.client.tokens_stream import TokenStream
@@ -23,8 +22,13 @@ from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signing import SigningKey
 
 
-class TokenStreamSync(Closing, Twin[TokenStream]):
-    """The tokens of one stream, each of them proved; `for token in stream`, best inside `with`."""
+class TokenStreamSync(Closing, IteratedTwin[TokenStream, str]):
+    """The tokens of one stream, each of them proved; `for token in stream`, best inside `with`.
+
+    Example:
+        with penstock.TokenStreamSync(agreement.endpoint, agreement.keys) as stream:
+            print("".join(stream))
+    """
 
     next_batch = blocking(TokenStream.next_batch)
     cancel = blocking(TokenStream.cancel)
@@ -65,21 +69,18 @@ class TokenStreamSync(Closing, Twin[TokenStream]):
         """Read no more, and end the thread. What was not taken is dropped."""
         self._end()
 
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        batch = self.next_batch(1)
-        if not batch:
-            raise StopIteration
-        return batch[0]
-
     def __enter__(self) -> Self:
         return self.open()
 
 
 class TokenPublisherSync(Twin[TokenPublisher]):
-    """A stream of tokens to one reader, through a relay that cannot change them; best inside `with`."""
+    """A stream of tokens to one reader, through a relay that cannot change them; best inside `with`.
+
+    Example:
+        with penstock.TokenPublisherSync(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+            for token in ("Once ", "upon ", "a ", "time"):
+                publisher.send(token)
+    """
 
     send = blocking(TokenPublisher.send)
     heartbeat = blocking(TokenPublisher.heartbeat)

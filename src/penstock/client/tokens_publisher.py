@@ -33,9 +33,8 @@ class TokenPublisher:
     """A stream of tokens to one reader, through a relay that cannot change them; best inside `async with`.
 
     Example:
-        answer = penstock.answer_offer(offer, pub, signer=key)
-        async with penstock.TokenPublisher(push, answer.agreement.keys, signer=key) as publisher:
-            for token in generate():
+        async with penstock.TokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+            for token in ("Once ", "upon ", "a ", "time"):
                 await publisher.send(token)
     """
 

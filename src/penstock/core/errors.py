@@ -45,6 +45,8 @@ _ROWS = (
      "a stream appears with its first enqueue, subscribe or pull"),
     ("UnknownView", 404, None, False, "there is no such view", "the views are `latestPerAgent`, `inflight` and `metrics:streams`"),
     ("UnknownTrigger", 404, None, False, "there is no such trigger", "`penstock trigger ls`, or `GET /v1/triggers`, lists them"),
+    ("UnknownParticipant", 404, None, False, "the space knows nobody of this name", "`penstock space ls --space NAME` lists them"),
+    ("UnknownToken", 404, None, False, "there is no token of this name", "`penstock token ls`, or `GET /v1/tokens`, lists them"),
     ("UnknownEnvelope", 404, None, False, "no envelope with this id is known here",
      "ids are remembered for `streams.dedupWindowMs` after they are settled"),
     ("UnknownPart", 404, None, False, "a part to be committed is not staged here",
@@ -61,6 +63,8 @@ _ROWS = (
      "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
     ("TriggerInConfig", 409, None, False, "the trigger comes from the config file",
      "change the file and reload, or PUT a rule with its id"),
+    ("TokenInConfig", 409, None, False, "the token comes from the config file",
+     "take it out of `auth.tokens` in the file and reload"),
     ("KeyConflict", 409, None, False, "the `Idempotency-Key` was used before with another request",
      "make a new key for each request; repeat the very same bytes to retry one"),
     ("RangeGone", 410, None, False, "the rows are no longer kept",
@@ -153,7 +157,14 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class PenstockError(Exception):
-    """A refusal, raised where Python code called us."""
+    """A refusal, raised where Python code called us. Its text has the code, what happened, and the cure.
+
+    Example:
+        try:
+            await client.stats("no/such/stream")
+        except penstock.PenstockError as error:
+            print(error.code, error.retryable, error.refusal.message)
+    """
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code}: {refusal.message}\nhint: {refusal.hint or refusal.kind.hint}")
@@ -161,8 +172,10 @@ class PenstockError(Exception):
 
     @property
     def code(self) -> str:
+        """What went wrong, as one word of the table above: the part to decide by."""
         return self.refusal.code
 
     @property
     def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
         return self.refusal.kind.retryable

@@ -148,6 +148,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of those answers."""
     idempotency_ms: int = 24 * 3_600_000
     """How long such an answer is remembered, at most."""
+    tokens_max: int = 1_000
+    """Tokens minted at run time: each is looked at when one is made or taken back, and written to one file."""
     record_max: int = 16 * MIB
     """Bytes of recorded frames that wait for the disk: further ones are dropped and counted."""
     view_rows_max: int = 10_000

@@ -100,6 +100,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Journal rows of one batch."""
     tables: tuple[Text, ...] = ()
     """Python files with tables of your own."""
+    queries: tuple[Text, ...] = ()
+    """Python files with streaming queries of your own, run in the pipeline's session: each has a function `start(spark, place, checkpoint)`."""
     alerts: Alerts = Alerts()
     """What is watched for, and who is told."""
     token_keys: Text | None = None
@@ -134,6 +136,8 @@ class Status(msgspec.Struct, omit_defaults=True):
     queries: dict[str, QueryStatus] = {}
     behind: dict[str, int] = {}
     """Tables that lag behind their query, and how far they are."""
+    own: dict[str, str] = {}
+    """The queries of `pipeline.queries`: `running`, or why not."""
     restarts: int = 0
     code: str | None = None
     message: str | None = None

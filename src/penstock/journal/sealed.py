@@ -6,7 +6,6 @@ its offset. Statistics of the row groups tell which of them cannot hold a wanted
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from penstock.journal.bronze import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze, DataFile
 from penstock.journal.selection import Range, Selection
+from penstock.journal.tables import newest_entry
 
 TIME_SLACK_US = 2_000
 """Times in the table's statistics are cut to milliseconds."""
@@ -48,7 +48,7 @@ class SealedRows:
 
     def view(self, journal: str) -> View:
         """The table as it is now."""
-        version = f"{journal}/{self._version()}"
+        version = f"{journal}/{newest_entry(self._bronze.path)}"
         if self._view is None or self._view.version != version:
             # The files are listed first: what is sealed meanwhile is then not missed, only found again in a segment.
             files = [file for file in self._bronze.files() if file.journal == journal]
@@ -58,13 +58,6 @@ class SealedRows:
     def forget(self) -> None:
         """Look again, whatever the version: something was not where it should be."""
         self._view = None
-
-    def _version(self) -> str:
-        try:
-            entries = os.listdir(self._bronze.path / "_delta_log")
-        except FileNotFoundError:
-            return ""
-        return max((name for name in entries if name.endswith(".json") and name[0].isdecimal()), default="")
 
     def parts(
         self,

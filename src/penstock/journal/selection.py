@@ -1,4 +1,4 @@
-"""Which rows of a range are wanted: by door, channel, event, and whether the pipeline's own count.
+"""Which rows of a range are wanted: by door, channel, event, and so on, and whether the pipeline's own count.
 
 Says for a batch which rows pass, and for a part of a file, from its statistics alone, whether any row could. What is empty
 bounds nothing.
@@ -39,24 +39,51 @@ class Selection(msgspec.Struct, frozen=True):
     events: tuple[str, ...] = ()
     with_pipeline: bool = True
     """Whether rows count that a pipeline sent."""
+    kinds: tuple[str, ...] = ()
+    senders: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    corrs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        door: str | None = None,
+        channel: str | None = None,
+        event: str | None = None,
+        kind: str | None = None,
+        sender: str | None = None,
+        id: str | None = None,  # noqa: A002 - as the column is called
+        corr: str | None = None,
+    ) -> Selection:
+        """At most one value a column, as people ask."""
+        given = [(value,) if value else () for value in (door, channel, event, kind, sender, id, corr)]
+        doors, channels, events, kinds, senders, ids, corrs = given
+        return cls(doors, channels, events, True, kinds, senders, ids, corrs)
+
+    @property
+    def bounds(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The columns that are bound to values, with these."""
+        named = (
+            ("door", self.doors),
+            ("event", self.events),
+            ("channel", self.channels),
+            ("kind", self.kinds),
+            ("sender", self.senders),
+            ("id", self.ids),
+            ("corr", self.corrs),
+        )
+        return [(name, values) for name, values in named if values]
 
     @property
     def columns(self) -> list[str]:
         """The columns that decide."""
-        named = {
-            "door": self.doors,
-            "event": self.events,
-            "channel": self.channels,
-            "sender": not self.with_pipeline,
-        }
-        return [name for name, bound in named.items() if bound]
+        names = [name for name, _ in self.bounds]
+        return names if self.with_pipeline or "sender" in names else [*names, "sender"]
 
     def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that pass; it has at least the columns that decide."""
-        masks = []
-        for name, values in (("door", self.doors), ("event", self.events), ("channel", self.channels)):
-            if values:
-                masks.append(_matches(batch.column(name), values))
+        masks = [_matches(batch.column(name), values) for name, values in self.bounds]
         if not self.with_pipeline:
             masks.append(pc.invert(pc.fill_null(pc.starts_with(batch.column("sender"), PIPELINE), False)))
         for mask in masks[1:]:
@@ -67,8 +94,8 @@ class Selection(msgspec.Struct, frozen=True):
 
     def may_hold(self, ranges: Ranges) -> bool:
         """Whether a part of a file with these ranges can have a row that passes."""
-        for name, values in (("door", self.doors), ("event", self.events), ("channel", self.channels)):
-            found = ranges(name) if values else None
+        for name, values in self.bounds:
+            found = ranges(name)
             if found is not None and not any(_reaches(found, value) for value in values):
                 return False
         sender = ranges("sender") if not self.with_pipeline else None
@@ -80,9 +107,9 @@ class Selection(msgspec.Struct, frozen=True):
 
     def must_pass(self, ranges: Ranges) -> bool:
         """Whether every row of a part of a file with these ranges passes."""
-        for name, values in (("door", self.doors), ("event", self.events), ("channel", self.channels)):
-            found = ranges(name) if values else None
-            if values and (found is None or found.has_nulls or not _is_one_of(found, values)):
+        for name, values in self.bounds:
+            found = ranges(name)
+            if found is None or found.has_nulls or not _is_one_of(found, values):
                 return False
         sender = ranges("sender") if not self.with_pipeline else None
         return self.with_pipeline or (sender is not None and not _reaches(sender, f"{PIPELINE}*"))

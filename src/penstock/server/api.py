@@ -91,6 +91,7 @@ class Api:
             per_stream=per_stream,
             spaces=spaces,
             relay=relay,
+            archive=archive,
         )
         self.recorder = recorder
         self._protects_metrics = False

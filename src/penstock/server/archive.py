@@ -54,6 +54,10 @@ class Archive:
     def data(self) -> Path:
         return self._data
 
+    def free_bytes(self) -> int:
+        """What the journal's disk has left."""
+        return self._disk.free()
+
     def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
         """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
         if not self._disk.lock():

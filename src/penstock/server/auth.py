@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.server.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
 from penstock.server.config import Auth, Config, ConfigError, digest_of
 from penstock.server.private_files import write_private
+from penstock.server.sections import Token
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket: whoever may open the file is on this machine."""
@@ -36,6 +37,7 @@ class TokenStore:
 
     def __init__(self, auth: Auth, operator_token: str | None = None) -> None:
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
+        self._minted: tuple[Token, ...] = ()
         self.required = False
         """Whether everybody needs a token; the operator's own does not count."""
         self.adopt(auth)
@@ -43,9 +45,19 @@ class TokenStore:
             self.add_operator(operator_token)
 
     def adopt(self, auth: Auth) -> None:
-        """Know these tokens from now on, beside the operator's, and no others."""
+        """Know these tokens from now on, beside the operator's and those that were minted, and no others."""
+        self.configured = auth.tokens
+        self._learn()
+
+    def adopt_minted(self, tokens: Iterable[Token]) -> None:
+        """Know these tokens, given at run time, beside those of the config."""
+        self._minted = tuple(tokens)
+        self._learn()
+
+    def _learn(self) -> None:
         holders = {digest: held for digest, held in self._holders.items() if held[1].operator}
-        for number, token in enumerate(auth.tokens, 1):
+        tokens = (*self.configured, *self._minted)
+        for number, token in enumerate(tokens, 1):
             if token.token.startswith("env:"):
                 raise ConfigError([f"auth.tokens[{number - 1}].token: `env:` is resolved by `load`"])
             digest = bytes.fromhex(digest_of(token.token))
@@ -58,7 +70,7 @@ class TokenStore:
             )
             holders[digest] = (digest, principal)
         self._holders = holders
-        self.required = bool(auth.tokens)
+        self.required = bool(tokens)
 
     def add_operator(self, token: str) -> None:
         """Know the operator by this token too."""
@@ -98,15 +110,22 @@ class Guard:
     """Where a peer may come from. Both checks answer with a refusal, or None when all is well."""
 
     def __init__(self, config: Config) -> None:
+        self.has_minted = False
+        """Whether there are tokens that were given at run time."""
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
         """Judge by these settings from now on."""
         # A space never lets anybody in without a token.
-        self._tokens_required = bool(config.auth.tokens) or not config.serves_courier
+        self._tokens_configured = bool(config.auth.tokens) or not config.serves_courier
         self._allow_anonymous = config.auth.allow_anonymous
         self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
         self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
+
+    @property
+    def allows_anonymous(self) -> bool:
+        """Whether peers on other machines need no token."""
+        return self._allow_anonymous
 
     @property
     def has_origins(self) -> bool:
@@ -137,7 +156,7 @@ class Guard:
         Ask for every request: `Host` matters wherever no token is required. `Origin` matters for WebSocket
         upgrades and for whatever changes something, tokens or not; a browser always sends it with those.
         """
-        is_open = not self._tokens_required and not self._allow_anonymous
+        is_open = not (self._tokens_configured or self.has_minted or self._allow_anonymous)
         if is_open and not (host and self.is_local_name(host)):
             return Refusal(
                 "Forbidden",
@@ -165,20 +184,34 @@ class Guard:
         )
 
 
-def start_check(config: Config, http_hosts: Sequence[str], control: str | None) -> None:
-    """Raise ConfigError when peers without a token could come in from other machines by accident.
+def start_check(
+    config: Config, http_hosts: Sequence[str], control: str | None, *, has_minted: bool = False
+) -> None:
+    """Raise ConfigError when peers without a token could come in from other machines by accident, or nobody could who should.
 
     `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too.
     """
-    if config.auth.tokens or config.auth.allow_anonymous or not config.serves_courier:
+    if has_minted and config.auth.allow_anonymous:
+        cure = "hint: `penstock token revoke` takes them back; or leave the setting out"
+        raise ConfigError([f"auth.allowAnonymous does not go with tokens that were minted; {cure}"])
+    if config.auth.tokens or has_minted or config.auth.allow_anonymous or not config.serves_courier:
         return
     open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
     address = parse_control(control) if control is not None else None
     if isinstance(address, HostPort) and not is_loopback(address.host):
         open_doors.append(f"control on `{address}`")
     if open_doors:
-        cure = "hint: add `auth.tokens`, listen on `localhost`, or set `auth.allowAnonymous: true`"
+        cure = "hint: add `auth.tokens` or mint one with `penstock token new`, listen on `localhost`, or set `auth.allowAnonymous: true`"
         raise ConfigError([f"{door} would serve anyone without a token; {cure}" for door in open_doors])
+
+
+def is_own_page(headers: Mapping[str, str]) -> bool:
+    """Whether no page is behind a request as far as it says, or one of this very server."""
+    origin = headers.get("Origin")
+    if origin is None:
+        return True
+    parsed = _origin(origin)
+    return parsed is not None and _is_same_place(parsed, headers.get("Host", ""))
 
 
 def bearer(authorization: str | None, protocols: str | None = None, query: str | None = None) -> str | None:

@@ -1,13 +1,14 @@
 """The console's files, and the doors of its session.
 
 The files are made by Vite from `console/` and lie beside this package's modules; they are read once, pressed once and answered from
-memory. All but the page itself have their digest in their names, so browsers may keep them for good. The page may load and ask nothing
-but what this server has.
+memory. Those with a digest in their names browsers may keep for good; the page itself, and the few others, they ask for again. The page
+may load and ask nothing but what this server has.
 """
 
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -19,6 +20,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
+from penstock.server import logs
 from penstock.server.console_sessions import Sessions
 from penstock.server.requests import Reply, Request, error_reply, json_reply
 from penstock.server.routes import Login
@@ -37,6 +39,8 @@ SAFETY = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 PAGE = "index.html"
+HASHED = re.compile(r"-[A-Za-z0-9_-]{8}\.[a-z0-9]+$")
+"""The names that Vite gives to what changes its name with its content."""
 FOREVER = "public, max-age=31536000, immutable"
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -61,23 +65,24 @@ class _File(msgspec.Struct):
 class Console:
     """Answers what a browser asks before it asks the rest of the server."""
 
-    def __init__(self, sessions: Sessions, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, sessions: Sessions, facts: Callable[[], dict[str, Any]], folder: Traversable | None = None
+    ) -> None:
         self.sessions = sessions
         self._facts = facts
         """What the page shows of the server in its head."""
-        self._files = _read(files("penstock") / "console")
+        self._files = _read(folder or files("penstock") / "console")
 
     @property
     def is_built(self) -> bool:
         return PAGE in self._files
 
     def page(self, request: Request) -> Reply | None:
-        """The page itself, for those who take HTML; None where it was not built."""
-        accept = request.headers.get("Accept", "*/*")
-        if not self.is_built or not ("html" in accept or "*/*" in accept):
+        """The page itself, for those who ask for HTML, as browsers do; None for others, and where it was not built."""
+        if not self.is_built or "html" not in request.headers.get("Accept", ""):
             return None
         reply = self.file(request, PAGE)
-        reply.headers |= {"Cache-Control": "no-cache", "Vary": "Accept, Accept-Encoding"}
+        reply.headers |= {"Vary": "Accept, Accept-Encoding"}
         return reply
 
     def file(self, request: Request, name: str) -> Reply:
@@ -90,10 +95,11 @@ class Console:
                 else "run `make setup` with Node 20 or newer"
             )
             return error_reply(Refusal("UnknownRoute", f"the console has no file `{name[:80]}`", hint=hint))
-        headers = {**SAFETY, "ETag": file.etag, "Vary": "Accept-Encoding", "Cache-Control": FOREVER}
-        if request.headers.get("If-None-Match") == file.etag:
+        kept = FOREVER if HASHED.search(name) else "no-cache"
+        headers = {**SAFETY, "ETag": file.etag, "Vary": "Accept-Encoding", "Cache-Control": kept}
+        if file.etag.removeprefix("W/") in request.headers.get("If-None-Match", ""):
             return Reply(304, b"", file.content_type, headers)
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
+        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
             return Reply(200, file.pressed, file.content_type, {**headers, "Content-Encoding": "gzip"})
         return Reply(200, file.data, file.content_type, headers)
 
@@ -101,9 +107,11 @@ class Console:
         """Trade a token for a cookie."""
         opened = self.sessions.open(login.token, request.headers, int(time.time()))
         if opened is None:
+            logs.warning("console.refused", peer=request.peer)
             hint = "`penstock console` prints a link with the token of the server that runs here"
             return error_reply(Refusal("Unauthorized", "this is no token of an operator", hint=hint))
         principal, cookie = opened
+        logs.event("console.signed_in", name=principal.name, peer=request.peer)
         reply = json_reply(200, self._who(principal))
         reply.headers = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return reply
@@ -128,6 +136,11 @@ class Console:
         return {"name": principal.name, "operator": principal.operator, **self._facts()}
 
 
+def _takes_gzip(accepted: str) -> bool:
+    codings = (part.replace(" ", "").lower() for part in accepted.split(","))
+    return any(coding.split(";")[0] == "gzip" and not coding.endswith(";q=0") for coding in codings)
+
+
 def _read(folder: Traversable) -> dict[str, _File]:
     if not folder.is_dir():
         return {}
@@ -136,6 +149,6 @@ def _read(folder: Traversable) -> dict[str, _File]:
         kind = _TYPES.get(entry.name.rpartition(".")[2])
         if kind is not None and entry.is_file():
             data = entry.read_bytes()
-            etag = f'"{sha256(data).hexdigest()[:16]}"'
+            etag = f'W/"{sha256(data).hexdigest()[:16]}"'  # weak: one for both encodings
             found[entry.name] = _File(data, gzip.compress(data, 9, mtime=0), kind, etag)
     return found

@@ -4,7 +4,8 @@ The cookie names the holder and when it ends, under a MAC whose key lies beside 
 data directory the key lives as long as the server. Whoever deletes the key file signs everybody out with the next start.
 
 Cookies do not tell ports apart, so the cookie's name carries the port, and a browser that says that a request was not made by a page of
-this very origin (`Sec-Fetch-Site`) is not believed: on one machine another port is the same site.
+this very origin (`Sec-Fetch-Site`, `Origin`) is not believed: on one machine another port is the same site. That holds for pages of
+`listen.origins` too: they may show a token and no cookie.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import base64
 import hmac
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 import msgspec
 
 from penstock.core.scopes import OPERATOR, Principal
-from penstock.server.auth import TokenStore
+from penstock.server import logs
+from penstock.server.auth import TokenStore, is_own_page
 from penstock.server.private_files import write_private
 
 SESSION_S = 7 * 24 * 3600
@@ -27,6 +28,8 @@ SESSION_S = 7 * 24 * 3600
 KEY_SIZE = 32
 COOKIE_MAX = 512
 """Characters of a cookie of ours; a longer one is none."""
+COOKIES_MAX = 4
+"""Cookies of our name that are looked at."""
 _OPERATOR = "operator"
 
 
@@ -53,12 +56,10 @@ class Sessions:
             return None
         if self._key is None:
             self._key = secrets.token_bytes(KEY_SIZE)
-            if self._file is not None:
-                write_private(self._file, self._key.hex().encode() + b"\n")
+            self._write_key(self._key)
         holder = _OPERATOR if principal.operator else principal.credential
-        body = msgspec.json.encode(_Ticket(holder, now_s + SESSION_S))
-        value = f"{_text(body)}.{_text(self._mac(body))}"
-        return principal, self._cookie(headers, value, SESSION_S)
+        body = _text(msgspec.json.encode(_Ticket(holder, now_s + SESSION_S)))
+        return principal, self._cookie(headers, f"{body}.{self._mac(self._key, body)}", SESSION_S)
 
     def close(self, headers: Mapping[str, str]) -> str:
         """The cookie that ends a session in this browser."""
@@ -66,35 +67,50 @@ class Sessions:
 
     def resolve(self, headers: Mapping[str, str], now_s: int) -> Principal | None:
         """Who a request's cookie says it is; None where there is none that counts."""
-        text = headers.get("Cookie")
         if (
-            text is None
-            or self._key is None
+            self._key is None
             or headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
+            or not is_own_page(headers)
+        ):
+            return None
+        # Another program on this machine may have set one of the same name: it counts for nothing, and hides nothing.
+        for value in _values(headers.get("Cookie", ""), _name(headers))[:COOKIES_MAX]:
+            ticket = self._ticket(self._key, value)
+            if ticket is not None and ticket.ends_s > now_s:
+                return OPERATOR if ticket.holder == _OPERATOR else self._holder(ticket.holder)
+        return None
+
+    def _ticket(self, key: bytes, value: str) -> _Ticket | None:
+        """What a cookie says, where it is one of ours to the letter."""
+        body, _, mac = value.partition(".")
+        if (
+            len(value) > COOKIE_MAX
+            or not value.isascii()
+            or not hmac.compare_digest(mac, self._mac(key, body))
         ):
             return None
         try:
-            morsel = SimpleCookie(text).get(_name(headers))
-        except CookieError:
-            return None
-        if morsel is None or len(morsel.value) > COOKIE_MAX:
-            return None
-        body, _, mac = map(_bytes, morsel.value.partition("."))
-        if not hmac.compare_digest(mac, self._mac(body)):
-            return None
-        ticket = msgspec.json.decode(body, type=_Ticket)
-        if ticket.ends_s <= now_s:
-            return None
-        return OPERATOR if ticket.holder == _OPERATOR else self._holder(ticket.holder)
+            return msgspec.json.decode(_bytes(body), type=_Ticket)
+        except msgspec.DecodeError:
+            return None  # of another version
 
     def _holder(self, credential: str) -> Principal | None:
         """Somebody with a token that is still known and still an administrator's."""
         principal = self._tokens.renewed(Principal("", credential=credential))
         return principal if principal is not None and principal.is_admin else None
 
-    def _mac(self, body: bytes) -> bytes:
-        assert self._key is not None
-        return hmac.digest(self._key, b"console\0" + body, "sha256")
+    def _mac(self, key: bytes, body: str) -> str:
+        # Over the text and not over what it means: there is but one spelling of a cookie.
+        return _text(hmac.digest(key, b"console\0" + body.encode(), "sha256"))
+
+    def _write_key(self, key: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            write_private(self._file, key.hex().encode() + b"\n")
+        except OSError as error:
+            note = "sessions of the console end with the server"
+            logs.warning("console.key_not_written", reason=str(error), note=note)
 
     def _cookie(self, headers: Mapping[str, str], value: str, age_s: int) -> str:
         # A browser names the scheme of its page with everything that changes something.
@@ -112,10 +128,13 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError:
-        return b""
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _values(cookies: str, name: str) -> list[str]:
+    """The values of every cookie of a name. Others in the header may be malformed, and are none of our business."""
+    pairs = (pair.strip().partition("=") for pair in cookies.split(";"))
+    return [value for key, _, value in pairs if key == name]
 
 
 def _read_key(file: Path | None) -> bytes | None:

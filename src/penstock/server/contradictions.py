@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -178,6 +178,13 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
         for number, text in enumerate(token.scopes):
             if isinstance(problem := scopes.parse(text), str):
                 yield (*path, "scopes", number), problem
+
+
+def token_problems(tokens: Sequence[Token]) -> list[str]:
+    """What is wrong with the last of these tokens, the others being in order."""
+    last = len(tokens) - 1
+    found = _auth_problems(Auth(tokens=tuple(tokens)))
+    return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
 
 
 def _tenant_problems(token: Token, path: Path) -> Iterator[Misfit]:

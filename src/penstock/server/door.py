@@ -25,7 +25,7 @@ from penstock.transports.outbox import SocketWire
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
-LARGE = ("enqueue", "send", "stage_part", "stage_commit")
+LARGE = ("enqueue", "send", "stage_part", "stage_commit", "space_send")
 """Routes whose bodies may be larger."""
 
 

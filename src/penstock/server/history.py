@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -58,6 +58,7 @@ class Rows(msgspec.Struct):
         return {NEXT: str(self.next), END: str(self.end), EPOCH: str(self.epoch)}
 
 
+T = TypeVar("T")
 Answer = dict[str, object] | Rows | Refusal
 Done = Callable[[Answer], None]
 Cancel = Callable[[], None]
@@ -119,7 +120,7 @@ class History:
             done(Refusal("RateLimited", f"{self._reads} reads of the journal are under way"))
             return None
         self._reads += 1
-        future = asyncio.get_running_loop().run_in_executor(self._threads, _guarded, work)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, guarded, work)
 
         def finish(read: asyncio.Future[Answer]) -> None:
             self._reads -= 1
@@ -153,7 +154,7 @@ def report_json(report: Report) -> dict[str, object]:
     }
 
 
-def _guarded(work: Callable[[], Answer]) -> Answer:
+def guarded(work: Callable[[], T]) -> T | Refusal:
     """Failures of a read as refusals, so that nothing is raised across the threads."""
     try:
         return work()

@@ -108,6 +108,11 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
             responses["200"] = {"description": "Events, without an end", "content": text}
     else:
         responses["200"] = _answer(route)
+    if route.name == "welcome":  # words for those who take no HTML, and where there is no console
+        responses["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
+    if route.name == "console_sign_out":
+        responses["204"] = {"description": "Signed out"}
+        del responses["200"]
     if route.name == "health":
         responses["503"] = {**_answer(route), "description": "Shutting down"}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "responses": responses}

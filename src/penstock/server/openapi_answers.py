@@ -10,6 +10,9 @@ _TEXT: Schema = {"type": "string"}
 _TRUTH: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _NUMBER: Schema = {"type": "number", "minimum": 0}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+_TIME: Schema = {"type": "string", "format": "date-time"}
 _MOMENT: Schema = {"type": "integer", "description": "Milliseconds since 1970"}
 
 
@@ -95,6 +98,7 @@ NAMES: dict[str, Schema] = {
     "batch": _BATCH,
     "part": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    "name": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
 }
 """Parts of a path that are more than any text."""
 
@@ -212,6 +216,77 @@ ANSWERS: dict[str, Schema] = {
             )
         }
     ),
+    "Tail": _object(
+        {
+            "rows": _list(
+                _object(
+                    {"offset": _COUNT, "recorded_at": _TIME, "door": _TEXT, "event": _TEXT},
+                    {
+                        **dict.fromkeys(("channel", "id", "kind", "sender", "peer", "corr", "reason"), _TEXT),
+                        **dict.fromkeys(("seq", "attempt", "bytes", "recipients", "ref_offset"), _COUNT),
+                        **dict.fromkeys(("ref_at", "first_at"), _TIME),
+                        "meta": {},
+                        "body": _TEXT,
+                        "body_cut": _TRUTH,
+                    },
+                )
+            ),
+            **dict.fromkeys(("next", "end", "first", "epoch", "missed"), _COUNT),
+            "isScanned": _TRUTH,
+        }
+    ),
+    "PipelineState": _object(
+        {
+            "state": {"enum": ["off", "starting", "running", "stopped", "failed", "halted"]},
+            **dict.fromkeys(("lag", "end", "offset", "restarts"), _COUNT),
+            "queries": {
+                "type": "object",
+                "additionalProperties": _object(
+                    dict.fromkeys(("offset", "batches", "rows", "batch_ms", "at_us"), _COUNT)
+                ),
+            },
+            "behind": {"type": "object", "additionalProperties": _COUNT},
+            **dict.fromkeys(("code", "message", "hint", "ui"), _TEXT_OR_NULL),
+        }
+    ),
+    "Lake": _object(
+        {
+            "tables": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        **dict.fromkeys(("rows", "bytes", "files", "version"), _COUNT),
+                        "updated_at": {"type": ["string", "null"], "format": "date-time"},
+                        "columns": _list(_object({"name": _TEXT, "type": _TEXT})),
+                    }
+                )
+            )
+        }
+    ),
+    "SqlAnswer": _object(
+        {
+            "columns": _list(_TEXT),
+            "types": _list(_TEXT),
+            "rows": _list({"type": "array"}),
+            "truncated": _TRUTH,
+            "ms": _COUNT,
+        }
+    ),
+    "Alerts": _object(
+        {
+            "alerts": _list(
+                _object(
+                    {
+                        **dict.fromkeys(
+                            ("id", "rule", "severity", "subject", "state", "message"), _TEXT_OR_NULL
+                        ),
+                        **dict.fromkeys(("value", "threshold"), _NUMBER_OR_NULL),
+                        **dict.fromkeys(("fired_at", "resolved_at"), _TEXT_OR_NULL),
+                    }
+                )
+            )
+        }
+    ),
     "Reloaded": _object({"changed": _list(_TEXT), "restart": _list(_TEXT), "closed": _COUNT}),
     "Spaces": _object(
         {
@@ -228,6 +303,52 @@ ANSWERS: dict[str, Schema] = {
                     }
                 )
             )
+        }
+    ),
+    "SpaceSent": _object({"id": _TEXT, "from": _TEXT, "status": _TEXT}),
+    "Invited": _object({"participant": _TEXT, "token": _TEXT, "url": _TEXT}),
+    "Kicked": _object({"participant": _TEXT}),
+    "RelayTopics": _object(
+        {
+            "running": _TRUTH,
+            "topics": _list(
+                _object(
+                    {
+                        "topic": {"type": "string", "description": "The hash of its name"},
+                        **dict.fromkeys(("messages", "bytes", "subscribers", "waiting", "held"), _COUNT),
+                    }
+                )
+            ),
+            "more": _COUNT,
+            "totals": {"type": "object", "additionalProperties": _COUNT},
+        }
+    ),
+    "Tokens": _object(
+        {
+            "tokens": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "agent": {"type": ["string", "null"]},
+                        "tenant": {"type": ["string", "null"]},
+                        "scopes": _list(_TEXT),
+                        "origin": {"enum": ["config", "minted"]},
+                        "created_at": {"type": ["string", "null"], "format": "date-time"},
+                    }
+                )
+            ),
+            "required": {"type": "boolean", "description": "Whether everybody needs a token"},
+            "kept": {"type": "boolean", "description": "Whether minted tokens survive a restart"},
+        }
+    ),
+    "Minted": _object({"name": _TEXT, "token": _TEXT, "required": _TRUTH, "kept": _TRUTH, "closed": _COUNT}),
+    "Revoked": _object({"name": _TEXT, "required": _TRUTH, "closed": _COUNT}),
+    "Console": _object(
+        {
+            **dict.fromkeys(("name", "version", "bootId"), _TEXT),
+            "operator": _TRUTH,
+            "spaces": _list(_TEXT),
+            "relay": _TRUTH,
         }
     ),
     "Health": _object(
@@ -273,8 +394,22 @@ ANSWERS_OF = {
     "trigger_put": "TriggerPut",
     "trigger_remove": "TriggerRemoved",
     "trigger_try": "TriggersTried",
+    "tail": "Tail",
+    "pipeline": "PipelineState",
+    "lake": "Lake",
+    "sql": "SqlAnswer",
+    "alerts": "Alerts",
     "reload": "Reloaded",
     "spaces": "Spaces",
+    "space_send": "SpaceSent",
+    "space_invite": "Invited",
+    "space_kick": "Kicked",
+    "relay_topics": "RelayTopics",
+    "tokens": "Tokens",
+    "token_mint": "Minted",
+    "token_revoke": "Revoked",
+    "console_session": "Console",
+    "console_sign_in": "Console",
     "health": "Health",
 }
 """The schema of each route's answer, by the route's name."""

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,11 +26,20 @@ STOP_S = 5.0
 """How long it may take to finish its batch when the server stops. Then it is killed, which costs a repeated batch and no rows."""
 CURE_LOOK_S = 2.0
 """How often a halted pipeline is looked at again."""
+_SHOWN = ("state", "lag", "end", "offset", "restarts", "behind", "code", "message", "hint", "ui")
 
 
 def is_installed() -> bool:
     """Whether the extra `penstock[spark]` is there."""
     return importlib.util.find_spec("pyspark") is not None
+
+
+def pipeline_shown(status: Status | None) -> dict[str, Any]:
+    """What `/v1/pipeline` answers; a server without a pipeline says that it is off."""
+    told = status or Status("off")
+    plain = {name: getattr(told, name) for name in _SHOWN}
+    plain["queries"] = {name: msgspec.structs.asdict(query) for name, query in told.queries.items()}
+    return plain
 
 
 class PipelineProcess:

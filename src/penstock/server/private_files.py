@@ -7,8 +7,8 @@ import secrets
 from pathlib import Path
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one that nobody else could ever read."""
+def write_private(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """Replace a file by one that nobody else could ever read; with `sync`, it survives a power cut from then on."""
     # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # O_EXCL also refuses a link that is already there.
@@ -16,7 +16,20 @@ def write_private(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(descriptor)
         draft.replace(path)
+        if sync:
+            _sync_folder(path.parent)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

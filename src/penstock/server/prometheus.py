@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.core.instant import Now
 from penstock.core.pipelines import Status
@@ -17,12 +17,14 @@ from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.schemas import Registry
 from penstock.server.idempotency import Replays
+from penstock.server.metric_names import TRIGGER_COUNTERS, families, family
 from penstock.server.relay_metrics import relay_metrics
 from penstock.server.runtime import Runtime
 from penstock.server.scrapes import ByStream, Scrape, Together
 from penstock.server.space_metrics import space_metrics
 
 if TYPE_CHECKING:
+    from penstock.server.archive import Archive
     from penstock.server.relaying import Relaying
     from penstock.server.spaces import Spaces
 
@@ -43,8 +45,10 @@ class Exporter:
         per_stream: bool = False,
         spaces: Spaces | None = None,
         relay: Relaying | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self._runtime = runtime
+        self._archive = archive
         self._relay = relay
         self._spaces = spaces
         self.per_stream = per_stream
@@ -72,88 +76,70 @@ class Exporter:
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self._runtime, self._runtime.machine
         totals, meter, replays = machine.totals, machine.meter, self._replays
-        gauges = {
-            "penstock_streams": ("Streams in memory", len(machine.channels)),
-            "penstock_streams_dormant": ("Streams unloaded", len(machine.dormant)),
-            "penstock_links": ("Connections", len(machine.links)),
-            "penstock_bytes": ("Bytes of envelopes held", machine.bytes),
-            "penstock_pending_bytes": ("Bytes waiting for their commit", machine.pending_bytes),
-            "penstock_dedup_ids": ("Settled ids remembered", machine.ids),
-            "penstock_rate_buckets": ("Rates being counted", 0 if meter is None else len(meter)),
-            "penstock_idempotency_keys": ("Answers remembered by their key", len(replays)),
-            "penstock_uptime_seconds": ("Seconds since the start", runtime.health(now)["uptime"]),
-        }
-        counters = {
-            "penstock_records_refused": ("Envelopes the journal refused", totals.records_refused),
-            "penstock_settles_refused": ("Settles the journal refused", totals.settles_refused),
-            "penstock_observations_dropped": ("Observations dropped", totals.observations_dropped),
-            "penstock_dead_letters_blocked": ("Offers to a full dead-letter stream", totals.dead_blocked),
-            "penstock_tap_copies_lost": ("Copies left out for taps that did not read", totals.copies_lost),
-            "penstock_dedup_evicted": ("Ids forgotten before their time", totals.dedup_evicted),
-            "penstock_streams_forgotten": ("Dormant streams forgotten", totals.dormant_forgotten),
-            "penstock_slow_peers_cut": ("Peers cut off for not reading", runtime.slow_cut),
-            "penstock_log_lines_dropped": ("Log lines dropped", self._log_dropped()),
-            "penstock_record_frames_dropped": ("Recorded frames dropped", self._record_dropped()),
-            "penstock_rate_limited": (
-                "Envelopes refused for their rate",
-                0 if meter is None else meter.refused,
-            ),
-            "penstock_rate_buckets_forgotten": (
-                "Rates forgotten at the bound",
-                0 if meter is None else meter.forgotten,
-            ),
-            "penstock_idempotency_replays": ("Requests answered by their key", replays.replayed),
-            "penstock_idempotency_forgotten": ("Answers forgotten at a bound", replays.forgotten),
+        values: dict[str, float] = {
+            "penstock_streams": len(machine.channels),
+            "penstock_streams_dormant": len(machine.dormant),
+            "penstock_links": len(machine.links),
+            "penstock_bytes": machine.bytes,
+            "penstock_pending_bytes": machine.pending_bytes,
+            "penstock_dedup_ids": machine.ids,
+            "penstock_rate_buckets": 0 if meter is None else len(meter),
+            "penstock_idempotency_keys": len(replays),
+            "penstock_uptime_seconds": runtime.health(now)["uptime"],
+            "penstock_records_refused": totals.records_refused,
+            "penstock_settles_refused": totals.settles_refused,
+            "penstock_observations_dropped": totals.observations_dropped,
+            "penstock_dead_letters_blocked": totals.dead_blocked,
+            "penstock_tap_copies_lost": totals.copies_lost,
+            "penstock_dedup_evicted": totals.dedup_evicted,
+            "penstock_streams_forgotten": totals.dormant_forgotten,
+            "penstock_slow_peers_cut": runtime.slow_cut,
+            "penstock_log_lines_dropped": self._log_dropped(),
+            "penstock_record_frames_dropped": self._record_dropped(),
+            "penstock_rate_limited": 0 if meter is None else meter.refused,
+            "penstock_rate_buckets_forgotten": 0 if meter is None else meter.forgotten,
+            "penstock_idempotency_replays": replays.replayed,
+            "penstock_idempotency_forgotten": replays.forgotten,
         }
         if runtime.events is not None:
-            counters["penstock_events_dropped"] = (
-                "Events not written to `logs.events`",
-                runtime.events.dropped,
-            )
+            values["penstock_events_dropped"] = runtime.events.dropped
         if isinstance(machine.schemas, Registry):
-            warned, refused = machine.schemas.warned, machine.schemas.refused
-            counters["penstock_schema_warned"] = ("Envelopes taken although they do not fit", warned)
-            counters["penstock_schema_refused"] = ("Envelopes refused by their schema", refused)
-        families: list[Metric] = [GaugeMetricFamily(n, h, value=v) for n, (h, v) in gauges.items()]
-        families += _views(runtime)
-        return families + [CounterMetricFamily(n, h, value=v) for n, (h, v) in counters.items()]
+            values["penstock_schema_warned"] = machine.schemas.warned
+            values["penstock_schema_refused"] = machine.schemas.refused
+        return families(values) + _journal(runtime, self._archive) + _views(runtime)
 
 
-_TRIGGER_COUNTERS = {
-    "run": "Times a trigger fired",
-    "fail": "Actions of triggers that failed",
-    "suppressed": "Matches within a cooldown",
-    "emitted": "Envelopes that triggers sent",
-    "looped": "Matches of a trigger on what it had a hand in",
-    "hops": "Matches on what too many triggers had a hand in",
-    "blocked": "Matches of a trigger that was resting",
-}
+def _journal(runtime: Runtime, archive: Archive | None) -> list[Metric]:
+    """The journal on disk, where there is one."""
+    if archive is None:
+        return []
+    return families(
+        {
+            "penstock_journal_refusing": int(runtime.trouble is not None),
+            "penstock_journal_rows": archive.journal.next_offset,
+            "penstock_journal_segment_bytes": archive.journal.segment_size,
+            "penstock_journal_disk_free_bytes": archive.free_bytes(),
+            "penstock_journal_seals_failed": archive.seals_failed,
+        }
+    )
 
 
 def _triggers(machine: QueueMachine) -> list[Metric]:
     """The rules; `limits.rules_max` bounds how many there are."""
-    families: list[Metric] = []
-    for name, help_ in _TRIGGER_COUNTERS.items():
-        counter = CounterMetricFamily(f"penstock_trigger_{name}", help_, labels=["trigger"])
+    found: list[Metric] = []
+    for name in TRIGGER_COUNTERS:
+        counter = family(f"penstock_trigger_{name}")
         for rule in machine.triggers.rules.values():
             counter.add_metric([rule.id], getattr(rule.activity, name))
-        families.append(counter)
-    return families
+        found.append(counter)
+    return found
 
 
 def _views(runtime: Runtime) -> list[Metric]:
     """The views and their followers."""
-    rows = GaugeMetricFamily("penstock_view_rows", "Rows of a view", labels=["view"])
-    evicted = CounterMetricFamily(
-        "penstock_view_evicted", "Rows that went because a view was full", labels=["view"]
-    )
-    watchers = GaugeMetricFamily("penstock_live_followers", "Followers of a view", labels=["view"])
-    deltas = CounterMetricFamily(
-        "penstock_live_deltas", "Changes told to followers, all together", labels=["view"]
-    )
-    snapshots = CounterMetricFamily(
-        "penstock_live_snapshots", "Tables written for followers", labels=["view"]
-    )
+    rows, evicted = family("penstock_view_rows"), family("penstock_view_evicted")
+    watchers = family("penstock_live_followers")
+    deltas, snapshots = family("penstock_live_deltas"), family("penstock_live_snapshots")
     for name, feed in runtime.live.feeds.items():
         rows.add_metric([name], len(feed.view.rows))
         evicted.add_metric([name], feed.view.evicted)
@@ -167,29 +153,16 @@ def _pipeline(status: Status | None) -> list[Metric]:
     """The Spark pipeline, where one belongs to this server."""
     if status is None:
         return []
-    families: list[Metric] = [
-        GaugeMetricFamily(
-            "penstock_pipeline_up", "Whether the pipeline runs", value=int(status.state == "running")
-        ),
-        GaugeMetricFamily(
-            "penstock_pipeline_halted",
-            "Whether the pipeline waits for a person",
-            value=int(status.state == "halted"),
-        ),
-        GaugeMetricFamily(
-            "penstock_pipeline_lag_rows", "Journal rows that are not in every table yet", value=status.lag
-        ),
-        CounterMetricFamily(
-            "penstock_pipeline_restarts", "Times the pipeline was started again", value=status.restarts
-        ),
-    ]
-    offsets = GaugeMetricFamily(
-        "penstock_pipeline_offset", "Journal rows before this are in the tables", labels=["query"]
-    )
-    batches = CounterMetricFamily("penstock_pipeline_batches", "Batches of this run", labels=["query"])
-    durations = GaugeMetricFamily("penstock_pipeline_batch_ms", "The latest batch", labels=["query"])
+    offsets, batches = family("penstock_pipeline_offset"), family("penstock_pipeline_batches")
+    durations = family("penstock_pipeline_batch_ms")
     for name, query in status.queries.items():
         offsets.add_metric([name], query.offset)
         batches.add_metric([name], query.batches)
         durations.add_metric([name], query.batch_ms)
-    return [*families, offsets, batches, durations]
+    values: dict[str, float] = {
+        "penstock_pipeline_up": int(status.state == "running"),
+        "penstock_pipeline_halted": int(status.state == "halted"),
+        "penstock_pipeline_lag_rows": status.lag,
+        "penstock_pipeline_restarts": status.restarts,
+    }
+    return [*families(values), offsets, batches, durations]

@@ -121,7 +121,15 @@ class _InProcess:
 
 
 class QueueCore:
-    """Streams, leases and credits in this process."""
+    """Streams, leases and credits in this process.
+
+    Example:
+        core = penstock.QueueCore()
+        worker = core.subscribe("jobs", credit=1)
+        core.enqueue("jobs", {"id": "a", "ts": "2026-01-01T00:00:00Z", "type": "job", "payload": 1})
+        delivered = worker.deliveries.popleft()
+        core.ack(worker.id, delivered.envelope["id"])
+    """
 
     def __init__(
         self,
@@ -210,36 +218,45 @@ class QueueCore:
         self.tick()
 
     def ack(self, sub_id: str, id_: str) -> None:
+        """Done: the envelope leaves the stream."""
         self._settle(sub_id, operations.SettleRequest(id_, "ack"))
 
     def nack(self, sub_id: str, id_: str, *, delay_ms: int | None = None, reason: str | None = None) -> None:
+        """Failed: deliver it again, after `delay_ms` if given; counts as a failed attempt."""
         self._settle(sub_id, operations.SettleRequest(id_, "nack", delay_ms=delay_ms, reason=reason))
 
     def release(self, sub_id: str, id_: str) -> None:
+        """Give it back untouched; does not count as a failed attempt."""
         self._settle(sub_id, operations.SettleRequest(id_, "release"))
 
     def term(self, sub_id: str, id_: str, *, reason: str | None = None) -> None:
+        """Never again: to the dead letters."""
         self._settle(sub_id, operations.SettleRequest(id_, "term", reason=reason))
 
     def extend(self, sub_id: str, id_: str, *, ms: int | None = None) -> None:
+        """More time, counted from now."""
         self._settle(sub_id, operations.SettleRequest(id_, "extend", ms=ms))
 
     def stats(self, stream: str) -> dict[str, Any]:
+        """Depth, rates, latencies and counters of one stream."""
         self.tick()
         return self._do(looks.stats(self._machine, self._scheduler.now(), OPERATOR, stream))
 
     def peek(self, stream: str, *, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
+        """Look at envelopes without taking them."""
         self.tick()
         now = self._scheduler.now()
         rows = self._do(looks.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
         return [{**row, "env": msgspec.json.decode(row["env"])} for row in rows]
 
     def where(self, id_: str) -> list[dict[str, Any]]:
+        """Every place where an id is, or was last seen."""
         self.tick()
         places = self._do(looks.where(self._machine, self._scheduler.now(), OPERATOR, id_))["places"]
         return list(places)
 
     def explain(self, stream: str) -> dict[str, Any]:
+        """Why a stream flows, or does not."""
         self.tick()
         return self._do(looks.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
 
@@ -250,6 +267,7 @@ class QueueCore:
         return dict(msgspec.json.decode(msgspec.json.encode(found)))
 
     def redrive(self, stream: str, *, limit: int = 1_000) -> dict[str, Any]:
+        """Send the dead letters of a stream back to it."""
         now = self._scheduler.now()
         request = operations.RedriveRequest(stream, limit)
         outcome = operations.redrive(self._machine, now, OPERATOR, request)

@@ -87,7 +87,19 @@ class Accounts:
         form = "block" if topic.held and isinstance(topic.held[-1], tuple) else "chunk"
         seq = topic.base + topic.seq
         self.tell(
-            Counted(topic.hash, seq, chunks, size, sent, replayed, lost, waiting, topic.subscribers, form)
+            Counted(
+                topic.hash,
+                seq,
+                chunks,
+                size,
+                sent,
+                replayed,
+                lost,
+                waiting,
+                topic.subscribers,
+                form,
+                len(topic.held),
+            )
         )
 
     def count_busy(self) -> None:

@@ -58,6 +58,8 @@ class Counted(msgspec.Struct, tag="count", array_like=True, frozen=True):
     """Messages held that nobody was sent yet."""
     subscribers: int
     format: str
+    held: int = 0
+    """Messages that can be sent again."""
 
 
 class Listening(msgspec.Struct, tag="listen", array_like=True, frozen=True):

@@ -68,12 +68,13 @@ class RelayError(Exception):
 
 
 class TopicFigures(msgspec.Struct):
-    """What one topic did, for metrics."""
+    """What one topic did, for metrics and the console."""
 
     messages: int = 0
     bytes: int = 0
     subscribers: int = 0
     waiting: int = 0
+    held: int = 0
 
 
 class Relaying:
@@ -259,7 +260,7 @@ class Relaying:
                 figures = self.topics.setdefault(told.topic, TopicFigures())
                 figures.messages += told.chunks
                 figures.bytes += told.bytes
-                figures.subscribers, figures.waiting = told.subscribers, told.waiting
+                figures.subscribers, figures.waiting, figures.held = told.subscribers, told.waiting, told.held
                 self._observe(_counts(told))
             case Listening():
                 event = "subscribe" if told.on else "unsubscribe"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import Principal
+from penstock.core.scopes import NOBODY, Principal
 from penstock.server.addresses import is_loopback
 from penstock.server.auth import UNIX_PEER, TokenStore
 from penstock.server.config import Config
@@ -97,8 +97,8 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
     `was_open` and `is_open` are `auth.allowAnonymous` before and after.
     """
     link = connection.link
-    if getattr(connection.session, "token_needed", False):
-        return None  # it has yet to show one
+    if getattr(connection.session, "token_needed", False) or link.principal is NOBODY:
+        return None  # it has yet to show one, or its space knows it by one of its own
     principal = tokens.renewed(link.principal)
     if principal is not None and principal.anonymous and was_open and not is_open:
         is_here = connection.peer == UNIX_PEER or is_loopback(connection.peer)

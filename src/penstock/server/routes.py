@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,7 +27,9 @@ from penstock.dialects.courier.staged import StageCommit
 from penstock.dialects.courier.subscribe import SubscribeQuery
 from penstock.dialects.courier.views import SnapshotQuery
 
+Scope = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Wanted = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 
 
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,11 +86,74 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/tail`: rows from `after` on; left out, the last `back` rows. `*` stands for anything."""
+
+    after: Offset | None = None
+    back: Annotated[int, msgspec.Meta(ge=0, le=2_000)] = 100
+    door: Wanted = None
+    channel: Wanted = None
+    event: Wanted = None
+    kind: Wanted = None
+    sender: Wanted = msgspec.field(default=None, name="from")
+    id: Wanted = None
+    corr: Wanted = None
+    text: Wanted = None
+    """In the body, the id or the correlation id, in whatever case."""
+    max: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
+    """How long to wait for the first row where there is none."""
+    skip: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """1: who is far behind goes on near the end, and is told how many rows it missed."""
+
+
+class SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/sql`."""
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=20_000)]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 200
+    """Rows at most; `console.sql_rows` bounds it further."""
+
+
 class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Query of `/v1/spaces`."""
 
     space: str | None = None
     """Only this one."""
+
+
+class SpaceMessage(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of `/v1/spaces/{space}/messages`: an envelope but for what the server fills."""
+
+    kind: Annotated[str, msgspec.Meta(min_length=1)]
+    payload: msgspec.Raw
+    to: list[str] = []
+    correlation_id: list[str] = []
+
+
+class InviteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/invite`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    capabilities: list[str | dict[str, Any]] = []
+    """Kinds that it may send, or capabilities whole."""
+    reason: str | None = None
+
+
+class KickRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/kick`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    reason: str | None = None
+
+
+class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/tokens`."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=100)]
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -149,6 +214,20 @@ ROUTES = (
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest batch of an application that is in"),
     Route("GET", "/v1/spaces", "spaces", "Every space: who is there, which streams are open, what passed (admin)",
           query=SpacesQuery),
+    Route("GET", "/v1/tail", "tail", "Rows of the journal as JSON, and the next ones as they come (admin)", query=TailQuery),
+    Route("GET", "/v1/pipeline", "pipeline", "How the Spark pipeline is doing (admin)"),
+    Route("GET", "/v1/lake", "lake", "The tables: rows, bytes, columns (admin)"),
+    Route("POST", "/v1/sql", "sql", "Ask the tables something; only reads (admin)", SqlRequest),
+    Route("GET", "/v1/alerts", "alerts", "What the pipeline found worth telling, firing first (admin)"),
+    Route("POST", "/v1/spaces/{space}/messages", "space_send", "Send an envelope into a space as `operator` (admin)",
+          SpaceMessage),
+    Route("POST", "/v1/spaces/{space}/invite", "space_invite", "Let somebody into a space; the token is shown once (admin)",
+          InviteRequest),
+    Route("POST", "/v1/spaces/{space}/kick", "space_kick", "Put somebody out of a space (admin)", KickRequest),
+    Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)"),
+    Route("GET", "/v1/tokens", "tokens", "Every token, but never the token itself (admin)"),
+    Route("POST", "/v1/tokens", "token_mint", "Make a token at run time, which is shown once (admin)", TokenRequest),
+    Route("DELETE", "/v1/tokens/{name}", "token_revoke", "Take back a token made at run time (admin)"),
     Route("POST", "/v1/reload", "reload", "Read the config again, all or nothing (operator)"),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",
           query=SubscribeQuery, upgrade=True),
@@ -163,8 +242,7 @@ ROUTES = (
     Route("GET", "/console/session", "console_session", "Who is signed in to the console", is_open=True),
     Route("POST", "/console/session", "console_sign_in", "Trade the operator's token for a cookie", Login, is_open=True),
     Route("DELETE", "/console/session", "console_sign_out", "Give the cookie up", is_open=True),
-    Route("GET", "/console/{file}", "console_file", "A file of the console", is_open=True,
-          content_type="application/octet-stream"),
+    Route("GET", "/console/{file}", "console_file", "A file of the console", is_open=True, content_type="*/*"),
 )  # fmt: skip
 
 _EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}

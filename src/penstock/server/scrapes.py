@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.core.counters import merged, percentiles_us
 from penstock.core.inspection import overview
@@ -20,6 +20,7 @@ from penstock.core.instant import Now
 from penstock.core.queue import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.surveys import Slices
+from penstock.server.metric_names import BY_NAME, QUEUE_COUNTERS, QUEUE_GAUGES, WAIT, family, queue_name
 
 OTHER = "other"
 EVERY = "*"
@@ -27,27 +28,7 @@ EVERY = "*"
 SAMPLES_A_TURN = 1_000
 """Lines that are written in one turn: a few milliseconds' work."""
 
-_COUNTERS = {
-    "q.in": "Envelopes accepted",
-    "q.out": "Deliveries, redeliveries included",
-    "q.ack": "Envelopes acknowledged",
-    "q.nack": "Deliveries refused by their consumer",
-    "q.re": "Deliveries after the first",
-    "q.release": "Deliveries given back",
-    "q.timeout": "Leases that expired",
-    "q.dup": "Enqueues answered as duplicates",
-    "q.drop": "Envelopes dropped at a bound",
-    "q.dead": "Envelopes moved to the dead letters",
-    "q.purged": "Envelopes purged",
-    "q.moved": "Dead letters sent back",
-    "q.reject": "Enqueues refused at a bound",
-}
-_GAUGES = {
-    "q.depth": "Envelopes ready",
-    "q.if": "Envelopes in flight",
-    "q.delayed": "Envelopes waiting for their time",
-}
-_WAIT, _WAIT_HELP = "penstock_q_lat_ms", "Enqueue to first delivery, last minute"
+_FIGURES = (*QUEUE_COUNTERS, *QUEUE_GAUGES)
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
@@ -83,7 +64,7 @@ class ByStream:
             if channel is None:
                 continue
             label = self._principal.shown(name) if len(sums) < machine.limits.metric_streams_max else OTHER
-            into = sums.setdefault(label, dict.fromkeys([*_COUNTERS, *_GAUGES], 0))
+            into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
             for key, value in machine.metrics(now, channel).items():
                 into[key] += value
             if label != OTHER:
@@ -91,17 +72,12 @@ class ByStream:
                 self._waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
 
     def families(self) -> Iterator[Metric]:
-        for key, help_ in _COUNTERS.items():
-            counter = CounterMetricFamily(_metric(key), help_, labels=["stream"])
+        for key in _FIGURES:
+            figures = family(queue_name(key))
             for label, values in self._sums.items():
-                counter.add_metric([label], values[key])
-            yield counter
-        for key, help_ in _GAUGES.items():
-            gauge = GaugeMetricFamily(_metric(key), help_, labels=["stream"])
-            for label, values in self._sums.items():
-                gauge.add_metric([label], values[key])
-            yield gauge
-        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["stream", "quantile"])
+                figures.add_metric([label], values[key])
+            yield figures
+        wait = family(WAIT)
         for label, shares in self._waits.items():
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
@@ -115,7 +91,7 @@ class Together:
         self._machine = machine
         self._principal = principal
         self._is_whole = principal.allows("read", EVERY)
-        self._sums = dict.fromkeys([*_COUNTERS, *_GAUGES], 0)
+        self._sums = dict.fromkeys(_FIGURES, 0)
         self._latencies: list[int] | None = None
         self._looks = machine.limits.metric_streams_max
 
@@ -142,15 +118,13 @@ class Together:
             self._sums[key] += value
 
     def families(self) -> Iterator[Metric]:
-        for key, help_ in _COUNTERS.items():
-            yield CounterMetricFamily(_metric(key), help_, self._sums[key])
-        for key, help_ in _GAUGES.items():
-            yield GaugeMetricFamily(_metric(key), help_, self._sums[key])
+        for key in _FIGURES:
+            yield family(queue_name(key), self._sums[key])
         shares = [float(share) for share in _LATENCIES.values()]
         found = (
             [0] * len(shares) if self._latencies is None else percentiles_us(self._latencies, tuple(shares))
         )
-        wait = GaugeMetricFamily(_WAIT, _WAIT_HELP, labels=["quantile"])
+        wait = BY_NAME[WAIT].family(labels=("quantile",))
         for share, us in zip(_LATENCIES.values(), found, strict=True):
             wait.add_metric([share], round(us / 1000, 3))
         yield wait
@@ -183,10 +157,6 @@ class Scrape:
 
     def text(self) -> bytes:
         return b"".join(self._parts)
-
-
-def _metric(key: str) -> str:
-    return "penstock_" + key.replace(".", "_")
 
 
 def _registry(family: Metric) -> CollectorRegistry:

@@ -24,11 +24,12 @@ from penstock.dialects.mew.state import Memory
 from penstock.dialects.streamservice.state import RelayMemory
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
-from penstock.server import logs
+from penstock.server import logs, relay_desk, space_desk
 from penstock.server.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.advertising import Advertising
 from penstock.server.api import Api
 from penstock.server.archive import Archive, progress_bar
+from penstock.server.asking import Asking
 from penstock.server.auth import (
     UNIX_PEER,
     Guard,
@@ -45,9 +46,11 @@ from penstock.server.door import CourierDoor
 from penstock.server.doors import Doors
 from penstock.server.events import make_event_log
 from penstock.server.hosting import Hosting
+from penstock.server.lake import Lake
 from penstock.server.machine import Machines, install_rules, make_machine
 from penstock.server.mew_door import MewDoor
-from penstock.server.pipeline import PipelineProcess
+from penstock.server.minted_tokens import FILE, MintedTokens
+from penstock.server.pipeline import PipelineProcess, pipeline_shown
 from penstock.server.private_files import write_private
 from penstock.server.recorder import Recorder, open_control
 from penstock.server.relaying import RelayError, Relaying
@@ -56,8 +59,9 @@ from penstock.server.runtime import Runtime
 from penstock.server.schedulers import LoopScheduler
 from penstock.server.schemas import load_registry, reload_registry
 from penstock.server.skills import SkillWorker, start_skills
-from penstock.server.space_desk import spaces_shown
 from penstock.server.space_files import load_spaces
+from penstock.server.tail import Tail
+from penstock.server.token_desk import TokenDesk, learn
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -147,6 +151,8 @@ class Service:
             journal = self.archive.start(loop)
             if rows:
                 logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        self._minted = MintedTokens(None if data is None else data / FILE)
+        learn(self._minted, self.tokens, self.guard)
         for lost in install_rules(machine, config.triggers):
             logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
         self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
@@ -198,7 +204,7 @@ class Service:
         config = self._config
         address = parse_host_port(config.listen.http)
         alias = parse_alias(config.listen.ws)
-        start_check(config, self._http_hosts(), config.listen.control)
+        start_check(config, self._http_hosts(), config.listen.control, has_minted=self.guard.has_minted)
         if config.logs.record is not None:
             machine = self.runtime.machine
             self._recorder = Recorder(
@@ -247,7 +253,17 @@ class Service:
         """The routes of the person who runs the server."""
         desk = Desk()
         desk.add("reload", lambda ask: self.reload())
-        desk.add("spaces", lambda ask: spaces_shown(self.halls.spaces, ask))
+        data = None if self.archive is None else self.archive.data
+        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining).tail)
+        desk.add("sql", Asking(data, lambda: self._config.console).sql)
+        lake = Lake(data)
+        desk.add("lake", lake.tables)
+        desk.add("alerts", lake.alerts)
+        desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
+        space_desk.serve(desk, self.halls.spaces)
+        desk.add("relay_topics", lambda ask: relay_desk.topics_shown(self.relay, ask))
+        tokens = TokenDesk(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
+        tokens.serve(desk)
         return desk
 
     def _facts(self) -> dict[str, Any]:
@@ -290,7 +306,12 @@ class Service:
             return Refusal("Unsupported", "this server has no config to read again")
         try:
             config = self._reread()
-            start_check(config, self._http_hosts(), self._config.listen.control)
+            start_check(
+                config,
+                self._http_hosts(),
+                self._config.listen.control,
+                has_minted=self.guard.has_minted,
+            )
         except ConfigError as error:
             for problem in error.problems:
                 logs.warning("config.problem", problem=problem)
@@ -331,12 +352,17 @@ class Service:
             runtime.machine.schemas, config.schemas.dir, runtime.machine.policy_for
         )
         runtime.apply(now)
+        return self._readmit(was_open=before.auth.allow_anonymous)
+
+    def _readmit(self, *, was_open: bool = False) -> int:
+        """Give every connection the rights that it has now; returns those that had to go."""
+        config, runtime = self._config, self.runtime
         closed = 0
         for connection in runtime.connections:
             refusal = admit(
                 connection,
                 self.tokens,
-                was_open=before.auth.allow_anonymous,
+                was_open=was_open,
                 is_open=config.auth.allow_anonymous,
             )
             if refusal is not None:

@@ -29,7 +29,7 @@ from penstock.server.space_sections import (
 )
 from penstock.server.space_tokens import write_invited_token
 
-__all__ = ["LoadedSpace", "check", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
+__all__ = ["LoadedSpace", "check", "id_of", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
 
 CHAT_ONLY: tuple[dict[str, Any], ...] = ({"kind": "chat"},)
 
@@ -54,6 +54,11 @@ def mewdir_of(file: Path) -> Path:
     """Where a space keeps its files: `.mew` beside its `space.yaml` where there is one, else beside it."""
     folder = file.absolute().parent
     return folder / ".mew" if (folder / ".mew").is_dir() else folder
+
+
+def id_of(entry: str | SpaceSection) -> str:
+    """What a space of a checked config is called."""
+    return (_read(Path(entry))[0] if isinstance(entry, str) else entry).space.id
 
 
 def load_space(path: Path, env: Mapping[str, str]) -> LoadedSpace:

@@ -16,7 +16,6 @@ from penstock.journal.segments import DamageError
 from penstock.server import logs
 from penstock.server.archive import LockedError
 from penstock.server.config import Config, ConfigError, load
-from penstock.server.demo import DemoProcess
 from penstock.server.pipeline import is_installed
 from penstock.server.relay_sections import relay_problems
 from penstock.server.service import Service, version
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from penstock.server.logs import Writer
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
-DEMO_ALERTS_TO = "ops"
-"""The agent of the sample traffic that takes alerts."""
 
 
 class Options(msgspec.Struct):
@@ -72,10 +69,6 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     pipeline = config.pipeline
     if options.no_pipeline:
         pipeline = msgspec.structs.replace(pipeline, enabled=False)
-    if options.demo and pipeline.alerts.to is None:
-        pipeline = msgspec.structs.replace(
-            pipeline, alerts=msgspec.structs.replace(pipeline.alerts, to=DEMO_ALERTS_TO)
-        )
     relay = msgspec.structs.replace(
         config.relay,
         enabled=config.relay.enabled is not False and not options.no_relay,
@@ -85,7 +78,12 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_problems(relay)]
     if problems:
         raise ConfigError(problems)
-    return msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
+    config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
+    if options.demo:
+        from penstock.server.demo import with_demo
+
+        config = with_demo(config, has_data=options.data != "none")
+    return config
 
 
 def main(options: Options) -> int:
@@ -232,12 +230,17 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         print(f"  journal  {_journal_line(config, data)}", flush=True)
         print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
         if options.demo:
-            print("  demo     agents are at work; try `penstock stats` and `penstock tail`", flush=True)
+            from penstock.server.demo import summary
+
+            print(f"  demo     {summary(config)}", flush=True)
         print(f"  run      {service.run_dir}", flush=True)
     if data is not None and config.pipeline.enabled and is_installed():
         service.start_pipeline()
-    demo = DemoProcess(endpoints.control or endpoints.http, service.operator_token) if options.demo else None
-    if demo is not None:
+    demo = None
+    if options.demo:
+        from penstock.server.demo import DemoProcess, task_of
+
+        demo = DemoProcess(task_of(service, config, prints=not options.as_json), service.run_dir)
         await demo.start()
     await stopping.wait()
     if demo is not None:

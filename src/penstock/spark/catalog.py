@@ -8,8 +8,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from penstock.journal.tables import NAME, table_names
 from penstock.spark.definitions import TABLES, Table
-from penstock.spark.lake import NAME, Commit, LakeTable
+from penstock.spark.lake import Commit, LakeTable
 from penstock.spark.snapshots import LakeError, arrow_schema, check_readable, live_files
 
 EVENTS = "events"
@@ -31,14 +32,6 @@ class Summary:
     """Behind the last journal row that it holds anything of; None where nothing says so."""
     at_ms: int
     """When it last changed."""
-
-
-def table_names(lake: Path) -> list[str]:
-    """The tables that are there."""
-    if not lake.is_dir():
-        return []
-    names = [path.name for path in lake.iterdir() if NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(name for name in names if DeltaTable.is_deltatable(str(lake / name)))
 
 
 def open_table(lake: Path, name: str) -> LakeTable:

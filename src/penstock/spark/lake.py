@@ -9,7 +9,6 @@ no JVM.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.deltalog import CHECKPOINT_EVERY, SWEEP_AGE_S, DeltaLog
+from penstock.journal.tables import NAME
 from penstock.spark import datafiles, merging, upkeep
 from penstock.spark.datafiles import LiveFile, SchemaError, StagedFile
 from penstock.spark.definitions import Table
@@ -39,9 +39,6 @@ from penstock.spark.snapshots import (
     statistics_of,
 )
 from penstock.spark.upkeep import TIER_FILES
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-"""Names of tables; what begins otherwise, such as `_locks`, is not one."""
 
 
 @dataclass(frozen=True)

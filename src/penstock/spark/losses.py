@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.journal.tables import table_names
 from penstock.spark import places
-from penstock.spark.catalog import open_table, table_names
+from penstock.spark.catalog import open_table
 from penstock.spark.definitions import EVENTS, GAPS
 from penstock.spark.ingest import note_gap
 from penstock.spark.lake import LakeTable, Span

@@ -47,6 +47,12 @@ class Place:
     def __str__(self) -> str:
         return f"`{self.path or self.url}`"
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that name this place to the source and to the sink."""
+        given = {"path": self.path, "url": self.url, "token": self.token}
+        return {key: text for key, text in given.items() if text is not None}
+
     def open(self) -> Journal:
         """The journal there; the same one each time in a process, while it is asked for often enough."""
         with _opening:

@@ -22,6 +22,7 @@ import msgspec
 from penstock.core.pipelines import EXIT_HALTED, STATUS_FILE, Pipeline, QueryStatus, Status, Task
 from penstock.spark.locks import TableLock
 from penstock.spark.masters import MasterError
+from penstock.spark.queries import load as load_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.client.staging import Stage
     from penstock.spark.ingest import Ingest
     from penstock.spark.places import Journal
+    from penstock.spark.queries import OwnQuery
     from penstock.spark.watch import Watch
 
 LOOK_S = 0.5
@@ -64,6 +66,7 @@ _CURES = {
         "`penstock pipeline rebuild` with their names makes them anew from the journal as it is now",
     ),
     "StepError": ("BadTable", "correct the file that `pipeline.tables` names, then start again"),
+    "QueryError": ("BadQuery", "correct the file that `pipeline.queries` names, then start again"),
     "KeysError": ("BadKeys", "correct the file that `pipeline.token_keys` names, then start again"),
     "java.JavaError": ("NoJava", "`penstock doctor` shows which Java was found"),
     "SchemaError": ("SchemaChanged", "`penstock pipeline rebuild TABLE` makes the table anew"),
@@ -127,6 +130,7 @@ class Runner:
         self._lake = self._data / "lake"
         self._stop = threading.Event()
         self._scratch = ""
+        self._own: list[OwnQuery] = []
 
     def stop(self) -> None:
         """Have `run` end as soon as the batches under way are done."""
@@ -169,6 +173,7 @@ class Runner:
         from penstock.spark.watch import Watch
 
         settings = self._task.settings
+        self._own = [] if self._task.once else load_queries(settings.queries)
         journal = places.open_one(self._data, self._task.read_url, self._token())
         check_kept(journal, self._lake, steps.built_in())
         conf = _conf(self._scratch, self._task.conf)
@@ -242,7 +247,7 @@ class Runner:
                 reporter.status.end = journal.mark().end
                 reporter.write()
                 if self._stop.is_set():
-                    _stop(query)
+                    _stop(query, time.monotonic() + STOP_S)
                     break
             if (error := query.exception()) is not None:
                 return reporter.fail(error, name)
@@ -263,6 +268,7 @@ class Runner:
         """Run until told to stop, or until a query fails."""
         reporter = self._reporter
         ingest.level()
+        self._look_after_own(spark, journal)  # before the first batch of the tables, which takes long
         queries = {
             "ingest": self._start(spark, journal, "ingest", ingest),
             "watch": self._start(spark, journal, "watch", watch),
@@ -274,16 +280,24 @@ class Runner:
                 if not query.isActive:
                     error = query.exception() or RuntimeError(f"the query `{name}` ended by itself")
                     return reporter.fail(error, name)
+            self._look_after_own(spark, journal)
             ingest.rejoin()
             watch.on_clock(time.time_ns() // 1000)
             reporter.status.end = journal.mark().end
             reporter.status.behind = dict(ingest.behind)
             reporter.write()
-        for query in queries.values():
-            _stop(query)
+        deadline = time.monotonic() + STOP_S  # for all of them together
+        for query in (*queries.values(), *(own.query for own in self._own if own.query)):
+            _stop(query, deadline)
         reporter.status.state = "stopped"
         reporter.write()
         return 0
+
+    def _look_after_own(self, spark: SparkSession, journal: Journal) -> None:
+        """Start what is due of the queries that users have, and say how they are."""
+        for own in self._own:
+            own.look(time.monotonic(), spark, journal.place.options, self._lake / CHECKPOINTS, _innermost)
+        self._reporter.status.own = {own.name: own.state for own in self._own}
 
 
 def start_query(
@@ -298,11 +312,9 @@ def start_query(
     pause_ms: int | None,
 ) -> StreamingQuery:
     """Start a query that hands the journal's rows on, batch by batch: what is there now, or on and on with pauses."""
-    place = journal.place
-    where = {"path": place.path, "url": place.url, "token": place.token}
     reader = (
         spark.readStream.format("penstock")
-        .options(**{key: text for key, text in where.items() if text is not None})
+        .options(**journal.place.options)
         .option("startingOffsets", f'{{"v":1,"journals":{{"{journal.id}":{{"{SHARD}":{start}}}}}}}')
         .option("maxOffsetsPerTrigger", rows_max)
         .option("includePipeline", "true")  # left out where tables are made, so that offsets stay dense here
@@ -347,9 +359,8 @@ def _conf(scratch: str, more: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _stop(query: StreamingQuery) -> None:
+def _stop(query: StreamingQuery, deadline: float) -> None:
     """End a query between two batches; one that takes too long is repeated by the next run."""
-    deadline = time.monotonic() + STOP_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.02)
     query.stop()

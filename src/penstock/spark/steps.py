@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from penstock.journal.tables import NAME
 from penstock.spark import definitions
 from penstock.spark.definitions import Table
-from penstock.spark.lake import NAME
 from penstock.spark.slices import INBOXES
 
 if TYPE_CHECKING:

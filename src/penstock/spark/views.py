@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.catalog import EVENTS, open_table, table_names
+from penstock.journal.tables import table_names
+from penstock.spark.catalog import EVENTS, open_table
 from penstock.spark.definitions import TABLES
 from penstock.spark.snapshots import LakeError
 

@@ -62,6 +62,7 @@ class SigningKey:
         return f"SigningKey(public={self.public.hex()})"
 
     def sign(self, data: bytes) -> bytes:
+        """The signature of these bytes."""
         return self._key.sign(data).signature
 
 

@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { conditionsOf, doorsOf } from "../src/conditions.ts";
+import { parseExposition } from "../src/exposition.ts";
+import { backoffMs } from "../src/link.ts";
+import { restMs } from "../src/resource.ts";
+import { deadNameOf, isDeadLetters, standing } from "../src/streams.ts";
+
+const WELL = "penstock_relay_up 1.0\npenstock_pipeline_up 1.0\npenstock_pipeline_halted 0.0\npenstock_pipeline_lag_rows 12.0\n";
+
+test("a server that is well needs nobody", () => {
+  const minute = new Map([["penstock_q_in_total", 1_000], ["penstock_q_dead_total", 0]]);
+  assert.deepEqual(conditionsOf(parseExposition(WELL), minute, { status: "ok", uptime: 1, journal: { ok: true, trouble: null } }), []);
+});
+
+test("what is down, halted or growing is told, the worst first, each with what to do", () => {
+  const scrape = parseExposition("penstock_relay_up 0.0\npenstock_pipeline_halted 1.0\n");
+  const minute = new Map([["penstock_q_dead_total", 1], ["penstock_records_refused_total", 3]]);
+  const found = conditionsOf(scrape, minute, { status: "ok", uptime: 1, journal: { ok: false, trouble: "disk full" } });
+  assert.deepEqual(
+    found.map(({ key }) => key),
+    ["journal", "relay", "pipeline", "penstock_records_refused_total", "penstock_q_dead_total"],
+  );
+  assert.ok(found.every(({ hint }) => hint !== ""));
+  assert.match(found.at(-1)?.text ?? "", /^1 envelope went/);
+});
+
+test("doors that are not there are off, not down", () => {
+  const off = doorsOf(parseExposition("penstock_links 5.0\npenstock_streams 1.0\n"), 0, undefined);
+  assert.deepEqual(off.map(({ state }) => state), ["up", "off", "off", "off"]);
+  assert.equal(off[0]?.who, "5 connections, 1 stream");
+  const all = doorsOf(parseExposition(`${WELL}penstock_space_participants{space="a"} 2.0\npenstock_relay_topics 4.0\n`), 1, "running");
+  assert.deepEqual(all.map(({ state }) => state), ["up", "up", "up", "up"]);
+  assert.equal(all[3]?.who, "12 rows behind");
+  assert.equal(doorsOf(parseExposition(WELL), 0, "starting")[3]?.state, "starting");
+});
+
+test("attempts to connect come ever more slowly, up to a bound, and not all at once", () => {
+  const waits = Array.from({ length: 12 }, (_, index) => backoffMs(index + 1, 0));
+  assert.deepEqual(waits.slice(0, 6), [500, 1_000, 2_000, 4_000, 8_000, 10_000]);
+  assert.equal(waits.at(-1), 10_000);
+  assert.equal(backoffMs(3, 1), 1_500);
+});
+
+test("a slow server is asked more rarely", () => {
+  assert.equal(restMs(20, 1_000), 980);
+  assert.equal(restMs(400, 1_000), 2_000);
+});
+
+test("dead letters are known by their names, those of tenants too", () => {
+  assert.equal(deadNameOf("demo/jobs"), "dlq/demo/jobs");
+  assert.equal(deadNameOf("t/acme/jobs"), "t/acme/dlq/jobs");
+  assert.equal(deadNameOf("dlq/demo/jobs"), "dlq/demo/jobs");
+  assert.ok(isDeadLetters("t/acme/dlq/jobs"));
+  assert.ok(!isDeadLetters("jobs/dlq/x"));
+});
+
+test("a consumer without credit is starved, one that does not read is slow", () => {
+  const consumer = { holder: "x", credit: 1, inflight: 0, delivered: 0, writable: true };
+  assert.equal(standing(consumer), "waiting");
+  assert.equal(standing({ ...consumer, credit: 0 }), "starved");
+  assert.equal(standing({ ...consumer, credit: 0, inflight: 1 }), "working");
+  assert.equal(standing({ ...consumer, writable: false }), "slow");
+});

@@ -1,0 +1,133 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+
+import { ENTRIES_MAX, Follower } from "../src/follower.ts";
+import { isGap, type Row } from "../src/rows.ts";
+
+// A journal in memory behind the browser's `fetch`, with the rules of `/v1/tail`.
+let journal: Row[] = [];
+let keptFrom = 0;
+let asked: URLSearchParams[] = [];
+let refusal: Response | undefined;
+let wakeTail: () => void = () => undefined;
+
+const browser = globalThis as unknown as Record<string, unknown>;
+const original = { fetch: globalThis.fetch };
+
+function write(count: number): void {
+  for (let index = 0; index < count; index += 1) {
+    journal.push({ offset: journal.length, recorded_at: "2026-01-01T00:00:00Z", door: "courier", event: "enqueue" });
+  }
+  wakeTail();
+}
+
+async function fetchTail(address: string, init: RequestInit): Promise<Response> {
+  const query = new URL(address, "http://console").searchParams;
+  asked.push(query);
+  if (refusal !== undefined) {
+    const answer = refusal;
+    refusal = undefined;
+    return answer;
+  }
+  const after = query.has("after") ? Number(query.get("after")) : Math.max(keptFrom, journal.length - Number(query.get("back")));
+  if (after >= journal.length && query.get("wait_ms") !== "0") {
+    await new Promise<void>((resolve, reject) => {
+      wakeTail = resolve;
+      init.signal?.addEventListener("abort", () => reject(new DOMException("given up", "AbortError")));
+    });
+  }
+  const from = Math.max(after, keptFrom);
+  const rows = journal.slice(from, from + Number(query.get("max")));
+  const answer = { rows, next: from + rows.length, end: journal.length, first: keptFrom, epoch: 0, missed: from - after };
+  return new Response(JSON.stringify(answer));
+}
+
+beforeEach(() => {
+  journal = [];
+  keptFrom = 0;
+  asked = [];
+  refusal = undefined;
+  browser["fetch"] = fetchTail;
+  browser["requestAnimationFrame"] = (draw: () => void) => setImmediate(draw);
+  browser["document"] = { visibilityState: "visible" };
+});
+
+afterEach(() => {
+  browser["fetch"] = original.fetch;
+  delete browser["requestAnimationFrame"];
+  delete browser["document"];
+});
+
+async function until(what: () => boolean): Promise<void> {
+  for (let turn = 0; turn < 10_000 && !what(); turn += 1) await new Promise((resolve) => setImmediate(resolve));
+  assert.ok(what(), "it never came to that");
+}
+
+function offsets(follower: Follower): number[] {
+  return follower.entries.slice(0, follower.entries.length).map((entry) => (isGap(entry) ? -entry.missed : entry.offset));
+}
+
+test("what is there comes at once, what is written later as it is written, each row once", async () => {
+  write(20);
+  const follower = new Follower({}, { back: 5, canSkip: true });
+  const end = follower.run();
+  await until(() => follower.entries.length === 5);
+  write(3_000);
+  await until(() => follower.entries.length === 3_005);
+  end();
+  assert.deepEqual(offsets(follower), Array.from({ length: 3_005 }, (_, index) => index + 15));
+  assert.equal(asked[0]?.get("wait_ms"), "0", "who has seen nothing yet does not wait");
+});
+
+test("a paused list stays as it is, counts what comes, and has all of it afterwards", async () => {
+  write(3);
+  const follower = new Follower({}, { back: 100, canSkip: true });
+  const end = follower.run();
+  await until(() => follower.entries.length === 3);
+  follower.pause();
+  write(123);
+  await until(() => follower.waiting.value === 123);
+  assert.equal(follower.entries.length, 3);
+  follower.resume();
+  end();
+  assert.equal(follower.waiting.value, 0);
+  assert.deepEqual(offsets(follower), Array.from({ length: 126 }, (_, index) => index));
+});
+
+test("a list that is paused for long says what it could not keep", async () => {
+  const follower = new Follower({}, { back: 1, canSkip: true });
+  const end = follower.run();
+  await until(() => follower.reach.value !== undefined);
+  follower.pause();
+  write(ENTRIES_MAX + 500);
+  await until(() => follower.waiting.value === ENTRIES_MAX + 500);
+  follower.resume();
+  end();
+  assert.equal(follower.entries.length, ENTRIES_MAX);
+  assert.equal(offsets(follower).at(-1), ENTRIES_MAX + 499);
+});
+
+test("rows that are gone leave a mark that says how many", async () => {
+  write(10);
+  const follower = new Follower({}, { after: 2, canSkip: true });
+  keptFrom = 6;
+  const end = follower.run();
+  await until(() => follower.entries.length === 5);
+  end();
+  assert.deepEqual(offsets(follower), [-4, 6, 7, 8, 9]);
+});
+
+test("a refusal is shown in the server's words, and the list asks again", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  write(2);
+  refusal = new Response(JSON.stringify({ error: { code: "UnknownRoute", message: "no journal", hint: "keep one" } }), { status: 404 });
+  const follower = new Follower({ corr: "x" }, { after: 0, canSkip: false });
+  const end = follower.run();
+  await until(() => follower.failure.value !== undefined);
+  assert.equal(follower.failure.value?.hint, "keep one");
+  assert.equal(asked[0]?.get("corr"), "x");
+  context.mock.timers.tick(3_000);
+  await until(() => follower.entries.length === 2);
+  end();
+  assert.equal(follower.failure.value, undefined);
+});

@@ -1,0 +1,61 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { parseTyped, pretty } from "../src/json.ts";
+import { sorted } from "../src/order.ts";
+import { href, parse } from "../src/place.ts";
+import { withQuery } from "../src/request.ts";
+import { bytes, count, plural, rate, span } from "../src/words.ts";
+
+test("counts are never rounded", () => {
+  assert.equal(count(1_234_567), "1,234,567");
+  assert.equal(count(106.495), "106.495");
+  assert.equal(count(Number.MAX_SAFE_INTEGER), "9,007,199,254,740,991");
+  assert.equal(count(undefined), "–");
+  assert.equal(count(0), "0");
+});
+
+test("rates and times have the digits that help", () => {
+  assert.deepEqual([0, 0.04, 0.5, 7.25, 99.95, 123.4, 1_500].map(rate), ["0", "0.04", "0.50", "7.3", "100.0", "123", "1,500"]);
+  assert.deepEqual(
+    [0, 0.463, 9.999, 12.3, 999, 1_500, 59_000, 65_000, 3_900_000, 200_000_000].map(span),
+    ["0 ms", "0.46 ms", "10 ms", "12 ms", "999 ms", "1.5 s", "59 s", "1 min 5 s", "1 h 5 min", "2 d 7 h"],
+  );
+  assert.equal(span(-5), "−5 ms");
+  assert.deepEqual([0, 999, 1_234, 5_600_000].map(bytes), ["0 B", "999 B", "1.23 kB", "5.6 MB"]);
+  assert.equal(plural(1, "row"), "1 row");
+  assert.equal(plural(1_000, "row"), "1,000 rows");
+});
+
+test("a place survives being written and read, whatever its names hold", () => {
+  const names = ["queues", "a/b c?d#e%&=ü"];
+  const query = { channel: "agents/*", text: 'say "hi" & go=1' };
+  assert.deepEqual(parse(href(names, query)), { path: names, query });
+  assert.equal(href([]), "#/");
+  assert.equal(href(["tail"], { text: "", door: undefined }), "#/tail");
+  assert.deepEqual(parse("#/a%ZZ"), { path: ["a%ZZ"], query: {} }, "what is no encoding is taken as it is");
+});
+
+test("a query leaves out what is empty, and keeps a nought", () => {
+  assert.equal(withQuery("/v1/tail", { after: 0, door: "", corr: undefined, text: "a b" }), "/v1/tail?after=0&text=a+b");
+  assert.equal(withQuery("/v1/tail", {}), "/v1/tail");
+});
+
+test("rows are in order, equal ones as they came, and what is not known last either way", () => {
+  const rows = [{ n: 2, s: "b" }, { n: undefined, s: "u" }, { n: 10, s: "c" }, { n: 2, s: "a" }];
+  assert.deepEqual(sorted(rows, ({ n }) => n, false).map(({ s }) => s), ["b", "a", "c", "u"]);
+  assert.deepEqual(sorted(rows, ({ n }) => n, true).map(({ s }) => s), ["c", "b", "a", "u"]);
+  assert.deepEqual(sorted(["x10", "x9"], (name) => name, false), ["x9", "x10"], "numbers in names count as numbers");
+});
+
+test("JSON is shown indented, anything else as it is", () => {
+  assert.equal(pretty('{"a":[1]}'), '{\n  "a": [\n    1\n  ]\n}');
+  assert.equal(pretty("{cut short"), "{cut short");
+  assert.equal(pretty("plain"), "plain");
+});
+
+test("what is wrong with typed JSON is told, and where", () => {
+  assert.deepEqual(parseTyped("[1]"), { value: [1] });
+  assert.match(parseTyped('{"a": 1,\n oops}').error ?? "", /line 2, column 2/);
+  assert.ok(parseTyped("  ").error);
+});

@@ -1,0 +1,19 @@
+"""Hello through the relay: a stream of tokens that only its reader can check, and must. Run it where `penstock up` runs."""
+
+import asyncio
+
+import penstock
+
+
+async def main() -> None:
+    relay, offer = penstock.local_relay(), penstock.StreamOffer()
+    answer = penstock.answer_offer(offer.text, relay.pub, signer=relay.signer)
+    agreed = offer.accept(answer.text, signer=relay.signer.public)
+    async with penstock.TokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+        for token in ("hello", ", ", "tokens"):
+            await publisher.send(token)
+    async with penstock.TokenStream(agreed.endpoint, agreed.keys) as stream:
+        print("".join([token async for token in stream]))
+
+
+asyncio.run(main())

@@ -1,0 +1,1 @@
+../../src/penstock/demo/means.py

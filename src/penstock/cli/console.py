@@ -1,0 +1,73 @@
+"""`penstock console`: the link to the console of the server that runs here."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json, print_line, print_note
+from penstock.core.errors import PenstockError, Refusal
+
+
+def console(
+    *,
+    data: Annotated[
+        Path | None, Parameter(help="Data directory; else ./penstock-data, or a gateway's.")
+    ] = None,
+    open_: Annotated[
+        bool, Parameter(name="--open", negative="", show_default=False, help="Open a browser too.")
+    ] = False,
+    output: Output = PLAIN,
+) -> int:
+    """Print the link that signs in to the console: whoever has it may do what the operator may.
+
+    For example:
+
+      penstock console
+      penstock console --open
+      penstock console --json
+    """
+    url, token = _find(data)
+    link = f"{url}#token={token}"
+    if output.as_json:
+        print_json({"console": url, "token": token, "link": link})
+    else:
+        print_line(link)
+    if not (files("penstock") / "console" / "index.html").is_file():
+        print_note("the console is not built: `make setup` builds it where there is Node 20 or newer")
+    if open_:
+        import webbrowser
+
+        if not webbrowser.open(link):
+            print_note("no browser could be opened: copy the link")
+    return 0
+
+
+def _find(data: Path | None) -> tuple[str, str]:
+    from penstock.client import address
+
+    places = [address.ENDPOINTS_FILE, *address.GATEWAY_FILES]
+    if data is not None:
+        places = [data / "run" / "endpoints.json"]
+    for file in places:
+        endpoints = address.read_endpoints(file)
+        if endpoints is None or endpoints.http is None:
+            continue
+        if endpoints.console is None:
+            hint = "`console.enabled: true` in the config file, and a restart, switch it on"
+            raise PenstockError(
+                Refusal("UnknownRoute", "the server that runs here has no console", hint=hint)
+            )
+        token = address.operator_token(endpoints.http, file)
+        if token is None:
+            secret = file.with_name("operator.token")
+            hint = "be the user who started the server, or sign in with a token that has the scope `admin:*`"
+            raise PenstockError(Refusal("Forbidden", f"`{secret}` cannot be read", hint=hint))
+        return endpoints.console, token
+    where = "here" if data is None else f"on `{data}`"
+    hint = "`penstock up` starts one and prints the link; --data names another directory"
+    raise PenstockError(Refusal("Unreachable", f"no server runs {where}", hint=hint))

@@ -1,0 +1,39 @@
+"""The reference of the command line, printed from the commands themselves."""
+
+from __future__ import annotations
+
+import re
+
+_HEAD = """\
+# Commands
+
+*Printed by `penstock print cli` from the commands in `src/penstock/cli`; do not edit.*
+
+Every command has `--json` and `--help`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted; an
+error says its code and its cure on stderr. Commands find the server that runs on `./penstock-data`, or the one of `PENSTOCK_URL`, with the
+operator's token that it left there, or `PENSTOCK_TOKEN`.
+"""
+_STARTED_AS = re.compile(r"^(penstock.*?) -m [\w.]+", re.M)
+"""The way this very process was started has no place in a usage line."""
+_EXAMPLE = re.compile(r"For example:\n\n((?:  .*\n|\n(?=  ))+)")
+
+
+def cli_reference() -> str:
+    """Every command with its options, in Markdown."""
+    from penstock.cli import build
+
+    names = [name for name in build().resolved_commands() if not name.startswith("-")]
+    # A command that is named shows its whole text, and not the line it is listed with.
+    app = build([*names, *_CONFIG])
+    text = str(app.generate_docs(output_format="markdown", recursive=True))
+    body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
+    body = _STARTED_AS.sub(r"\1", body)
+    return _HEAD + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
+
+
+_CONFIG = ("check", "show", "doc", "reload")
+
+
+def _fenced(match: re.Match[str]) -> str:
+    lines = [line.removeprefix("  ") for line in match[1].rstrip("\n").split("\n")]
+    return "For example:\n\n```text\n" + "\n".join(lines) + "\n```\n"

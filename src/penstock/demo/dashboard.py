@@ -1,0 +1,39 @@
+"""Shows what the collector found. Frames of the sensors do not come here: their streams are for the collector.
+
+Run it with `python examples/sensors/dashboard.py http://localhost:8787`; `penstock up --demo` has one that shows nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import penstock
+
+TOKEN = "token-of-the-dashboard"
+
+
+async def averages(space: penstock.Space) -> AsyncIterator[dict[str, Any]]:
+    """What the collector says, as it says it."""
+    async for frame in space.frames():
+        yield json.loads(frame.data)
+
+
+async def watch(url: str, token: str = TOKEN) -> AsyncIterator[str]:
+    """Join, and say each mean on a line."""
+    async with penstock.Space(url, space="demo", participant="dashboard", token=token) as space:
+        async for found in averages(space):
+            mean = f"{found['celsius']:.2f} °C of {found['readings']}"
+            yield f"{found['from']}  {found['sensor']}  {mean}"
+
+
+async def main(url: str) -> None:
+    async for line in watch(url):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,56 @@
+"""The collector without Spark: a participant like the others, which takes the same means from what the sensors send it.
+
+`penstock up --demo` runs it where no pipeline does. In `space.yaml` the collector has a token then, and no `type: pipeline`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+import penstock
+from penstock.demo.sensors import SENSORS
+
+WINDOW_S = 2
+
+
+class Windows:
+    """Readings of the windows that are not over, by sensor."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, list[float]]] = {}
+
+    def add(self, now_s: float, sensor: str, celsius: float) -> Iterator[dict[str, Any]]:
+        """Take a reading. A window is over with the first reading after it."""
+        start_s = int(now_s) // WINDOW_S * WINDOW_S
+        began_s, readings = self._open.get(sensor, (start_s, []))
+        if start_s > began_s:
+            yield {
+                "sensor": sensor,
+                "from": datetime.fromtimestamp(began_s, UTC).isoformat(),
+                "celsius": fmean(readings),
+                "readings": len(readings),
+            }
+            began_s, readings = start_s, []
+        readings.append(celsius)
+        self._open[sensor] = began_s, readings
+
+
+async def collect(url: str, token: str) -> None:
+    """Join, and tell all of the space the means of what the sensors say."""
+    windows = Windows()
+    async with penstock.Space(url, space="demo", participant="collector", token=token) as space:
+        frames = space.frames()
+        averages = await space.open_stream(
+            content_type="application/json", description="mean of each sensor, by two seconds"
+        )
+        async for frame in frames:
+            sensor = space.stream(frame.stream_id).owner
+            if sensor in SENSORS:
+                celsius = json.loads(frame.data)["celsius"]
+                for found in windows.add(time.time(), sensor, celsius):
+                    await averages.write(json.dumps(found))

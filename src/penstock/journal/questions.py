@@ -1,0 +1,103 @@
+"""Questions to the tables in SQL, answered by DataFusion without Spark and without Java.
+
+Only reads. What a text asks for is not guessed from its words, which comments and quotes can hide: the engine plans it first, and
+whatever its plan would write, make, drop or set is refused before anything runs. The engine knows the tables of one lake and no other file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.tables import table_names
+
+NO_TABLES_HINT = "the pipeline fills them from the journal: `penstock pipeline run --once` does so now"
+HINT = "this only reads: begin with SELECT, WITH, EXPLAIN, SHOW or DESCRIBE"
+SETTINGS = {"datafusion.catalog.information_schema": "true"}
+_SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+_EXPLAIN = re.compile(r"\s*explain\b(?:\s+analyze\b)?(?:\s+verbose\b)?(?:\s+format\s+\w+\b)?", re.IGNORECASE)
+_PLAN = "explain format indent "
+"""Plans what stands behind it and runs none of it. Behind a format the word `analyze`, which would run it, is not one of EXPLAIN's any more."""
+_WRITING = ("CopyTo", "Dml")
+"""How plans begin that write and could run; whatever else changes something has no plan that could."""
+_NO_TABLE = re.compile(r"table '(?:\w+\.)*([^']+)' not found")
+
+
+class Answer(msgspec.Struct):
+    """The columns of an answer, and its rows as they come."""
+
+    names: list[str]
+    types: list[str]
+    rows: Iterator[list[Any]]
+
+
+def ask(lake: Path, query: str) -> Answer:
+    """Ask the tables of a lake something; a `PenstockError` says what is wrong with the question."""
+    if not query.strip():
+        raise _refused("the query is empty")
+    known = table_names(lake)
+    if _SHOW_TABLES.fullmatch(query):  # the engine would name its own as well
+        return Answer(["table"], ["string"], iter([[name] for name in known]))
+    if not known:
+        raise _refused("there are no tables yet", NO_TABLES_HINT)
+    text = query.lower()
+    wants_all = "information_schema" in text or "show" in text
+    engine = QueryBuilder(SETTINGS)
+    try:
+        for name in known:
+            if wants_all or name.lower() in text:  # opening one takes a few milliseconds
+                engine.register(name, DeltaTable(str(lake / name)))
+        _check_reading(engine, query)
+        reader = engine.execute(query)
+        fields = list(pa.schema(reader.schema))
+    except PenstockError:
+        raise
+    except Exception as error:  # the engine has no class of its own for what goes wrong in it
+        raise _misunderstood(error, known) from None
+
+    def rows() -> Iterator[list[Any]]:
+        try:
+            for batch in reader:
+                columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
+                yield from (list(row) for row in zip(*columns, strict=True))
+        except Exception as error:
+            raise _misunderstood(error, known) from None
+
+    return Answer(
+        [field.name for field in fields], [str(field.type).removesuffix("_view") for field in fields], rows()
+    )
+
+
+def _check_reading(engine: QueryBuilder, query: str) -> None:
+    """Refuse what is not a question, by the engine's own understanding of it."""
+    explained = _EXPLAIN.match(query)
+    asked = query if explained is None else query[explained.end() :]
+    plans = {
+        row["plan_type"]: row["plan"]
+        for batch in engine.execute(_PLAN + asked)
+        for row in pa.record_batch(batch).to_pylist()
+    }
+    logical = plans.get("logical_plan", "")
+    if "physical_plan" not in plans or logical.startswith(_WRITING):
+        verb = re.split(r"\W", logical, maxsplit=1)[0] or "this"
+        raise _refused(f"this is no question: it would change something (`{verb}`)")
+
+
+def _refused(message: str, hint: str = HINT) -> PenstockError:
+    return PenstockError(Refusal("InvalidRequest", message, hint=hint))
+
+
+def _misunderstood(error: Exception, known: list[str]) -> PenstockError:
+    message = " ".join(str(error).removeprefix("External error: ").split())
+    missing = _NO_TABLE.search(message)
+    if missing is not None:
+        return _refused(f"there is no table `{missing[1]}`", f"there are: {', '.join(known)}")
+    hint = "`describe TABLE` lists the columns of one; words in capitals need double quotes"
+    return _refused(message, hint)

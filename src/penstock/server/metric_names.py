@@ -1,0 +1,204 @@
+"""Every metric of `GET /metrics`, once: its name, kind, meaning and labels.
+
+The exporters make their families from these entries, and the reference, the alert rules and the dashboard are printed from
+them, so that none of them can speak of a metric that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+Group = Literal["queue", "server", "journal", "views", "triggers", "spaces", "relay", "topics", "pipeline"]
+
+
+class Named(msgspec.Struct, frozen=True):
+    """One metric."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    labels: tuple[str, ...] = ()
+    group: Group = "server"
+
+    @property
+    def sample(self) -> str:
+        """The name that its samples have, and that an expression uses."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    def family(
+        self, value: float | None = None, *, labels: tuple[str, ...] | None = None
+    ) -> CounterMetricFamily | GaugeMetricFamily:
+        """A family to be exported: with its one value, or with labels and values to come."""
+        of = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        return of(self.name, self.text, value, labels=None if value is not None else labels or self.labels)
+
+
+def _entries(
+    kind: Literal["counter", "gauge"],
+    group: Group,
+    prefix: str,
+    texts: dict[str, str],
+    labels: tuple[str, ...] = (),
+) -> Iterator[Named]:
+    for name, text in texts.items():
+        yield Named(f"penstock_{prefix}{name}", kind, text, labels, group)
+
+
+QUEUE_COUNTERS = {
+    "q.in": "Envelopes accepted",
+    "q.out": "Deliveries, redeliveries included",
+    "q.ack": "Envelopes acknowledged",
+    "q.nack": "Deliveries refused by their consumer",
+    "q.re": "Deliveries after the first",
+    "q.release": "Deliveries given back",
+    "q.timeout": "Leases that expired",
+    "q.dup": "Enqueues answered as duplicates",
+    "q.drop": "Envelopes dropped at a bound",
+    "q.dead": "Envelopes moved to the dead letters",
+    "q.purged": "Envelopes purged",
+    "q.moved": "Dead letters sent back",
+    "q.reject": "Enqueues refused at a bound",
+}
+"""By the names that Courier gives them."""
+QUEUE_GAUGES = {
+    "q.depth": "Envelopes ready",
+    "q.if": "Envelopes in flight",
+    "q.delayed": "Envelopes waiting for their time",
+}
+WAIT = "penstock_q_lat_ms"
+
+
+def queue_name(key: str) -> str:
+    """The name of a figure of Courier's."""
+    return "penstock_" + key.replace(".", "_")
+
+
+_SERVER_GAUGES = {
+    "streams": "Streams in memory",
+    "streams_dormant": "Streams unloaded",
+    "links": "Connections",
+    "bytes": "Bytes of envelopes held",
+    "pending_bytes": "Bytes waiting for their commit",
+    "dedup_ids": "Settled ids remembered",
+    "rate_buckets": "Rates being counted",
+    "idempotency_keys": "Answers remembered by their key",
+    "uptime_seconds": "Seconds since the start",
+}
+_SERVER_COUNTERS = {
+    "records_refused": "Envelopes the journal refused",
+    "settles_refused": "Settles the journal refused",
+    "observations_dropped": "Observations dropped",
+    "dead_letters_blocked": "Offers to a full dead-letter stream",
+    "tap_copies_lost": "Copies left out for taps that did not read",
+    "dedup_evicted": "Ids forgotten before their time",
+    "streams_forgotten": "Dormant streams forgotten",
+    "slow_peers_cut": "Peers cut off for not reading",
+    "log_lines_dropped": "Log lines dropped",
+    "record_frames_dropped": "Recorded frames dropped",
+    "rate_limited": "Envelopes refused for their rate",
+    "rate_buckets_forgotten": "Rates forgotten at the bound",
+    "idempotency_replays": "Requests answered by their key",
+    "idempotency_forgotten": "Answers forgotten at a bound",
+    "events_dropped": "Events not written to `logs.events`",
+    "schema_warned": "Envelopes taken although they do not fit",
+    "schema_refused": "Envelopes refused by their schema",
+}
+_JOURNAL_GAUGES = {
+    "refusing": "Whether the journal refuses new envelopes",
+    "rows": "Rows committed since the journal began: the next offset",
+    "segment_bytes": "Bytes of the segment being written",
+    "disk_free_bytes": "Bytes that may still be written to its disk",
+}
+TRIGGER_COUNTERS = {
+    "run": "Times a trigger fired",
+    "fail": "Actions of triggers that failed",
+    "suppressed": "Matches within a cooldown",
+    "emitted": "Envelopes that triggers sent",
+    "looped": "Matches of a trigger on what it had a hand in",
+    "hops": "Matches on what too many triggers had a hand in",
+    "blocked": "Matches of a trigger that was resting",
+}
+SPACE_GAUGES = {
+    "participants": "Participants present in a space",
+    "streams": "Streams open in a space",
+    "pending_bytes": "Bytes of envelopes of a space that wait for their commit",
+}
+SPACE_COUNTERS = {
+    "envelopes": "Envelopes passed on in a space",
+    "refused": "Messages refused in a space",
+    "slow_cut": "Participants let go for not reading",
+    "frames": "Frames written to the streams of a space",
+    "bytes": "Bytes of those frames",
+    "deliveries": "Frames handed to those who receive them, each counted",
+    "broadcast": "What deliveries would have been without targets",
+    "dropped": "Frames dropped for participants that did not read",
+}
+RELAY_COUNTERS = {
+    "messages": "Messages taken from publishers",
+    "bytes": "Bytes of those messages",
+    "forwarded": "Messages sent to subscribers a first time",
+    "replayed": "Messages sent again",
+    "lost": "Messages that were never sent and are gone",
+    "unregistered": "Messages of topics that nobody registered",
+    "oversized": "Messages over `relay.message_max`",
+    "unkept": "Messages forwarded and not kept for want of room",
+    "registered": "Registrations accepted",
+    "refused": "Registrations refused",
+    "early_forgotten": "Subscriptions to unregistered topics that were forgotten",
+    "resumes": "Requests to send again what followed a mark",
+    "resumes_missed": "Such requests whose mark was gone",
+}
+"""By the names of the relay's own totals."""
+
+METRICS = (
+    *(Named(queue_name(key), "counter", text, ("stream",), "queue") for key, text in QUEUE_COUNTERS.items()),
+    *(Named(queue_name(key), "gauge", text, ("stream",), "queue") for key, text in QUEUE_GAUGES.items()),
+    Named(WAIT, "gauge", "Enqueue to first delivery, last minute", ("stream", "quantile"), "queue"),
+    *_entries("gauge", "server", "", _SERVER_GAUGES),
+    *_entries("counter", "server", "", _SERVER_COUNTERS),
+    *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
+    Named("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
+    Named("penstock_view_rows", "gauge", "Rows of a view", ("view",), "views"),
+    Named("penstock_view_evicted", "counter", "Rows that went because a view was full", ("view",), "views"),
+    Named("penstock_live_followers", "gauge", "Followers of a view", ("view",), "views"),
+    Named("penstock_live_deltas", "counter", "Changes told to followers, all together", ("view",), "views"),
+    Named("penstock_live_snapshots", "counter", "Tables written for followers", ("view",), "views"),
+    *_entries("counter", "triggers", "trigger_", TRIGGER_COUNTERS, ("trigger",)),
+    *_entries("gauge", "spaces", "space_", SPACE_GAUGES, ("space",)),
+    *_entries("counter", "spaces", "space_", SPACE_COUNTERS, ("space",)),
+    Named("penstock_relay_up", "gauge", "Whether the relay runs", (), "relay"),
+    Named("penstock_relay_restarts", "counter", "Times the relay was started again", (), "relay"),
+    Named("penstock_relay_sockets_cut", "counter", "WebSockets of token streams cut off for not reading", (), "relay"),
+    *_entries("counter", "relay", "relay_", RELAY_COUNTERS),
+    Named("penstock_relay_topics", "gauge", "Topics registered", (), "relay"),
+    Named("penstock_relay_held_bytes", "gauge", "Cost of the messages held", (), "relay"),
+    Named("penstock_relay_observations_dropped", "counter", "Observations not told", (), "relay"),
+    Named("penstock_relay_facts_dropped", "counter", "Registrations and ends not written down", (), "relay"),
+    Named("penstock_relay_refusals", "counter", "What was refused, by the reason", ("reason",), "relay"),
+    Named("penstock_relay_topic_messages", "counter", "Messages of a topic", ("topic",), "topics"),
+    Named("penstock_relay_topic_bytes", "counter", "Bytes of a topic", ("topic",), "topics"),
+    Named("penstock_relay_topic_waiting", "gauge", "Messages that nobody was sent yet", ("topic",), "topics"),
+    Named("penstock_pipeline_up", "gauge", "Whether the pipeline runs", (), "pipeline"),
+    Named("penstock_pipeline_halted", "gauge", "Whether the pipeline waits for a person", (), "pipeline"),
+    Named("penstock_pipeline_lag_rows", "gauge", "Journal rows that are not in every table yet", (), "pipeline"),
+    Named("penstock_pipeline_restarts", "counter", "Times the pipeline was started again", (), "pipeline"),
+    Named("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
+    Named("penstock_pipeline_batches", "counter", "Batches of this run", ("query",), "pipeline"),
+    Named("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
+)  # fmt: skip
+"""All of them, in the order of the reference."""
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
+    """The family of a metric by its name: with its one value, or with its labels and values to come."""
+    return BY_NAME[name].family(value)
+
+
+def families(values: dict[str, float]) -> list[Metric]:
+    """Families with one value each."""
+    return [family(name, value) for name, value in values.items()]

@@ -1,0 +1,99 @@
+"""What `penstock doctor` finds, and its exit codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from penstock.cli import main
+from tests.server_process import ServerProcess
+
+FREE = "listen: {http: 'localhost:0', control: 'off'}\nrelay: {enabled: false}\n"
+Found = dict[str, tuple[str, str]]
+
+
+@pytest.fixture
+def report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """The exit code, and what each check said."""
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+
+    def run(data: Path, text: str = FREE) -> tuple[int, Found]:
+        file = tmp_path / "config.yaml"
+        file.write_text(text)
+        code = main(["doctor", "--data", str(data), "--config", str(file), "--json"])
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        return code, {check["check"]: (check["status"], check["detail"]) for check in checks}
+
+    return run
+
+
+@pytest.fixture
+def left(server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The data directory of a server that is gone."""
+    assert main(["send", "doctor-reader", "hello", "--as", "ann", "--url", server.http]) == 0
+    capsys.readouterr()
+    data = tmp_path / "left"
+    shutil.copytree(server.data, data, ignore=shutil.ignore_patterns("run"))
+    return data
+
+
+def test_a_machine_without_a_server_is_sound(tmp_path: Path, report) -> None:
+    code, found = report(tmp_path / "nothing")
+    assert code == 0, found
+    assert found["journal"][0] == found["server"][0] == "info"
+    assert "pyarrow" in found["versions"][1]
+    assert found["relay port"] == ("info", "off")
+    assert found["console"][0] in ("ok", "info")
+
+
+def test_a_running_server_answers_and_has_the_same_time(server: ServerProcess, report) -> None:
+    code, found = report(server.data)
+    assert code == 0, found
+    assert {found[name][0] for name in ("server", "clock and server", "journal", "http port")} == {"ok"}
+    assert found["relay port"] == ("info", f"off in process {server.process.pid}")
+
+
+def test_a_journal_that_cannot_be_read_fails(left: Path, report) -> None:
+    assert report(left)[1]["journal"][0] == "ok"
+    [segment] = (left / "journal").glob("log-*.seg")
+    content = bytearray(segment.read_bytes())
+    middle = content.index(b"doctor-reader")
+    content[middle] ^= 0xFF
+    segment.write_bytes(content)
+    code, found = report(left)
+    assert (code, found["journal"][0]) == (3, "failed")
+    assert "`penstock log check`" in found["journal"][1]
+
+
+def test_a_clock_behind_the_journal_fails(left: Path, report, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s - 3_600)
+    code, found = report(left)
+    assert (code, found["clock and journal"][0]) == (3, "failed")
+    assert "ahead; set the clock" in found["clock and journal"][1]
+
+
+def test_a_port_that_somebody_has_fails_with_the_setting_to_change(tmp_path: Path, report) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, found = report(tmp_path, FREE.replace("'off'", f"'127.0.0.1:{port}'"))
+    assert (code, found["control port"][0]) == (3, "failed")
+    assert "`listen.control`" in found["control port"][1]
+
+
+def test_a_library_that_is_missing_fails(tmp_path: Path, report, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> NoReturn:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    code, found = report(tmp_path)
+    assert (code, found["versions"][0]) == (3, "failed")
+    assert "missing: aiohttp" in found["versions"][1]

@@ -1,0 +1,94 @@
+"""`penstock token new|ls|revoke` and `penstock console`, with a server and without."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli import main
+from tests.integration.serving import Http
+from tests.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A server that is nobody else's: tokens change it for everybody."""
+    process = ServerProcess(tmp_path_factory.mktemp("tokens"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs a command in a folder: its exit code, and what it printed."""
+    for name in ("PENSTOCK_URL", "PENSTOCK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words, folder=tmp_path):
+        monkeypatch.chdir(folder)
+        code = main(list(words))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_tokens_of_a_running_server(cli, running):
+    folder = running.folder
+    code, token, said = cli("token", "new", "ci", "--scope", "streams:*:*", folder=folder)
+    token = token.strip()
+    assert code == 0 and "everybody needs a token now" in said and "revoke" in said
+    assert Http(running.http).get("/v1/stats", stream="a").code == "Unauthorized"
+    assert Http(running.http, token).enqueue("a", "1")
+    code, out, _ = cli("token", "ls", "--json", folder=folder)
+    (row,) = json.loads(out)["tokens"]
+    assert (row["name"], row["scopes"], row["origin"]) == ("ci", ["streams:*:*"], "minted")
+    code, out, _ = cli("token", "ls", folder=folder)
+    assert code == 0 and "ci" in out and token not in out
+    code, _, error = cli("token", "new", "ci", "--scope", "streams:*:*", folder=folder)
+    assert code == 1 and error.startswith("error: IdConflict:")
+    code, _, error = cli("token", "new", "x", "--scope", "streams:*:fly", folder=folder)
+    assert code == 1 and "fly" in error and "hint:" in error
+    code, out, said = cli("token", "revoke", "ci", "--url", running.control, folder=folder)
+    assert code == 0 and "ci is revoked" in out and "no token is left" in said
+    code, _, error = cli("token", "revoke", "ci", folder=folder)
+    assert code == 1 and error.startswith("error: UnknownToken:")
+    assert Http(running.http).enqueue("a", "2")
+
+
+def test_without_a_server_the_file_is_changed(cli, tmp_path):
+    code, out, said = cli("token", "ls")
+    assert code == 0 and "no tokens" in out and not (tmp_path / "penstock-data").exists()
+    code, token, said = cli("token", "new", "ci", "--scope", "admin:*")
+    assert code == 0 and "from the next start on" in said
+    file = tmp_path / "penstock-data" / "tokens.json"
+    assert token.strip() not in file.read_text()
+    code, out, said = cli("token", "ls")
+    assert "ci" in out and "no server runs here" in said
+    code, out, _ = cli("token", "revoke", "ci", "--json")
+    assert json.loads(out) == {"name": "ci", "required": False, "closed": 0}
+    code, _, error = cli("token", "revoke", "ci")
+    assert code == 1 and error.startswith("error: UnknownToken:")
+    code, _, error = cli("token", "new", "ci", "--scope", "nonsense")
+    assert code == 1 and error.startswith("error: InvalidRequest:")
+
+
+def test_the_link_to_the_console(cli, running, tmp_path, monkeypatch):
+    token = (running.data / "run" / "operator.token").read_text().strip()
+    code, out, _ = cli("console", folder=running.folder)
+    assert (code, out.strip()) == (0, f"{running.http}/#token={token}")
+    code, out, _ = cli("console", "--json", "--data", str(running.data))
+    told = json.loads(out)
+    assert told["console"] == running.endpoints["console"] == f"{running.http}/"
+    assert told["link"] == f"{told['console']}#token={token}"
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda link: opened.append(link) or True)
+    assert cli("console", "--open", folder=running.folder)[0] == 0 and opened == [told["link"]]
+    code, _, error = cli("console")
+    assert code == 1 and error.startswith("error: Unreachable: no server runs here")
+    assert "penstock up" in error
+    file = tmp_path / "penstock-data" / "run" / "endpoints.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({**running.endpoints, "console": None}))
+    code, _, error = cli("console")
+    assert code == 1 and "console.enabled" in error

@@ -1,0 +1,95 @@
+"""One browser for all of these tests, a context of its own for each, and servers with something to look at.
+
+The browser is the system's Chromium: Playwright's own would have to be downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.server_process import ServerProcess
+
+CHROMIUM = os.environ.get("PENSTOCK_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+"""The tests may run as root, and no browser has anything to tell anybody outside."""
+PATIENCE_MS = 20_000
+"""How long a page may take on a busy machine."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """Somebody before the console: a page, and what went wrong on it."""
+
+    def __init__(self, page: Page, server: ServerProcess) -> None:
+        self.page = page
+        self.server = server
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._said)
+        page.on("request", self._asked)
+
+    def _said(self, message: Any) -> None:
+        # A browser complains of every request that fails; those are shown on the page and are no mistake of it.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.server.http, "data:", "blob:")):
+            self.foreign.append(request.url)
+
+    def sign_in(self, path: str = "") -> Page:
+        """Open the link that `penstock up` prints, then the page that is wanted."""
+        token = (self.server.data / "run" / "operator.token").read_text().strip()
+        self.page.goto(f"{self.server.http}/#token={token}")
+        self.page.get_by_role("navigation").first.wait_for()
+        if path:
+            self.open(path)
+        return self.page
+
+    def open(self, path: str) -> Page:
+        """Go to a page of the console, without loading it anew."""
+        self.page.evaluate("path => { location.hash = path }", path)
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """Makes visitors; in the end none of their pages has complained or asked anybody else."""
+    contexts: list[BrowserContext] = []
+    visits: list[Visit] = []
+
+    def make(server: ServerProcess, **options: Any) -> Visit:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        visits.append(Visit(context.new_page(), server))
+        return visits[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert [each.complaints for each in visits if each.complaints] == []
+    assert [each.foreign for each in visits if each.foreign] == []

@@ -1,0 +1,88 @@
+"""What is built of the console: small, nothing but files of its own, and nothing that its policy would refuse."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "src" / "penstock" / "console"
+COMPRESSED_MAX = 120_000
+SOURCE_LINES_MAX = 500
+NAMESPACES = {
+    "http://www.w3.org/2000/svg",
+    "http://www.w3.org/1998/Math/MathML",
+    "http://www.w3.org/1999/xhtml",
+}
+
+needs_build = pytest.mark.skipif(
+    not BUILT.is_dir(),
+    reason="the console is not built: `make setup` does that where there is Node 20 or newer",
+)
+
+
+def built(suffix: str = "") -> list[Path]:
+    found = sorted(path for path in BUILT.iterdir() if path.name.endswith(suffix))
+    assert found, f"nothing that ends in `{suffix}` was built: the check would pass by checking nothing"
+    return found
+
+
+@needs_build
+def test_all_of_it_compressed_is_below_the_bound() -> None:
+    total = sum(len(gzip.compress(path.read_bytes(), 9)) for path in built())
+    assert total < COMPRESSED_MAX, f"{total} bytes compressed"
+
+
+@needs_build
+def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> None:
+    page = (BUILT / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", page)
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert loaded
+    names = {path.name for path in built()}
+    assert {address.removeprefix("/console/") for address in loaded} <= names
+
+
+@needs_build
+def test_names_carry_digests_so_that_browsers_may_keep_them() -> None:
+    for path in built():
+        assert path.name == "index.html" or re.fullmatch(r"[\w-]+-[\w-]{8}\.(js|css|svg)", path.name), (
+            path.name
+        )
+
+
+@needs_build
+def test_nothing_is_asked_of_another_origin() -> None:
+    for path in built():
+        addresses = set(re.findall(r"(?:https?|wss?)://[\w.-]+[\w./-]*", path.read_text()))
+        assert addresses <= NAMESPACES, path.name
+
+
+@needs_build
+def test_scripts_write_no_markup_and_make_no_code() -> None:
+    for path in built(".js"):
+        text = path.read_text()
+        # The library knows the word for those who ask for it by name; nobody here does.
+        assert not re.search(r"\beval\(|new Function\(|insertAdjacentHTML|document\.write", text)
+        assert "sourceMappingURL" not in text
+    for path in (ROOT / "console" / "src").rglob("*.ts*"):
+        assert not re.search(
+            r"innerHTML|dangerouslySetInnerHTML|: any\b|as any\b|@ts-ignore", path.read_text()
+        ), path
+
+
+def test_the_lock_names_no_registry() -> None:
+    lock = (ROOT / "console" / "package-lock.json").read_text()
+    assert '"resolved"' not in lock
+    assert "://" not in lock
+    assert lock.count('"integrity"') > 20
+
+
+def test_modules_of_the_console_stay_small_and_say_what_they_are() -> None:
+    sources = [*(ROOT / "console" / "src").rglob("*.ts"), *(ROOT / "console" / "src").rglob("*.tsx")]
+    assert len(sources) > 20
+    for path in sources:
+        text = path.read_text()
+        assert len(text.splitlines()) <= SOURCE_LINES_MAX, path
+        assert text.startswith("// "), f"{path} does not begin with what it is"

@@ -1,0 +1,24 @@
+"""The console's own tests and types, run by its own tools where the set-up installed them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CONSOLE = Path(__file__).resolve().parents[2] / "console"
+
+pytestmark = pytest.mark.skipif(
+    not (CONSOLE / "node_modules").is_dir() or shutil.which("npm") is None,
+    reason="the console's tools are not installed: `make setup` does that where there is Node 20 or newer",
+)
+
+
+def run(script: str) -> None:
+    command = ["npm", "run", "--silent", script]
+    done = subprocess.run(command, cwd=CONSOLE, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
+
+
+def test_the_pure_parts_of_the_console_keep_their_promises() -> None:
+    run("test")

@@ -1,0 +1,353 @@
+"""What the person who runs a server does from its desk: with the console's cookie or a token, in spaces, with tokens."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.integration.serving import Answer, Http, Peer, run, sockets, until
+from tests.server_process import ServerProcess
+
+SPACE = """\
+spaces:
+  - space: {id: demo}
+    participants:
+      ann: {tokens: [ann-token], capabilities: [{kind: chat}]}
+      tom: {tokens: [tom-token], capabilities: [{kind: chat}]}
+"""
+TOKENS = """\
+auth:
+  tokens:
+    - {token: plain-token, name: plain, scopes: ["streams:*:*"]}
+    - {token: admin-token, name: boss, scopes: ["admin:*"]}
+    - {token: acme-token, name: al, tenant: acme, scopes: ["streams:*:*"]}
+"""
+
+
+class Desk:
+    """A server, its operator, and its browser."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.process = process
+        self.http = Http(process.http)
+        self.token = (process.data / "run" / "operator.token").read_text().strip()
+        self.operator = Http(process.http, self.token)
+        self.page = {"Origin": process.http, "Sec-Fetch-Site": "same-origin"}
+
+    def sign_in(self, token: str | None = None, **headers: str) -> Answer:
+        return self.http.post("/console/session", {"token": token or self.token}, {**self.page, **headers})
+
+    def cookie(self, token: str | None = None) -> dict[str, str]:
+        """What a browser sends after signing in."""
+        answer = self.sign_in(token)
+        assert answer.status == 200, answer
+        return {**self.page, "Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+
+    def reload(self, text: str) -> None:
+        (self.process.folder / "config.yaml").write_text(text)
+        answer = self.operator.post("/v1/reload", b"")
+        assert answer.status == 200, answer
+
+    def mint(self, name: str, *scopes: str, **more: Any) -> str:
+        body = {"name": name, "scopes": scopes or ("streams:*:*",), **more}
+        answer = self.operator.post("/v1/tokens", body)
+        assert answer.status == 200 and answer.json["required"] is True, answer
+        return str(answer.json["token"])
+
+    def revoke(self, name: str) -> Answer:
+        return self.operator.ask("DELETE", f"/v1/tokens/{name}")
+
+    def say(self, what: str, body: Any, space: str = "demo") -> Answer:
+        return self.operator.post(f"/v1/spaces/{space}/{what}", body)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    process = ServerProcess(tmp_path_factory.mktemp("desk"), config=SPACE)
+    yield Desk(process)
+    process.kill()
+
+
+@pytest.fixture
+def desk(running: Desk) -> Iterator[Desk]:
+    yield running
+    for row in running.operator.get("/v1/tokens").json["tokens"]:
+        if row["origin"] == "minted":
+            assert running.revoke(row["name"]).status == 200
+    running.reload(SPACE)
+
+
+# The session
+
+
+def test_a_cookie_stands_for_the_operator(desk: Desk) -> None:
+    answer = desk.sign_in()
+    told = answer.json
+    assert (told["name"], told["operator"], told["spaces"], told["relay"]) == (
+        "operator",
+        True,
+        ["demo"],
+        False,
+    )
+    assert "HttpOnly" in answer.headers["Set-Cookie"] and "SameSite=Strict" in answer.headers["Set-Cookie"]
+    cookie = desk.cookie()
+    assert desk.http.get("/console/session", cookie).json == told
+    assert desk.http.get("/v1/spaces", cookie).status == 200
+    assert desk.http.get("/v1/journal", cookie).status == 200  # the operator's own
+    assert desk.http.get("/v1/spaces").code == "Unauthorized"
+    assert desk.http.get("/console/session").code == "Unauthorized"
+    out = desk.http.ask("DELETE", "/console/session", headers=cookie)
+    assert out.status == 204 and out.body == b"" and "Max-Age=0" in out.headers["Set-Cookie"]
+
+
+def test_a_page_of_another_port_is_shut_out_cookie_or_not(desk: Desk) -> None:
+    cookie = desk.cookie()
+    other = {**cookie, "Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}
+    assert desk.http.post("/v1/spaces/demo/kick", {"participant": "ann"}, other).code == "Forbidden"
+    assert desk.sign_in(Origin="http://127.0.0.1:1").code == "Forbidden"
+    without = {key: value for key, value in other.items() if key != "Origin"}
+    assert desk.http.get("/v1/spaces", without).code == "Unauthorized"
+    desk.reload(SPACE + "listen: {origins: ['http://127.0.0.1:1']}\n")  # may connect, with a token
+    old_browser = {key: value for key, value in other.items() if key != "Sec-Fetch-Site"}
+    assert desk.http.get("/v1/spaces", old_browser).code == "Unauthorized"
+
+    async def follow() -> None:
+        async with sockets(desk.process.http) as ends:
+            live = "/v1/live?view=inflight"
+            peer = await ends.open(live, headers=cookie)
+            await peer.read()
+            desk.reload(SPACE)
+            assert (await ends.refused(live, headers=other)).code == "Forbidden"
+
+    run(follow())
+
+
+def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(desk: Desk) -> None:
+    desk.reload(SPACE + TOKENS)
+    for token in ("plain-token", "acme-token", "guessed-token"):
+        answer = desk.sign_in(token)
+        assert answer.code == "Unauthorized" and "Set-Cookie" not in answer.headers
+        assert desk.http.post("/v1/tokens", {}, {"Authorization": f"Bearer {token}"}).status in (401, 403)
+    cookie = desk.cookie("admin-token")
+    assert desk.http.get("/console/session", cookie).json["operator"] is False
+    assert desk.http.get("/v1/tokens", cookie).status == 200
+    desk.reload(SPACE + TOKENS.replace("admin-token", "other-token"))
+    assert desk.http.get("/console/session", cookie).code == "Unauthorized"  # its token is gone
+    log = until(lambda: '"event":"console.refused"' in desk.process.log() and desk.process.log())
+    assert not any(token in log for token in ("plain-token", "guessed-token", "admin-token", desk.token))
+
+
+def test_the_console_is_open_where_requests_are_not(desk: Desk) -> None:
+    desk.reload(SPACE + TOKENS + "listen: {requests: false}\n")
+    assert desk.http.get("/v1/spaces", desk.cookie()).status == 200
+    boss = desk.cookie("admin-token")
+    assert desk.http.get("/console/session", boss).status == 200
+    assert "listen.requests" in desk.http.get("/v1/spaces", boss).error["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/..%2f..%2fsecret", "/console/../run/operator.token", "/console/%00", "/console/"]
+)
+def test_only_files_of_the_console_are_served(desk: Desk, path: str) -> None:
+    answer = desk.http.get(path)
+    assert answer.status == 404 and desk.token.encode() not in answer.body
+    assert desk.http.ask("HEAD", path).body == b""
+
+
+# Spaces
+
+
+def heard(desk: Desk, who: str, token: str | None = None) -> list[dict[str, Any]]:
+    """What somebody who polls was sent since it last asked."""
+    bearer = {"Authorization": f"Bearer {token or f'{who}-token'}"}
+    answer = desk.http.get(f"/participants/{who}/messages", bearer, space="demo")
+    assert answer.status == 200, answer
+    messages: list[dict[str, Any]] = answer.json["messages"]
+    return messages
+
+
+def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
+    heard(desk, "ann")
+    body = {
+        "kind": "chat",
+        "payload": {"text": "hello", "n": 2**60},
+        "to": ["ann"],
+        "correlation_id": ["x-1"],
+    }
+    sent = desk.say("messages", body)
+    assert sent.json["from"] == "operator" and sent.json["status"] == "accepted"
+    (message,) = heard(desk, "ann")  # no presence of anybody
+    assert (message["id"], message["from"], message["kind"]) == (sent.json["id"], "operator", "chat")
+    assert message["payload"] == body["payload"] and message["to"] == ["ann"]
+    assert message["correlation_id"] == ["x-1"]
+    (shown,) = desk.operator.get("/v1/spaces").json["spaces"]
+    assert "operator" not in [who["id"] for who in shown["participants"]]
+
+    rows = desk.operator.get("/v1/journal/rows", columns="door,event,channel,sender,id,corr")
+    table = pa.ipc.open_stream(io.BytesIO(rows.body)).read_all().to_pylist()
+    (row,) = [row for row in table if row["id"] == sent.json["id"]]  # answered, so it is there
+    assert (row["event"], row["channel"], row["sender"], row["corr"]) == (
+        "envelope",
+        "demo",
+        "operator",
+        "x-1",
+    )
+
+    large = {"kind": "chat", "payload": {"text": "x" * 200_000}}
+    assert desk.say("messages", large).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"kind": "chat", "payload": {}}, 400, "InvalidRequest"),
+        ({"kind": "mcp/request", "payload": {"a": 1}}, 400, "InvalidRequest"),
+        ({"kind": "system/presence", "payload": {}}, 400, "InvalidRequest"),
+        ({"kind": "chat", "payload": {"text": "x"}, "from": "ann"}, 400, "InvalidRequest"),
+        ({"kind": "chat"}, 400, "InvalidRequest"),
+        ({"kind": "", "payload": {}}, 400, "InvalidRequest"),
+        (b'{"kind": "chat", "payload": {"text": "a", "n": 1e999}}', 400, "InvalidJSON"),
+        (b'{"kind": "note", "payload": ' + b"[" * 100 + b"]" * 100 + b"}", 400, "InvalidRequest"),
+        ({"kind": "note", "payload": "x" * 1_100_000}, 413, "TooLarge"),
+    ],
+)
+def test_what_participants_may_not_say_the_operator_may_not_either(
+    desk: Desk, body: Any, status: int, code: str
+) -> None:
+    answer = desk.say("messages", body)
+    assert (answer.status, answer.code) == (status, code)
+
+
+def test_inviting_and_kicking(desk: Desk) -> None:
+    answer = desk.say("invite", {"participant": "guest", "capabilities": ["chat", {"kind": "note/*"}]})
+    assert answer.status == 200 and answer.json["participant"] == "guest"
+    token = answer.json["token"]
+    heard(desk, "guest", token)
+    assert desk.say("invite", {"participant": "guest"}).code == "IdConflict"
+    assert (
+        desk.say("invite", {"participant": "x", "capabilities": [{"payload": {}}]}).code == "InvalidRequest"
+    )
+    assert desk.say("invite", {"participant": "a/../b"}).code == "InvalidRequest"
+
+    assert desk.say("kick", {"participant": "guest", "reason": "done"}).json == {"participant": "guest"}
+    bearer = {"Authorization": f"Bearer {token}"}
+    gone = desk.http.get("/participants/guest/messages", bearer, space="demo")
+    assert gone.status == 403 and "done" in gone.json["message"]
+    assert desk.say("kick", {"participant": "nobody-here"}).code == "UnknownParticipant"
+    assert desk.say("kick", {"participant": "operator"}).code == "InvalidRequest"
+    assert token not in desk.process.log()
+
+
+@pytest.mark.parametrize("what", ["messages", "invite", "kick"])
+def test_a_space_that_is_not_there_and_somebody_who_may_not(desk: Desk, what: str) -> None:
+    body = {"kind": "note", "payload": {}} if what == "messages" else {"participant": "ann"}
+    answer = desk.say(what, body, "nowhere")
+    assert answer.status == 404 and "space ls" in answer.error["hint"]
+    assert desk.http.post(f"/v1/spaces/demo/{what}", body).code == "Unauthorized"
+    ann = Http(desk.process.http, "ann-token")
+    assert ann.post(f"/v1/spaces/demo/{what}", body).code == "Unauthorized"
+
+
+def test_without_a_relay_there_are_no_topics(desk: Desk) -> None:
+    assert desk.operator.get("/v1/relay/topics").json == {
+        "running": False,
+        "topics": [],
+        "more": 0,
+        "totals": {},
+    }
+
+
+# Tokens
+
+
+async def end_of(peer: Peer) -> int:
+    """The code that a connection ends with, after what it is told first."""
+    assert (await peer.error())["code"] == "Unauthorized"
+    return await peer.closed()
+
+
+def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(desk: Desk) -> None:
+    async def follow() -> None:
+        async with sockets(desk.process.http) as ends:
+            anonymous = await ends.subscribe("jobs")
+            space = await ends.open("/?space=demo&token=tom-token&participant=tom")
+            await space.read()
+            token = desk.mint("ci", agent="sam")
+            assert await end_of(anonymous) == 1008
+            assert desk.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
+            holder = Http(desk.process.http, token)
+            holder.enqueue("jobs", "1")
+            assert holder.get("/v1/tokens").code == "Forbidden"
+            own = await ends.subscribe("jobs", "credit=1", headers=holder.headers)
+            await own.deliveries(1)
+
+            listed = desk.operator.get("/v1/tokens").json
+            assert listed["required"] is True and listed["kept"] is True
+            (row,) = listed["tokens"]
+            assert (row["name"], row["agent"], row["origin"]) == ("ci", "sam", "minted")
+            assert token not in str(listed) and "digest" not in row
+
+            gone = desk.revoke("ci")
+            assert gone.json == {"name": "ci", "required": False, "closed": 1}
+            assert await end_of(own) == 1008
+            assert holder.get("/v1/stats", stream="jobs").code == "Unauthorized"
+            assert desk.http.get("/v1/stats", stream="jobs").status == 200
+            # A participant came in by a token of its space, so it stayed all the while.
+            desk.say("messages", {"kind": "note", "payload": {"still": "there"}})
+            assert (await space.read())["payload"] == {"still": "there"}
+            assert token not in desk.process.log()
+
+    run(follow())
+
+
+def test_tokens_of_the_config_are_shown_and_left_alone(desk: Desk) -> None:
+    token = desk.mint("ci")
+    desk.reload(SPACE + TOKENS)
+    assert Http(desk.process.http, token).get("/v1/stats", stream="jobs").status == 200  # a reload keeps it
+    rows = desk.operator.get("/v1/tokens").json["tokens"]
+    assert [(row["name"], row["tenant"], row["origin"]) for row in rows] == [
+        ("plain", None, "config"),
+        ("boss", None, "config"),
+        ("al", "acme", "config"),
+        ("ci", None, "minted"),
+    ]
+    refused = desk.revoke("plain")
+    assert refused.code == "TokenInConfig" and "auth.tokens" in refused.error["hint"]
+    assert desk.revoke("nobody").code == "UnknownToken"
+    again = desk.operator.post("/v1/tokens", {"name": "boss", "scopes": ["streams:*:*"]})
+    assert again.code == "IdConflict"
+    wrong = desk.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:fly"]})
+    assert wrong.code == "InvalidRequest" and "fly" in wrong.error["message"]
+
+
+def test_an_administrators_session_ends_with_its_minted_token(desk: Desk) -> None:
+    cookie = desk.cookie(desk.mint("ops", "admin:*"))
+    assert desk.http.get("/v1/tokens", cookie).status == 200
+    assert desk.http.ask("DELETE", "/v1/tokens/ops", headers=cookie).status == 200
+    assert desk.http.get("/console/session", cookie).code == "Unauthorized"
+
+
+def test_where_everybody_is_let_in_no_token_is_made(desk: Desk) -> None:
+    desk.reload(SPACE + "auth: {allowAnonymous: true}\n")
+    answer = desk.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:*"]})
+    assert answer.code == "InvalidRequest" and "allowAnonymous" in answer.error["hint"]
+
+
+def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerProcess]) -> None:
+    before = Desk(start_server())
+    token, cookie = before.mint("ci"), before.cookie()
+    before.process.kill()
+    after = Desk(start_server("--json"))
+    assert after.token != before.token
+    assert after.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
+    assert Http(after.process.http, token).get("/v1/stats", stream="jobs").code == "UnknownStream"
+    value = cookie["Cookie"].partition("=")[2]
+    port = after.process.http.rpartition(":")[2]
+    assert after.http.get("/v1/tokens", {**after.page, "Cookie": f"penstock-{port}={value}"}).status == 200
+    assert after.process.endpoints["console"] == f"{after.process.http}/"
+    said = until(lambda: f'"console":"{after.process.http}/"' in after.process.log() and after.process.log())
+    assert after.token not in said and token not in said
