@@ -1,6 +1,8 @@
 // Asking the server. Every answer that is no success becomes a `Failure` with the server's own words; who is not signed in any more and a
 // server that cannot be reached are told to those who watch for it.
 
+import { learnSkew } from "./skew.ts";
+
 export class Failure extends Error {
   constructor(
     readonly code: string,
@@ -81,6 +83,7 @@ async function send(path: string, options: Options): Promise<Response> {
   } catch (error) {
     throw unreached(error);
   }
+  learnSkew(response.headers.get("Date"));
   if (!response.ok) throw told(await refusal(response));
   return response;
 }

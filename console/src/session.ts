@@ -1,6 +1,6 @@
 // Who sits before the page. The token is traded for a cookie that no script can read, so nothing of it is kept here.
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 
 import { ask, asFailure, Failure, onFailure } from "./request.ts";
 
@@ -19,6 +19,16 @@ export type Session =
   | { readonly state: "in"; readonly who: Who };
 
 export const session = signal<Session>({ state: "asking" });
+
+/** The version that this page was loaded from; files of another may speak of other things. */
+let loadedVersion: string | undefined;
+
+/** Whether the server was updated under the page. */
+export const isOutdated = computed(() => {
+  if (session.value.state !== "in") return false;
+  loadedVersion ??= session.value.who.version;
+  return session.value.who.version !== loadedVersion;
+});
 
 const TOKEN = /^#token=([^&]+)/;
 

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { link } from "../link.ts";
 import { dismiss, notices } from "../notices.ts";
+import { isOutdated } from "../session.ts";
 import { plural, span } from "../words.ts";
 import { Button } from "./button.tsx";
 import { Icon } from "./icon.tsx";
@@ -23,6 +24,11 @@ export function LinkBanner() {
   return (
     <div class="link-banner" role="status" data-link={state.state}>
       {state.state === "down" && <Away sinceMs={state.sinceMs} nextAtMs={state.nextAtMs} />}
+      {isOutdated.value && state.state !== "down" && (
+        <p class="banner warn">
+          The server was updated. <a href="/">Load the page again</a> to see what is new.
+        </p>
+      )}
       {state.state === "back" && (
         <p class="banner good">
           Connected again after {span(state.awayMs)}.{state.missed > 0 && ` ${plural(state.missed, "row")} went by unseen.`}

@@ -26,7 +26,7 @@ const COLUMNS: readonly Column<Peeked>[] = [
   { key: "from", title: "From", cell: ({ env }) => env.from ?? "–", sort: ({ env }) => env.from },
   { key: "age", title: "Sent", cell: ({ env }) => (env.ts === undefined ? "–" : <span title={moment(env.ts)}>{ago(env.ts)}</span>), sort: ({ env }) => env.ts },
   { key: "attempt", title: "Attempts", isNumber: true, cell: (row) => count(attemptsOf(row)), sort: attemptsOf },
-  { key: "note", title: "", cell: noteOf },
+  { key: "note", title: "Note", cell: noteOf },
 ];
 
 export function Contents({ stream }: { stream: string }) {

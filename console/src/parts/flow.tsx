@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 
+import { serverTime } from "../skew.ts";
 import { type Consumer, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
 import { count, span } from "../words.ts";
 import { useNow } from "./banner.tsx";
@@ -11,7 +12,7 @@ import { type Column, Table } from "./table.tsx";
 
 export function Why({ stream }: { stream: string }) {
   const { data, failure } = useExplanation(stream);
-  const now = useNow();
+  const now = serverTime(useNow());
   const told = data.value;
   return (
     <Panel
@@ -106,7 +107,7 @@ export function Consumers({ stream }: { stream: string }) {
 export function Leases({ stream }: { stream: string }) {
   const { data, failure } = usePeek(stream, "inflight");
   const [opened, open] = useState<Peeked | undefined>(undefined);
-  const now = useNow(250);
+  const now = serverTime(useNow(250));
   const columns: readonly Column<Peeked>[] = [
     { key: "id", title: "Envelope", cell: (row) => <EnvelopeLink row={row} onOpen={open} /> },
     { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },

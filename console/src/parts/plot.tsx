@@ -56,7 +56,7 @@ function TrackTable({ title, track, series, format }: Omit<PlotProps, "height">)
   const step = Math.max(1, Math.ceil(track.times.length / TABLE_ROWS));
   const picked = track.times.map((_, index) => index).filter((index) => (track.times.length - 1 - index) % step === 0);
   return (
-    <div class="table-box" role="region" aria-label={`${title} as a table`} tabIndex={0}>
+    <div class="table-box" role="group" aria-label={`${title} as a table`} tabIndex={0}>
       <table>
         <thead>
           <tr>

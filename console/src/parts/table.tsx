@@ -38,7 +38,7 @@ export function Table<T>({ label, columns, rows, keyOf, order: first, empty }: T
   };
   if (rows.length === 0 && empty !== undefined) return <>{empty}</>;
   return (
-    <div class="table-box" role="region" aria-label={label} tabIndex={0}>
+    <div class="table-box" role="group" aria-label={label} tabIndex={0}>
       <table aria-label={label}>
         <thead>
           <tr>
