@@ -143,6 +143,23 @@ test("who chooses so goes on behind a gap, and sees where it was", () => {
   assert.equal(verdict(listener).label, "Complete");
 });
 
+test("who keeps listening reads the next stream, and no stream twice", () => {
+  const { world, listener } = begin();
+  const second = press([[{ token: "Again" }], [{ complete: 1 }]]);
+  const third = press([[{ token: "More" }], [{ token: "…" }]]);
+  world.wire.deliver(...STORY);
+  assert.deepEqual(verdict(listener).offers, ["next"]);
+  listener.keepOn();
+  world.pass(100);
+  assert.deepEqual(JSON.parse(world.wire.sent[0] ?? ""), { topic: TOPIC });
+  world.wire.deliver(...STORY);
+  assert.equal(verdict(listener).label, "Waiting");
+  world.wire.deliver(...second, ...third, ...STORY, ...second);
+  assert.equal(listener.transcript.plain().replaceAll(/\n\[.*\]\n/g, "|"), "Once upon a time|Again|More…");
+  assert.equal(verdict(listener).label, "Live");
+  assert.equal(world.wires.length, 2);
+});
+
 test("a late reader is told soon that the beginning is missing", () => {
   const { world, listener } = begin();
   world.wire.deliver(...STORY.slice(2, 4));

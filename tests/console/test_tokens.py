@@ -24,7 +24,16 @@ from penstock.dialects.streamservice.messages import Complete, Failure, Heartbea
 from penstock.dialects.streamservice.reading import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.wire import Fault
 from tests.dialects.streamservice.attacker import Attacker, keys_of, script
-from tests.dialects.streamservice.reference import built_block, built_chunk, built_payload, scattered
+from tests.dialects.streamservice.reference import (
+    built_block,
+    built_chunk,
+    built_payload,
+    far_pointer,
+    frame_of,
+    list_pointer,
+    scattered,
+    struct_pointer,
+)
 
 CONSOLE = Path(__file__).parents[2] / "console"
 Parts = tuple[bytes, ...]
@@ -279,10 +288,39 @@ def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) 
         assert cases[f"truncated, {form}"]["doubtful"] == 0
 
 
+def hostile() -> list[bytes]:
+    """Messages that lead elsewhere, or cost more than they weigh."""
+    block = struct_pointer(0, 0, 2)
+    nothing = bytes(8)
+    many = (2**29 - 1 << 2).to_bytes(8, "little")  # so many structs without a size
+    return [
+        frame_of(block + list_pointer(-3, 2, 8) + nothing),
+        frame_of(nothing, block + list_pointer(-4, 2, 8) + nothing),
+        frame_of(far_pointer(1, 0), struct_pointer(-2, 0, 1)),
+        frame_of(far_pointer(1, 0), block + nothing + list_pointer(-4, 7, 1)),
+        frame_of(far_pointer(1, 9), block + nothing * 2),
+        frame_of(far_pointer(7, 0), block + nothing * 2),
+        frame_of(far_pointer(0, 0)),
+        frame_of(far_pointer(1, 0, double=True), far_pointer(0, 0) + nothing),
+        frame_of(far_pointer(1, 0, double=True), far_pointer(0, 1) + struct_pointer(0, 0, 2)),
+        frame_of(b"\x03" + bytes(7)),
+        frame_of(nothing),
+        frame_of(b""),
+        frame_of(block + nothing + list_pointer(0, 7, 0) + many),
+        frame_of(block + nothing + list_pointer(0, 7, 0) + (40 << 2).to_bytes(8, "little")),
+        frame_of(block + nothing + list_pointer(-2, 7, 1)),
+        frame_of(block + list_pointer(1, 2, 2**29 - 1) + nothing),
+        *(frame_of(*[struct_pointer(0, 0, 0)] * count) for count in (2, 511, 512, 513)),
+        b"",
+        bytes(8),
+        b"\xff" * 64,
+    ]
+
+
 def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     """Messages over several segments, with bits turned over and pieces cut off: the same values, and the same reasons."""
     dice = random.Random("console frames")
-    frames: list[bytes] = []
+    frames = hostile()
     for _ in range(150):
         payloads = [dice.choice([*STORY, END, Failure("m", "c", "d")]) for _ in range(dice.randrange(5))]
         frame = dice.choice(

@@ -208,7 +208,8 @@ def test_the_page_may_load_and_ask_nothing_but_what_this_server_has(console: Con
     assert "unsafe" not in policy and "http" not in policy and "frame-ancestors 'none'" in policy
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     assert page.headers["Cache-Control"] == "no-cache" and "Accept" in page.headers["Vary"]
-    for accepted in ("application/json", "*/*", ""):  # programs get words
+    assert isinstance(console.page(request(Accept="*/*")), Reply)
+    for accepted in ("application/json", "text/plain"):  # programs get words
         assert console.page(request(Accept=accepted)) is None
 
 

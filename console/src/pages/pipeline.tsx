@@ -39,7 +39,7 @@ export function PipelinePage() {
       />
       {failure !== undefined && failure.status !== 404 && <Refused failure={failure} />}
       {failure?.status === 404 && (
-        <Panel title="No pipeline">
+        <Panel title="No pipeline" isFlush>
           <Empty title="This server says nothing of a pipeline.">
             <p>{failure.hint ?? failure.message}</p>
           </Empty>

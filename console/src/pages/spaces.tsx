@@ -41,7 +41,7 @@ export function SpacesPage({ rest }: { rest: readonly string[] }) {
 
 function NoSpaces() {
   return (
-    <Panel title="No space is open">
+    <Panel title="No space is open" isFlush>
       <Empty title="A space is a room for people, agents and programs.">
         <p>Name one in the config, and start the server with it:</p>
         <Command text={'spaces: [{space: {id: workshop}, participants: {ada: {tokens: ["ada-token"], capabilities: [{kind: "*"}]}}}]'} />

@@ -80,7 +80,7 @@ function TopicsPanel() {
   }, [answer]);
   if (failure.value?.status === 404) {
     return (
-      <Panel title="Topics">
+      <Panel title="Topics" isFlush>
         <Empty title="This server tells nothing of topics.">
           <p>It runs without a relay, or is older than this page.</p>
         </Empty>
@@ -90,7 +90,7 @@ function TopicsPanel() {
   if (answer === undefined) return <Refused failure={failure.value} />;
   if (answer.running === false) {
     return (
-      <Panel title="Topics">
+      <Panel title="Topics" isFlush>
         <Empty title="The relay does not run.">
           <p>
             <code>penstock up</code> starts one, unless <code>--no-relay</code> or <code>relay.enabled: false</code> says otherwise.

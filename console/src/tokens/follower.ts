@@ -86,7 +86,8 @@ export class Follower {
   format: Format | undefined;
   private readonly topic: string;
   private readonly patience: Patience;
-  private readonly chains: Record<Format, Chain>;
+  private readonly makeChains: () => Record<Format, Chain>;
+  private chains: Record<Format, Chain>;
   private readonly seen = new Set<string>();
   private goodMs: number;
   private nextMs = 0;
@@ -102,10 +103,11 @@ export class Follower {
   constructor(nowMs: number, topic: string, key: Uint8Array, suite: Suite, patience: Patience = PATIENCE) {
     this.topic = topic;
     this.patience = patience;
-    this.chains = {
+    this.makeChains = () => ({
       chunk: new Chain("chunk", key, topic, suite),
       block: new Chain("block", key, topic, suite),
-    };
+    });
+    this.chains = this.makeChains();
     this.goodMs = nowMs;
     this.rest(nowMs);
   }
@@ -186,6 +188,15 @@ export class Follower {
     if (this.ending === undefined || this.ending.kind === "complete" || this.ending.kind === "failure") return;
     this.ending = undefined;
     this.isSkipping = skip;
+    this.rest(nowMs);
+  }
+
+  /** Read another stream of the same topic and key. What was read before is remembered, so it is no new stream. */
+  restart(nowMs: number): void {
+    this.ending = undefined;
+    this.format = undefined;
+    this.isSkipping = false;
+    this.chains = this.makeChains();
     this.rest(nowMs);
   }
 

@@ -61,6 +61,8 @@ export class Listener {
   readonly follower: Follower;
   link: Link = "connecting";
   trouble: Trouble | undefined;
+  /** Go on with the next stream of the topic where one ends. */
+  isEndless = false;
   /** Sockets that were lost. */
   losses = 0;
   /** Tokens a second, lately. */
@@ -105,6 +107,30 @@ export class Listener {
     this.isWhole = skip;
     this.start();
     this.changed();
+  }
+
+  /** Listen to the streams that follow this one, too. */
+  keepOn(): void {
+    this.isEndless = true;
+    this.close();
+    this.next();
+    this.start();
+    this.changed();
+  }
+
+  private next(): void {
+    const { ending } = this.follower;
+    const word = ending?.kind === "complete" ? "complete" : ending?.kind === "failure" ? ending.code || "failed" : "";
+    this.transcript.end(`${word}; another stream follows`);
+    this.follower.restart(this.world.now());
+  }
+
+  /** The publisher's own end leads to the next stream, if that is wanted; every other end is one. */
+  private settle(): void {
+    const { ending } = this.follower;
+    if (ending === undefined) return;
+    if (this.isEndless && (ending.kind === "complete" || ending.kind === "failure")) this.next();
+    else this.close();
   }
 
   private start(): void {
@@ -165,7 +191,7 @@ export class Listener {
     } else if (typeof data === "string") {
       this.told(data);
     }
-    if (this.follower.ending !== undefined) this.close();
+    this.settle();
     this.changed();
   }
 

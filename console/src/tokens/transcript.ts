@@ -6,7 +6,7 @@ import type { Payload } from "./messages.ts";
 /** Characters that are kept for showing; beyond, the oldest are let go and counted. */
 export const CHARACTERS_MAX = 400_000;
 
-export type Run = { readonly kind: "text"; readonly text: string } | { readonly kind: "gap" };
+export type Run = { readonly kind: "text"; readonly text: string } | { readonly kind: "gap" } | { readonly kind: "end"; readonly text: string };
 
 export class Transcript {
   runs: readonly Run[] = [];
@@ -33,9 +33,14 @@ export class Transcript {
     this.append(text);
   }
 
+  /** Another stream follows. */
+  end(text: string): void {
+    this.runs = [...this.runs, { kind: "end", text }];
+  }
+
   /** All of it as plain text, for copying. */
   plain(): string {
-    return this.runs.map((run) => (run.kind === "text" ? run.text : "\n[missing]\n")).join("");
+    return this.runs.map((run) => (run.kind === "text" ? run.text : run.kind === "gap" ? "\n[missing]\n" : `\n[${run.text}]\n`)).join("");
   }
 
   private append(text: string): void {

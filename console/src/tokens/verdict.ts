@@ -9,7 +9,7 @@ export interface Verdict {
   readonly text: string;
   readonly gravity: Gravity;
   /** What a person may choose to do about it. */
-  readonly offers: readonly ("retry" | "skip")[];
+  readonly offers: readonly ("retry" | "skip" | "next")[];
 }
 
 export function verdict(listener: Listener): Verdict {
@@ -27,7 +27,9 @@ function underWay({ follower, link }: Listener): Verdict {
   if (follower.isAsking) {
     return say("warning", "Asking again", "A message is missing or is not the publisher's. Asking the relay for what followed the last verified one.");
   }
-  if (follower.counts.accepted === 0) return say("waiting", "Waiting", "Nothing has arrived on this topic yet.");
+  if (follower.mark === undefined) {
+    return say("waiting", "Waiting", follower.counts.accepted === 0 ? "Nothing has arrived on this topic yet." : "The next stream of this topic has not begun.");
+  }
   return say("good", "Live", "Every message so far follows the one before it and bears a good MAC.");
 }
 
@@ -35,11 +37,11 @@ function ended({ follower }: Listener): Verdict {
   const ending = follower.ending;
   switch (ending?.kind) {
     case "complete":
-      return say("good", "Complete", `The publisher ended the stream${ending.finishReason === "" ? "" : ` (${ending.finishReason})`}.`);
+      return say("good", "Complete", `The publisher ended the stream${ending.finishReason === "" ? "" : ` (${ending.finishReason})`}.`, ["next"]);
     case "failure":
       return ending.code === "cancelled"
-        ? say("warning", "Cancelled", ending.message === "" ? "A reader wanted no more." : sentence(ending.message))
-        : say("bad", "Failed", `The publisher reports an error${ending.code === "" ? "" : ` (${ending.code})`}: ${sentence(ending.message || "no message")} ${ending.details}`.trim());
+        ? say("warning", "Cancelled", ending.message === "" ? "A reader wanted no more." : sentence(ending.message), ["next"])
+        : say("bad", "Failed", `The publisher reports an error${ending.code === "" ? "" : ` (${ending.code})`}: ${sentence(ending.message || "no message")} ${ending.details}`.trim(), ["next"]);
     case "gap":
       if (ending.isBeginning) {
         return say("bad", "Beginning missing", "The relay no longer has the first messages, or the key is another stream's. What it still has can be verified from its oldest message on.", ["retry", "skip"]);

@@ -146,10 +146,11 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
         <div class="verdict">
           <Badge tone={TONES[said.gravity]}>{said.label}</Badge>
           <span class={`proof ${follower.doubtful > 0 ? "bad" : counts.accepted > 0 ? "good" : ""}`} data-verified={counts.accepted} data-total={total}>
-            verified {count(counts.accepted)} of {count(total)}
+            verified {count(counts.accepted)} of {count(total)} {total === 1 ? "message" : "messages"}
           </span>
           <p role="status">{said.text}</p>
           {said.offers.includes("retry") && <Button icon="retry" onPress={() => listener.reopen(false)}>Try again</Button>}
+          {said.offers.includes("next") && <Button onPress={() => listener.keepOn()}>Keep listening</Button>}
           {said.offers.includes("skip") && <Button onPress={() => listener.reopen(true)}>Go on behind what is missing</Button>}
         </div>
         <Text listener={listener} />
@@ -201,8 +202,8 @@ function Text({ listener }: { listener: Listener }) {
         run.kind === "text" ? (
           <span key={index}>{run.text}</span>
         ) : (
-          <span key={index} class="hole">
-            [messages missing here]
+          <span key={index} class={run.kind === "gap" ? "hole" : "stream-end"}>
+            {run.kind === "gap" ? "[messages missing here]" : run.text}
           </span>
         ),
       )}

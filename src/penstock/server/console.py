@@ -78,8 +78,9 @@ class Console:
         return PAGE in self._files
 
     def page(self, request: Request) -> Reply | None:
-        """The page itself, for those who ask for HTML, as browsers do; None for others, and where it was not built."""
-        if not self.is_built or "html" not in request.headers.get("Accept", ""):
+        """The page itself; None for those who say that they do not take HTML, and where it was not built."""
+        accept = request.headers.get("Accept", "*/*")
+        if not self.is_built or not ("html" in accept or "*/*" in accept):
             return None
         reply = self.file(request, PAGE)
         reply.headers |= {"Vary": "Accept, Accept-Encoding"}
