@@ -198,12 +198,17 @@ def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Vis
         assert http.post("/v1/enqueue", {"to": stream, "envelope": body}).status == 200
 
     say("talk-1", "talks/asked")
+    (asked,) = http.pull("talks/asked")
     say("answer", "talks/answered", refs=["talk-1"])
+    assert http.settle("talk-1", "ack", leaseId=asked["leaseId"]).status == 200
     page = visit(server).sign_in("#/tail/conversation/talk-1")
     tree = page.get_by_role("list", name="Envelopes, each under the one it answers")
-    inner = tree.get_by_role("listitem").filter(has_text="talk-1").get_by_role("listitem")
-    expect(inner).to_contain_text("answer")
-    expect(inner).to_contain_text("ms")
+    expect(tree.get_by_role("listitem")).to_have_count(2)
+    root, answer = tree.get_by_role("listitem").all()
+    expect(root).to_contain_text("talks/asked")
+    expect(root).to_contain_text(re.compile(r"waited [\d.]+ m?s, worked [\d.]+ m?s"))
+    expect(answer).to_contain_text("talks/answered")
+    assert [root.get_attribute("aria-level"), answer.get_attribute("aria-level")] == ["1", "2"]
 
 
 def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Visiting, http: Http) -> None:
@@ -249,7 +254,7 @@ def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Vis
     dialog.get_by_role("button", name="Invite").click()
     token = page.locator("[data-token]").inner_text().strip()
     with penstock.SpaceSync(server.http, participant="newcomer", token=token) as newcomer:
-        assert newcomer.participant == "newcomer"
+        assert newcomer.id == "newcomer"
         page.keyboard.press("Escape")
         row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
         row.get_by_role("button", name="Kick").click()
@@ -275,16 +280,17 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     visitor = visit(server)
     page = visitor.sign_in()
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(f"{request.url} {request.post_data} {request.headers}"))
-    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: asked.append(str(frame))))
+    urls: list[str] = []
+    page.on("request", lambda request: (urls.append(request.url), asked.append(f"{request.post_data} {request.headers}")))
+    page.on("websocket", lambda socket: (urls.append(socket.url), socket.on("framesent", lambda frame: asked.append(str(frame)))))
     visitor.open(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
     with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as publisher:
         for token in ("Once", " upon", " a", " time"):
             publisher.send(token)
     expect(page.get_by_role("log", name="Verified text")).to_have_text("Once upon a time")
     expect(page.get_by_text("Complete", exact=True)).to_be_visible()
-    assert keys.mac_key.hex() not in page.url + "".join(asked)
-    assert keys.topic not in "".join(one.split(" ")[0] for one in asked), "a topic is never in a URL"
+    assert keys.mac_key.hex() not in page.url + "".join(urls) + "".join(asked)
+    assert keys.topic in "".join(asked) and keys.topic not in "".join(urls), "a topic is never in a URL"
 
 
 def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
@@ -300,7 +306,7 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
         with context.socket(zmq.PUSH) as push:
             push.connect(relay.push)
             push.send_multipart(forged)
-            expect(page.get_by_text("Tampered with", exact=True)).to_be_visible()
+            expect(page.get_by_text(re.compile("the publisher did not make")).first).to_be_visible()
         expect(page.get_by_role("log", name="Verified text")).to_have_text("What is true")
         expect(page.get_by_text("and false")).to_have_count(0)
 
@@ -365,7 +371,7 @@ def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None
 def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visiting, path: str) -> None:
     page = visit(server, **PHONE).sign_in(path)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     page.get_by_role("navigation").get_by_role("link").last.click()  # the pages are within reach
     heading(page, "Pipeline")
 
