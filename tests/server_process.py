@@ -54,6 +54,7 @@ class ServerProcess:
                 command += [flag, "127.0.0.1:0"]
         if "--pipeline" in words:  # Spark takes seconds and a gigabyte: only for those who ask
             command.remove("--pipeline")
+            fresh = True  # beside that a start costs nothing, and this is the pipeline as people run it
         else:
             command.append("--no-pipeline")
         if "--relay" in words:  # a process more: only for those who ask
