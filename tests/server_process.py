@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import penstock
+from tests.server_template import SOURCE, Fork, Request, shared
 
 START_S = 20.0
 """How long a server may take to open its doors on a busy machine."""
 STOP_S = 15.0
-SOURCE = str(Path(penstock.__file__).parents[1])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -35,14 +34,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class ServerProcess:
-    """A running `penstock up`."""
+    """A running `penstock up`: a copy of a process that has the code loaded, or a `fresh` one that loads it."""
 
     def __init__(
-        self, folder: Path, *words: str, config: str | None = None, env: dict[str, str] | None = None
+        self,
+        folder: Path,
+        *words: str,
+        config: str | None = None,
+        env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.folder = folder
         self.data = folder / "penstock-data"
-        command = [sys.executable, "-m", "penstock.cli", "up", *words]
+        command = ["up", *words]
         if "--data" not in words:
             command += ["--data", str(self.data)]
         for flag in ("--http", "--control"):
@@ -50,6 +54,7 @@ class ServerProcess:
                 command += [flag, "127.0.0.1:0"]
         if "--pipeline" in words:  # Spark takes seconds and a gigabyte: only for those who ask
             command.remove("--pipeline")
+            fresh = True  # beside that a start costs nothing, and this is the pipeline as people run it
         else:
             command.append("--no-pipeline")
         if "--relay" in words:  # a process more: only for those who ask
@@ -64,9 +69,7 @@ class ServerProcess:
         self._output = (folder / "server.log").open("ab")
         self._file = self.data / "run" / "endpoints.json"
         self._file.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=environment(**(env or {})), stdout=self._output, stderr=subprocess.STDOUT
-        )
+        self.process = self._start(command, environment(**(env or {})), fresh)
         self.endpoints: dict[str, Any] = self._ready()
 
     @property
@@ -100,6 +103,14 @@ class ServerProcess:
     def log(self) -> str:
         return (self.folder / "server.log").read_text(errors="replace")
 
+    def _start(self, words: list[str], env: dict[str, str], fresh: bool) -> Fork | subprocess.Popen[bytes]:
+        if not fresh:
+            return shared().start(Request(words, str(self.folder), env), self._output.fileno())
+        command = [sys.executable, "-m", "penstock.cli", *words]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=env, stdout=self._output, stderr=subprocess.STDOUT
+        )
+
     def _ready(self) -> dict[str, Any]:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
@@ -130,8 +141,8 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Makes servers that end with the test."""
     started: list[ServerProcess] = []
 
-    def start(*words: str, config: str | None = None, env: dict[str, str] | None = None) -> ServerProcess:
-        started.append(ServerProcess(tmp_path, *words, config=config, env=env))
+    def start(*words: str, **options: Any) -> ServerProcess:
+        started.append(ServerProcess(tmp_path, *words, **options))
         return started[-1]
 
     yield start

@@ -82,12 +82,6 @@ const GROWTHS: readonly Growth[] = [
     text: (many) => `${plural(many, "observation")} did not reach the journal in the last minute`,
     hint: "the disk is slower than the traffic; facts are never dropped",
   },
-  {
-    metric: "penstock_relay_lost_total",
-    severity: "warning",
-    text: (many) => `The relay lost ${plural(many, "message")} in the last minute`,
-    hint: "they were never asked for and made room for others",
-  },
 ];
 
 export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {

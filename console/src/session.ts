@@ -37,11 +37,19 @@ export async function resume(): Promise<void> {
   onFailure((failure) => {
     if (failure.status === 401 && session.value.state === "in") session.value = { state: "out" };
   });
+  // The link may also be opened where the page is open already, as on the form that asks for the token.
+  window.addEventListener("hashchange", () => void byLink());
+  if (!(await byLink())) await look();
+}
+
+/** Whether the address held a token, with which one was signed in or refused. */
+async function byLink(): Promise<boolean> {
   const found = TOKEN.exec(window.location.hash);
-  if (found?.[1] === undefined) return look();
+  if (found?.[1] === undefined) return false;
   window.history.replaceState(null, "", "#/");
   window.dispatchEvent(new HashChangeEvent("hashchange"));
   await signIn(decodeURIComponent(found[1]));
+  return true;
 }
 
 /** Ask who is signed in. While the server is away this leaves things as they are. */

@@ -23,7 +23,8 @@ export interface Reading {
 export const reading = signal<Reading | undefined>(undefined);
 export const history = new History();
 
-const poller = new Poller((stop) => askText("/metrics", { signal: stop }), 1_000);
+// Sums over all streams, also where the config asks for figures of each.
+const poller = new Poller((stop) => askText("/metrics?streams=0", { signal: stop }), 1_000);
 export const metricsFailure = poller.failure;
 
 /** What plots are drawn from, by the name of the column. */

@@ -14,7 +14,8 @@ import pytest
 import penstock
 from penstock.client.space_survey import RemoteSpaces
 from penstock.core.errors import PenstockError, Refusal
-from penstock.demo import means, process
+from penstock.core.relay_limits import RelayLimits
+from penstock.demo import means, process, story
 from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask
 from penstock.dialects.streamservice.keys import StreamKeys
@@ -134,6 +135,11 @@ def test_without_a_space_or_a_relay_only_the_agents_act() -> None:
     ]
 
 
+def test_a_relay_holds_this_chapter_and_nothing_whole_before_it() -> None:
+    assert story.CHAPTER_S < story.HELD_S < story.CHAPTER_S + story.REST_S
+    assert RelayLimits().max_pending_per_topic > story.CHAPTER > story.CHAPTER_S / story.PACE_S
+
+
 def test_a_window_is_told_with_the_first_reading_after_it() -> None:
     windows = means.Windows()
     told = [
@@ -154,6 +160,7 @@ class TestConfig:
         assert config.spaces == (space_section(has_spark=True),)
         assert config.pipeline.queries == (QUERY,)
         assert config.pipeline.alerts.to == "ops"
+        assert config.relay.message_ttl == story.HELD_S
         assert with_demo(config, has_data=True) == config, "what is there is not added again"
         assert "stream to Spark" in summary(config)
 

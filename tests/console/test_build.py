@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.server.metric_names import METRICS
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "src" / "penstock" / "console"
 COMPRESSED_MAX = 120_000
@@ -70,6 +72,14 @@ def test_scripts_write_no_markup_and_make_no_code() -> None:
         assert not re.search(
             r"innerHTML|dangerouslySetInnerHTML|: any\b|as any\b|@ts-ignore", path.read_text()
         ), path
+
+
+def test_every_metric_that_the_console_names_is_one_of_the_servers() -> None:
+    known = {metric.sample for metric in METRICS}
+    sources = (ROOT / "console" / "src").rglob("*.ts*")
+    named = {name for path in sources for name in re.findall(r"\bpenstock_[a-z_]+", path.read_text())}
+    assert len(named) > 20
+    assert named <= known
 
 
 def test_the_lock_names_no_registry() -> None:

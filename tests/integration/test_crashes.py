@@ -216,10 +216,10 @@ def test_killed_again_and_again_it_keeps_every_promise(start_server: Callable[..
     dice = Random(11)
     ledger = Ledger()
     for _ in range(ROUNDS):
-        server = start_server(config=STREAMS)
+        server = start_server(config=STREAMS, fresh=True)
         check(server, ledger)
         killed(server, loaded(server, ledger, dice.randint(1, ACKED_A_ROUND)))
-    server = start_server(config=STREAMS)
+    server = start_server(config=STREAMS, fresh=True)
     check(server, ledger)
     assert len(ledger.confirmed) > ROUNDS * ACKED_A_ROUND // 8
     assert server.stop() == 0
@@ -231,7 +231,7 @@ def test_killed_while_it_seals_it_keeps_every_promise(start_server: Callable[...
     ledger = Ledger()
     versions = set()
     for turn in range(SEALED_ROUNDS):
-        server = start_server(config=SEALING + STREAMS)
+        server = start_server(config=SEALING + STREAMS, fresh=True)
         check(server, ledger)
         before = sealed(server.data)
         clients = loaded(server, ledger, 100)
@@ -239,7 +239,7 @@ def test_killed_while_it_seals_it_keeps_every_promise(start_server: Callable[...
         until(partial(is_sealing, server.data, before, turn % 4), "a seal")
         killed(server, clients)
         versions.update(sealed(server.data)[1])
-    server = start_server(config=SEALING + STREAMS)
+    server = start_server(config=SEALING + STREAMS, fresh=True)
     check(server, ledger)
     assert len(versions) >= SEALED_ROUNDS - 1
     assert server.stop() == 0

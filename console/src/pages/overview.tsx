@@ -103,7 +103,7 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
 }
 
 const DOOR_TONES: Readonly<Record<Door["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", halted: "bad" };
-const DOOR_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "streams", Pipeline: "pipeline" };
+const DOOR_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "tokens", Pipeline: "pipeline" };
 
 function Doors({ latest }: { latest: Reading }) {
   const { data } = useResource("/v1/pipeline", (stop) => ask<{ state: string }>("/v1/pipeline", { signal: stop }), 3_000);

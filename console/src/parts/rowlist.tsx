@@ -23,12 +23,15 @@ export function RowList({ follower, onOpen }: RowListProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
-  const [chosen, choose] = useState<number | undefined>(undefined);
+  // Counted from the first row ever, so that it stays with its row when older ones go.
+  const [chosenRow, chooseRow] = useState<number | undefined>(undefined);
   const rowPx = useRowHeight();
   const version = follower.version.value;
   const isPaused = follower.isPaused.value;
   const { entries } = follower;
   const total = entries.length;
+  const chosen = chosenRow === undefined || chosenRow < entries.dropped ? undefined : chosenRow - entries.dropped;
+  const choose = (index: number): void => chooseRow(index + entries.dropped);
   const lastTop = useRef(0);
   const lastTotal = useRef(0);
 

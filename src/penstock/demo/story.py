@@ -1,7 +1,7 @@
 """A story without an end, token by token through the relay, on one topic: whoever has the link reads it, and can check every word.
 
 The text needs no model: each word is drawn from those that may follow the one before it. Each chapter is a stream of its own, with a chain of MACs from its
-first token to its end, so a reader who comes in the middle of one can read the next from its beginning.
+first token to its end. A reader who comes in the middle of one gets it from its beginning where the relay holds messages for so long, else the next.
 
     python examples/tokens/story.py
 """
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 PACE_S = 0.15
 """Between two tokens: people read about as fast."""
-CHAPTER = 120
-"""Tokens of a chapter: fewer than a relay keeps, so that who comes late gets it whole."""
-REST_S = 2.0
+CHAPTER = 900
+"""Tokens of a chapter at most: fewer messages than a relay keeps."""
+CHAPTER_S = 120.0
+REST_S = 8.0
+HELD_S = 122.0
+"""How long a relay should hold messages for a late reader to get this chapter from its beginning, and nothing whole before it."""
 
 WORDS = {
     "the": ("river", "wheel", "gate", "miller", "water"),
@@ -63,12 +66,16 @@ def link(console: str, keys: StreamKeys) -> str:
 
 async def tell(relay: LocalRelay, keys: StreamKeys, pace_s: float = PACE_S) -> None:
     """Write chapter after chapter."""
+    loop = asyncio.get_running_loop()
     for chapter in count(1):
+        ends_s = loop.time() + CHAPTER_S
         async with penstock.TokenPublisher(relay.push, keys, signer=relay.signer, sub="story") as publisher:
             await publisher.send(f"Chapter {chapter}. ")
             for token in tokens(f"{keys.topic} {chapter}", CHAPTER):
                 await publisher.send(token)
                 await asyncio.sleep(pace_s)
+                if loop.time() >= ends_s:
+                    break
         await asyncio.sleep(REST_S)
 
 

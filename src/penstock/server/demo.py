@@ -17,6 +17,7 @@ import msgspec
 from penstock.demo import collector
 from penstock.demo.agents import RULE
 from penstock.demo.sensors import SENSORS
+from penstock.demo.story import HELD_S
 from penstock.demo.task import SPACE, DemoTask, RelayTask, SpaceTask
 from penstock.dialects.courier.rules import Trigger
 from penstock.server.pipeline import is_installed
@@ -38,6 +39,8 @@ QUERY = str(Path(collector.__file__).absolute())
 """The file of the collector's query."""
 LOG = "demo.log"
 """What went wrong in the demo, in the run directory."""
+UNREAD_MS = 3_600_000
+"""How long the relay waits for a reader of the story to come back: people close the page, and open it again later."""
 SPACE_NAME = "Three sensors, a collector and a dashboard"
 
 
@@ -56,7 +59,12 @@ def with_demo(config: Config, *, has_data: bool) -> Config:
         spaces = (*spaces, space_section(has_spark=has_spark))
         if has_spark:
             pipeline = msgspec.structs.replace(pipeline, queries=(*pipeline.queries, QUERY))
-    return msgspec.structs.replace(config, pipeline=pipeline, triggers=rules, spaces=spaces)
+    relay = msgspec.structs.replace(
+        config.relay,
+        message_ttl=max(config.relay.message_ttl, HELD_S),
+        detach_grace_ms=max(config.relay.detach_grace_ms, UNREAD_MS),
+    )
+    return msgspec.structs.replace(config, pipeline=pipeline, triggers=rules, spaces=spaces, relay=relay)
 
 
 def space_section(*, has_spark: bool) -> SpaceSection:

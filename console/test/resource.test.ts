@@ -1,0 +1,116 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+
+import { link, reachable, watchLink } from "../src/link.ts";
+import { ask, Failure } from "../src/request.ts";
+import { Poller } from "../src/resource.ts";
+
+const browser = globalThis as unknown as Record<string, unknown>;
+const original = globalThis.fetch;
+let listeners: (() => void)[] = [];
+let page: { visibilityState: string; addEventListener: (_: string, heard: () => void) => void; removeEventListener: () => void };
+
+beforeEach(() => {
+  listeners = [];
+  page = {
+    visibilityState: "visible",
+    addEventListener: (_, heard) => listeners.push(heard),
+    removeEventListener: () => undefined,
+  };
+  browser["document"] = page;
+});
+
+afterEach(() => {
+  browser["fetch"] = original;
+  delete browser["document"];
+});
+
+function linkState(): string {
+  return link.value.state;
+}
+
+async function turns(count = 20): Promise<void> {
+  for (let turn = 0; turn < count; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+}
+
+test("one poller serves many, stops with the last, and keeps its answer while newer ones fail", async () => {
+  let asked = 0;
+  let fails = false;
+  const poller = new Poller(async () => {
+    asked += 1;
+    if (fails) throw new Failure("Busy", "come again", 503);
+    return asked;
+  }, 60_000);
+  const ends = [poller.use(), poller.use()];
+  await turns();
+  assert.equal(asked, 1);
+  assert.equal(poller.data.value, 1);
+  fails = true;
+  poller.refresh();
+  await turns();
+  assert.equal(poller.data.value, 1);
+  assert.equal(poller.failure.value?.status, 503);
+  fails = false;
+  poller.refresh();
+  await turns();
+  assert.equal(poller.failure.value, undefined);
+  assert.equal(poller.data.value, 3);
+  ends.forEach((end) => end());
+  poller.refresh();
+  await turns();
+  assert.equal(asked, 3);
+  assert.ok(!poller.isUsed);
+});
+
+test("nothing is asked while nobody can see the page", async () => {
+  page.visibilityState = "hidden";
+  let asked = 0;
+  const poller = new Poller(async () => (asked += 1), 60_000);
+  const end = poller.use();
+  await turns();
+  assert.equal(asked, 0);
+  page.visibilityState = "visible";
+  for (const heard of listeners) heard();
+  await turns();
+  assert.equal(asked, 1);
+  end();
+});
+
+test("a server that is away is asked by one probe, and everybody goes on when it is back", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  watchLink();
+  let isUp = false;
+  const paths: string[] = [];
+  browser["fetch"] = async (path: string) => {
+    paths.push(path);
+    if (!isUp) throw new TypeError("failed to fetch");
+    return new Response("{}");
+  };
+  await assert.rejects(ask("/v1/metrics"), (error) => error instanceof Failure && error.isUnreachable);
+  await assert.rejects(ask("/v1/peek"));
+  assert.equal(linkState(), "down");
+  let isBack = false;
+  void reachable().then(() => (isBack = true));
+  for (let second = 0; second < 5; second += 1) {
+    context.mock.timers.tick(1_000);
+    await turns();
+  }
+  const probes = paths.filter((path) => path === "/health").length;
+  assert.ok(probes >= 2 && probes <= 4, `${probes} probes in five seconds`);
+  assert.ok(!isBack);
+  isUp = true;
+  context.mock.timers.tick(10_000);
+  await turns();
+  assert.ok(isBack);
+  assert.equal(linkState(), "back");
+  context.mock.timers.tick(10_000);
+  assert.equal(linkState(), "up");
+});
+
+test("what the server refuses is told in its own words", async () => {
+  const refusal = { error: { code: "Unauthorized", message: "nobody is signed in", hint: "give the token" } };
+  browser["fetch"] = async () => new Response(JSON.stringify(refusal), { status: 403 });
+  await assert.rejects(ask("/v1/purge"), (error) => error instanceof Failure && error.code === "Unauthorized" && error.hint === "give the token");
+  browser["fetch"] = async () => new Response("<h1>proxy</h1>", { status: 502, statusText: "Bad Gateway" });
+  await assert.rejects(ask("/v1/purge"), /502 Bad Gateway/);
+});

@@ -1,0 +1,419 @@
+"""The console in a real browser, before a real server: what somebody sees and does there in the first ten minutes.
+
+Every visitor's page is held against three things besides what its test says: no error on the page, no request to anybody but the server, and
+nothing that the content-security policy had to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from playwright.sync_api import Page, expect
+
+import penstock
+from penstock.dialects.streamservice.keys import StreamKeys, derive
+from tests.console.conftest import PATIENCE_MS, Visit
+from tests.integration.serving import Http
+from tests.server_process import ServerProcess
+
+CONSOLE = Path(__file__).parents[2] / "console"
+AXE = CONSOLE / "node_modules" / "axe-core" / "axe.min.js"
+SPACE = """
+spaces:
+  - space: {id: demo, name: Sensors}
+    participants:
+      collector: {tokens: [collector-token], capabilities: [{kind: "stream/*"}, {kind: chat}]}
+      sensor: {tokens: [sensor-token], capabilities: [{kind: "stream/*"}, {kind: chat}]}
+      bystander: {tokens: [bystander-token], capabilities: [{kind: chat}]}
+"""
+PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "has_touch": True}
+PAGES = ("#/", "#/tail", "#/queues", "#/queues/looked%2Fat", "#/spaces", "#/tokens", "#/pipeline")
+Visiting = Callable[..., Visit]
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One with spaces and a relay, and something in its queues."""
+    process = ServerProcess(tmp_path_factory.mktemp("console"), "--relay", config=SPACE)
+    Http(process.http).enqueue("looked/at", "one", "two", "three")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Http:
+    return Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+
+
+def heading(page: Page, title: str) -> None:
+    expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
+
+
+def figure(page: Page, metric: str) -> str:
+    return page.locator(f"[data-metric='{metric}']").first.inner_text()
+
+
+# The first visit
+
+
+def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(server: ServerProcess, visit: Visiting) -> None:
+    visitor = visit(server)
+    page = visitor.sign_in()
+    heading(page, "Overview")
+    assert "token" not in page.url
+    assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length].join()").startswith(",")
+    (cookie,) = page.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+    page.reload()
+    heading(page, "Overview")
+    page.go_back()  # the address with the token is not in the history
+    assert "token" not in page.url
+
+
+def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_wanted(
+    server: ServerProcess, visit: Visiting
+) -> None:
+    page = visit(server).page
+    page.goto(f"{server.http}/#/queues")
+    heading(page, "Sign in")
+    page.get_by_label("Token").fill("not the token")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("no token of an operator")).to_be_visible()
+    page.get_by_label("Token").fill((server.data / "run" / "operator.token").read_text().strip())
+    page.get_by_role("button", name="Sign in").click()
+    heading(page, "Queues")
+    page.get_by_role("button", name="Sign out").click()
+    heading(page, "Sign in")
+    assert page.context.cookies() == []
+
+
+def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Visiting) -> None:
+    page = visit(server).sign_in()
+    heading(page, "Overview")
+    for keys, title in (("t", "Live tail"), ("q", "Queues"), ("k", "Token streams"), ("p", "Pipeline"), ("o", "Overview")):
+        page.keyboard.press("g")
+        page.keyboard.press(keys)
+        heading(page, title)
+        assert page.evaluate("document.activeElement.tagName") == "H1", "the focus goes along"
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("counted", *(f"counted-{number}" for number in range(1_234)))
+    page = visit(server).sign_in()
+    told = dict(re.findall(r"^(penstock_q_\w+) ([0-9.]+)$", http.get("/metrics").body.decode(), re.MULTILINE))
+    for metric in ("penstock_q_in_total", "penstock_q_out_total", "penstock_q_ack_total", "penstock_q_depth", "penstock_q_if"):
+        expect(page.locator(f"[data-metric='{metric}']").first).to_have_text(f"{float(told[metric]):,.0f}")
+
+
+# The queues
+
+
+def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> None:
+    page = visit(server).sign_in("#/queues")
+    heading(page, "Queues")
+    page.get_by_role("button", name="Send").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To").fill("sam")
+    dialog.get_by_label("Type").fill("greeting")
+    dialog.get_by_label("Payload").fill('{"text": "Good morn')
+    expect(dialog.get_by_role("button", name="Send")).to_be_disabled()
+    dialog.get_by_label("Payload").fill('{"text": "Good morning, Sam"}')
+    dialog.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("log", name="What was done")).to_contain_text("to agents/sam/inbox")
+    page.get_by_role("link", name="agents/sam/inbox").first.click()
+    heading(page, "agents/sam/inbox")
+    expect(page.get_by_text("nobody is subscribed", exact=False).first).to_be_visible()
+    page.get_by_role("link", name="Live tail").last.click()
+    rows = page.get_by_role("grid", name="Rows of the journal")
+    expect(rows).to_contain_text("greeting")
+    rows.get_by_role("row").filter(has_text="greeting").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Good morning, Sam")
+
+
+def test_a_lease_runs_down_and_its_envelope_is_ready_again(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("leased", "borrowed")
+    page = visit(server).sign_in("#/queues/leased")
+    heading(page, "leased")
+    http.pull("leased", lease_ms=4_000)
+    leases = page.get_by_role("table", name="Leases")
+    expect(leases).to_contain_text("borrowed")
+    assert figure(page, "q.if") == "1"
+    left = leases.get_by_role("row").filter(has_text="borrowed").get_by_role("cell").last
+    before = left.inner_text()
+    expect(left).not_to_have_text(before)
+    expect(page.get_by_text("Nothing is in flight.")).to_be_visible()
+    expect(page.locator("[data-metric='q.depth']").first).to_have_text("1")
+    assert http.get("/v1/metrics").status == 200 and http.counters()["leased"]["q.timeout"] == 1
+
+
+def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("purged/away", "a", "b")
+    page = visit(server).sign_in("#/queues/purged%2Faway")
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Purge")).to_be_disabled()
+    dialog.get_by_role("textbox").fill("purged/away")
+    dialog.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("log", name="What was done")).to_contain_text("2 envelopes dropped")
+    assert http.stats("purged/away")["depth"] == 0
+
+
+# The tail
+
+
+def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    page = visit(server).sign_in("#/tail?channel=tailed/*")
+    rows = page.get_by_role("grid", name="Rows of the journal")
+    http.enqueue("tailed/one", "before the pause")
+    expect(rows).to_contain_text("before the pause")
+    page.get_by_role("button", name="Pause").click()
+    http.enqueue("tailed/one", "during the pause")
+    http.enqueue("elsewhere", "another channel")
+    expect(page.locator("[data-waiting='1']")).to_be_visible()
+    expect(rows).not_to_contain_text("during the pause")
+    page.get_by_role("button", name="Resume").click()
+    expect(rows).to_contain_text("during the pause")
+    expect(rows).not_to_contain_text("another channel")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Export as JSON lines").click()
+    lines = [json.loads(line) for line in Path(saved.value.path()).read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["before the pause", "during the pause"]
+
+
+def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    def say(id_: str, stream: str, **more: Any) -> None:
+        body = {"id": id_, "ts": "2026-01-01T00:00:00Z", "type": "said", "payload": id_, "corr": "talk-1", **more}
+        assert http.post("/v1/enqueue", {"to": stream, "envelope": body}).status == 200
+
+    say("talk-1", "talks/asked")
+    (asked,) = http.pull("talks/asked")
+    say("answer", "talks/answered", refs=["talk-1"])
+    assert http.settle("talk-1", "ack", leaseId=asked["leaseId"]).status == 200
+    page = visit(server).sign_in("#/tail/conversation/talk-1")
+    tree = page.get_by_role("list", name="Envelopes, each under the one it answers")
+    expect(tree.get_by_role("listitem")).to_have_count(2)
+    root, answer = tree.get_by_role("listitem").all()
+    expect(root).to_contain_text("talks/asked")
+    expect(root).to_contain_text(re.compile(r"waited [\d.]+ m?s, worked [\d.]+ m?s"))
+    expect(answer).to_contain_text("talks/answered")
+    assert [root.get_attribute("aria-level"), answer.get_attribute("aria-level")] == ["1", "2"]
+
+
+def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    page = visit(server).sign_in("#/tail?channel=flood")
+    rows = page.get_by_role("grid", name="Rows of the journal")
+    heading(page, "Live tail")
+    for burst in range(10):
+        http.enqueue("flood", *(f"flood-{burst}-{number}" for number in range(500)))
+    expect(rows).to_have_attribute("aria-rowcount", "5001")
+    assert rows.get_by_role("row").count() < 100
+    expect(rows).to_contain_text("flood-9-499")
+
+
+# The spaces
+
+
+def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(server: ServerProcess, visit: Visiting) -> None:
+    with (
+        penstock.SpaceSync(server.http, participant="collector", token="collector-token"),
+        penstock.SpaceSync(server.http, participant="bystander", token="bystander-token"),
+        penstock.SpaceSync(server.http, participant="sensor", token="sensor-token") as sensor,
+    ):
+        stream = sensor.open_stream("collector", description="readings")
+        page = visit(server).sign_in("#/spaces")
+        heading(page, "Sensors")
+        picture = page.get_by_role("img", name=re.compile("Who streams to whom"))
+        aimed = picture.locator("g", has=page.locator("path.edge.aimed"))
+        expect(aimed).to_have_count(1)
+        expect(aimed.locator("title")).to_have_text(re.compile("^sensor to collector: 1 aimed stream"))
+        for number in range(20):
+            stream.write(f"reading {number}")
+        expect(page.get_by_text(re.compile("20 instead of"))).to_be_visible()
+        everybody = sensor.open_stream()
+        expect(picture.locator("path.edge:not(.aimed)")).to_have_count(2)
+        everybody.close()
+
+
+def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Visiting) -> None:
+    page = visit(server).sign_in("#/spaces")
+    page.get_by_role("button", name="Invite").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Participant").fill("newcomer")
+    dialog.get_by_role("button", name="Invite").click()
+    token = page.locator("[data-token]").inner_text().strip()
+    with penstock.SpaceSync(server.http, participant="newcomer", token=token) as newcomer:
+        assert newcomer.id == "newcomer"
+        page.keyboard.press("Escape")
+        row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
+        row.get_by_role("button", name="Kick").click()
+        page.get_by_role("dialog").get_by_role("button", name="Kick").click()
+        expect(page.get_by_role("log", name="What was done")).to_contain_text("newcomer")
+    with pytest.raises(penstock.PenstockError), penstock.SpaceSync(server.http, participant="newcomer", token=token):
+        pass
+
+
+# The token streams
+
+
+def keys_of(number: int) -> StreamKeys:
+    keys = derive(bytes([number]) * 32, bytes([number + 1]) * 32, bytes([number + 2]) * 32)
+    assert isinstance(keys, StreamKeys)
+    return keys
+
+
+def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
+    server: ServerProcess, visit: Visiting
+) -> None:
+    keys, relay = keys_of(1), penstock.local_relay(server.data)
+    visitor = visit(server)
+    page = visitor.sign_in()
+    asked: list[str] = []
+    urls: list[str] = []
+    page.on("request", lambda request: (urls.append(request.url), asked.append(f"{request.post_data} {request.headers}")))
+    page.on("websocket", lambda socket: (urls.append(socket.url), socket.on("framesent", lambda frame: asked.append(str(frame)))))
+    visitor.open(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
+    with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as publisher:
+        for token in ("Once", " upon", " a", " time"):
+            publisher.send(token)
+    expect(page.get_by_role("log", name="Verified text")).to_have_text("Once upon a time")
+    expect(page.get_by_text("Complete", exact=True)).to_be_visible()
+    assert keys.mac_key.hex() not in page.url + "".join(urls) + "".join(asked)
+    assert keys.topic in "".join(asked) and keys.topic not in "".join(urls), "a topic is never in a URL"
+
+
+def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
+    server: ServerProcess, visit: Visiting
+) -> None:
+    keys, relay = keys_of(10), penstock.local_relay(server.data)
+    page = visit(server).sign_in(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
+    with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as publisher, zmq.Context() as context:
+        publisher.send("What is true")
+        publisher.flush()
+        expect(page.get_by_role("log", name="Verified text")).to_have_text("What is true")
+        forged = forge(keys)
+        with context.socket(zmq.PUSH) as push:
+            push.connect(relay.push)
+            push.send_multipart(forged)
+            expect(page.get_by_text(re.compile("the publisher did not make")).first).to_be_visible()
+        expect(page.get_by_role("log", name="Verified text")).to_have_text("What is true")
+        expect(page.get_by_text("and false")).to_have_count(0)
+
+
+def forge(keys: StreamKeys) -> list[bytes]:
+    """The next block as somebody makes it who knows all but the key."""
+    from penstock.dialects.streamservice import writing
+    from penstock.dialects.streamservice.chain import BlockChain
+    from penstock.dialects.streamservice.messages import Token
+
+    chain = BlockChain(keys.mac_key, keys.topic, keys.suite)
+    first = writing.block(chain.prev, [Token("What is true")])
+    chain.compute_next(first)
+    return [keys.topic.encode(), writing.block(chain.prev, [Token(" and false")]), bytes(16)]
+
+
+# The pipeline
+
+
+def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_refused(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    assert http.post("/v1/journal/seal", None).status == 200
+    page = visit(server).sign_in("#/pipeline")
+    heading(page, "Pipeline")
+    question = page.get_by_role("textbox", name="Question in SQL")
+    question.fill("select count(*) as looked from events where channel = 'looked/at'")
+    question.press("Control+Enter")
+    expect(page.get_by_role("columnheader", name=re.compile("looked"))).to_be_visible()
+    question.fill("drop table events")
+    question.press("Control+Enter")
+    expect(page.get_by_text(re.compile("only reads")).first).to_be_visible()
+
+
+# Everywhere
+
+
+def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None:
+    first = ServerProcess(tmp_path)
+    address = first.http.removeprefix("http://")
+    visitor = visit(first)
+    page = visitor.sign_in("#/tail")
+    Http(first.http).enqueue("restarted", "before")
+    rows = page.get_by_role("grid", name="Rows of the journal")
+    expect(rows).to_contain_text("before")
+    first.kill()
+    expect(page.get_by_text("Reconnecting…")).to_be_visible()
+    second = ServerProcess(tmp_path, "--http", address)
+    try:
+        expect(page.get_by_text("Connected again")).to_be_visible()
+        Http(second.http).enqueue("restarted", "after")
+        expect(rows).to_contain_text("after")
+        expect(rows).to_contain_text("before")
+        heading(page, "Live tail")
+    finally:
+        second.kill()
+    # A browser says of a socket that was cut what it says of any failure; the page's own words are above.
+    visitor.complaints = [each for each in visitor.complaints if "WebSocket connection" not in each]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visiting, path: str) -> None:
+    page = visit(server, **PHONE).sign_in(path)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_role("navigation").get_by_role("link").last.click()  # the pages are within reach
+    heading(page, "Pipeline")
+
+
+def brightness(page: Page) -> float:
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
+
+
+def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, visit: Visiting) -> None:
+    dark, light = (visit(server, color_scheme=scheme).sign_in() for scheme in ("dark", "light"))
+    assert brightness(dark) < 150 < 600 < brightness(light)
+    while brightness(light) > 150:  # auto, light, dark
+        light.get_by_role("button", name=re.compile("^Colours")).click()
+    light.reload()
+    heading(light, "Overview")
+    assert brightness(light) < 150, "the choice is kept"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_scan_finds_nothing_serious(server: ServerProcess, visit: Visiting, scheme: str) -> None:
+    visitor = visit(server, color_scheme=scheme, reduced_motion="reduce")
+    page = visitor.page
+    page.goto(f"{server.http}/")
+    heading(page, "Sign in")
+    page.evaluate(AXE.read_text())
+    found = {"sign-in": scan(page)}
+    visitor.sign_in()
+    page.evaluate(AXE.read_text())
+    for path in PAGES:
+        visitor.open(path)
+        page.wait_for_load_state("networkidle") if path == "#/" else None
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        found[path] = scan(page)
+    assert {path: serious for path, serious in found.items() if serious} == {}
+
+
+def scan(page: Page) -> list[str]:
+    """What is wrong and matters, with the elements that it is wrong with."""
+    report = page.evaluate("async () => (await axe.run()).violations")
+    return [
+        f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']][:3]}"
+        for one in report
+        if one["impact"] in ("serious", "critical")
+    ]

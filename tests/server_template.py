@@ -1,0 +1,178 @@
+"""A process that has loaded all that a server needs, and servers that are copies of it.
+
+A server is up in a moment and spends most of a second of the processor on loading its code, which the tests would pay a hundred times.
+So one process loads it once, and each `penstock up` is a fork of it with the directory, environment and output that it is given. Tests
+of the start itself run the command as a person would.
+
+What forks is a keeper, which forks the server, waits for it, and tells its exit code through a pipe.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+import penstock
+
+SOURCE = str(Path(penstock.__file__).parents[1])
+REQUEST_MAX = 1 << 18
+NUMBER_BYTES = 8
+"""A process id or an exit code, in a pipe."""
+
+
+class Request(msgspec.Struct):
+    """The server to start."""
+
+    words: list[str]
+    folder: str
+    env: dict[str, str]
+
+
+class Fork:
+    """A server that is a copy of the template; the part of `subprocess.Popen` that the tests need."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self.returncode: int | None = None
+        self.pid = self._number()
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._pipe], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("penstock up", timeout or 0)
+            self.returncode = self._number()
+            os.close(self._pipe)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _number(self) -> int:
+        told = os.read(self._pipe, NUMBER_BYTES)
+        assert len(told) == NUMBER_BYTES, "the template of the servers ended"
+        return int.from_bytes(told, signed=True)
+
+
+class Template:
+    """The process that is copied; it ends with the one that started it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REQUEST_MAX)
+        with asked:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.server_template", str(asked.fileno())],
+                cwd=Path(__file__).parents[1],
+                env=env,
+                pass_fds=[asked.fileno()],
+            )
+
+    def start(self, request: Request, output: int) -> Fork:
+        reading, writing = os.pipe()
+        try:
+            socket.send_fds(self._asking, [msgspec.json.encode(request)], [output, writing])
+        finally:
+            os.close(writing)
+        return Fork(reading)
+
+    def close(self) -> None:
+        self._asking.close()
+        self._process.wait()
+
+
+@cache
+def shared() -> Template:
+    """The template of this run of the tests, made for the first server."""
+    made = Template({**os.environ, "PYTHONPATH": SOURCE})
+    atexit.register(made.close)
+    return made
+
+
+def main(asked: socket.socket) -> None:
+    """Load the server, then copy this process for each that is asked for."""
+    from penstock.lightness import hide_pandas
+
+    # Ctrl-C in a terminal is for the tests, which end what they started, and for the servers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_pandas()
+    import uvloop  # noqa: F401 - loaded here for those who come
+
+    from penstock.cli import up  # noqa: F401
+    from penstock.server import up as service  # noqa: F401
+
+    while True:
+        body, fds, _, _ = socket.recv_fds(asked, REQUEST_MAX, 2)
+        while _reap():
+            pass
+        if not body:
+            return
+        output, told = fds
+        if os.fork() == 0:
+            asked.close()
+            _keep(msgspec.json.decode(body, type=Request), output, told)
+        os.close(output)
+        os.close(told)
+
+
+def _reap() -> bool:
+    """Take leave of a keeper that has ended."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _keep(request: Request, output: int, told: int) -> NoReturn:
+    """Run the server in a child, and say who it is and how it ended."""
+    server = os.fork()
+    if server == 0:
+        os.close(told)
+        _serve(request, output)
+    os.close(output)
+    os.write(told, server.to_bytes(NUMBER_BYTES, signed=True))
+    _, status = os.waitpid(server, 0)
+    os.write(told, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, signed=True))
+    os._exit(0)
+
+
+def _serve(request: Request, output: int) -> NoReturn:
+    """Become what `python -m penstock.cli` would be with these words."""
+    from penstock.cli import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.env)
+    sys.path[0] = request.folder
+    sys.argv = ["penstock", *request.words]
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
