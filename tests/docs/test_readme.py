@@ -66,6 +66,10 @@ def installed(folder: Path) -> None:
         f"#!{scripts / 'python'}\nimport sys\nfrom penstock.cli import main\nsys.exit(main())\n"
     )
     command.chmod(0o755)
+    console = folder / "src" / "penstock" / "console"  # built where there is Node
+    if (ROOT / "src" / "penstock" / "console").is_dir():
+        shutil.copytree(ROOT / "src" / "penstock" / "console", console)
+    console.mkdir(exist_ok=True)
     # `make` takes what is there for set up, whatever its targets are.
     subprocess.run(["make", "-t", "setup"], cwd=folder, capture_output=True, check=True)
 
