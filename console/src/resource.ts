@@ -21,6 +21,7 @@ type Load<T> = (signal: AbortSignal) => Promise<T>;
 
 export const EVERY_MS = 1_000;
 const SLOWNESS = 5;
+const ABSENT_MS = 30_000;
 
 export class Poller<T> implements Resource<T> {
   readonly data = signal<T | undefined>(undefined);
@@ -58,6 +59,7 @@ export class Poller<T> implements Resource<T> {
       await Promise.all([reachable(), visible()]);
       if (stop.aborted) return;
       const began = performance.now();
+      let everyMs = this.everyMs;
       try {
         const data = await this.load(stop);
         if (stop.aborted) return;
@@ -65,9 +67,12 @@ export class Poller<T> implements Resource<T> {
         this.failure.value = undefined;
       } catch (error) {
         if (isAbort(error) || stop.aborted) return;
-        this.failure.value = asFailure(error);
+        const failure = asFailure(error);
+        this.failure.value = failure;
+        // What this server does not have it will hardly have in a second.
+        if (failure.code === "UnknownRoute") everyMs = ABSENT_MS;
       }
-      await this.rest(restMs(performance.now() - began, this.everyMs), stop);
+      await this.rest(restMs(performance.now() - began, everyMs), stop);
     }
   }
 

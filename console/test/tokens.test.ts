@@ -176,6 +176,20 @@ test("what another key made is never shown", () => {
   assert.equal(verdict(listener).label, "Not verified");
 });
 
+test("tampering is told while it lasts, and counted afterwards", () => {
+  const { world, listener } = begin();
+  const forged = press([[{ token: "Once" }], [{ token: " lies" }]], KEY.toReversed())[1]?.slice() ?? new Uint8Array();
+  const mark = STORY[0]?.slice(-16) ?? new Uint8Array();
+  forged.set(mark, 32); // it names our last MAC as the one before it
+  world.wire.deliver(STORY[0] ?? "", forged);
+  assert.equal(verdict(listener).label, "Tampered with");
+  assert.equal(verdict(listener).gravity, "bad");
+  world.wire.deliver(...STORY.slice(1, 3));
+  assert.equal(verdict(listener).label, "Live");
+  assert.match(verdict(listener).text, /1 message that the publisher did not make was dropped/);
+  assert.equal(listener.transcript.plain(), "Once upon a");
+});
+
 test("a changed byte is never shown, and does not stop what follows", () => {
   const { world, listener } = begin();
   for (let at = 0; at < (STORY[1]?.length ?? 0); at += 1) {

@@ -57,10 +57,6 @@ def heading(page: Page, title: str) -> None:
     expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
 
 
-def figure(page: Page, metric: str) -> str:
-    return page.locator(f"[data-metric='{metric}']").first.inner_text()
-
-
 # The first visit
 
 
@@ -167,7 +163,7 @@ def test_a_lease_runs_down_and_its_envelope_is_ready_again(
     http.pull("leased", lease_ms=4_000)
     leases = page.get_by_role("table", name="Leases")
     expect(leases).to_contain_text("borrowed")
-    assert figure(page, "q.if") == "1"
+    expect(page.locator("[data-metric='q.if']").first).to_have_text("1")
     left = leases.get_by_role("row").filter(has_text="borrowed").get_by_role("cell").last
     before = left.inner_text()
     expect(left).not_to_have_text(before)

@@ -29,6 +29,7 @@ DOCUMENTS = [
 FOR_OPERATORS = [
     "docs/how-to/operate.md",
     "docs/how-to/backup.md",
+    "docs/how-to/console.md",
     "docs/how-to/upgrade.md",
     "docs/how-to/when-stuck.md",
 ]

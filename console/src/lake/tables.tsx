@@ -124,7 +124,7 @@ function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void
     >
       <div class="stack">
         <h3>{plural(table.columns.length, "column")}</h3>
-        <ul class="columns">
+        <ul class="table-columns">
           {table.columns.map(({ name, type }) => (
             <li key={name}>
               <span class="mono">{name}</span> <span class="note">{type}</span>

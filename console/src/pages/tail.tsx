@@ -57,10 +57,8 @@ function Body({ follower, isNarrowed, onOpen }: { follower: Follower; isNarrowed
   const isEmpty = follower.version.value >= 0 && follower.reach.value !== undefined && follower.entries.length === 0;
   if (failure?.status === 404) {
     return (
-      <Empty title="There is no journal to follow.">
-        <p>
-          {failure.message}. {failure.hint}
-        </p>
+      <Empty title="This server keeps no journal, so there is nothing to follow.">
+        <p>It was started without a data directory. With one, every row shows up here:</p>
         <Command text="penstock up --data ./penstock-data" />
       </Empty>
     );
@@ -109,6 +107,7 @@ function Status({ follower }: { follower: Follower }) {
 
 function Tools({ follower }: { follower: Follower }) {
   const isPaused = follower.isPaused.value;
+  const isLive = !isPaused && follower.failure.value === undefined;
   const save = (kind: "jsonl" | "csv"): void => {
     const rows = follower.entries.slice(0, follower.entries.length).filter((entry): entry is Row => !isGap(entry));
     const name = `penstock-tail-${new Date().toISOString().replace(/[:.]/g, "-")}.${kind}`;
@@ -118,7 +117,7 @@ function Tools({ follower }: { follower: Follower }) {
   return (
     <>
       <span role="status">
-        <Badge tone={isPaused ? "warn" : "good"}>{isPaused ? "paused" : "live"}</Badge>
+        <Badge tone={isLive ? "good" : "warn"}>{isLive ? "live" : isPaused ? "paused" : "not live"}</Badge>
       </span>
       <Button icon={isPaused ? "play" : "pause"} onPress={() => turn(follower)} isPressed={isPaused}>
         {isPaused ? "Resume" : "Pause"}

@@ -4,7 +4,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { plural, rate } from "../words.ts";
-import { type Edge, type Node, type Picture, picture } from "./picture.ts";
+import { CROWD, type Edge, type Node, type Picture, picture } from "./picture.ts";
 import { SEATS_MAX, Seating } from "./seating.ts";
 import { isTargeted, type Measured, type Space } from "./survey.ts";
 
@@ -28,7 +28,7 @@ export function Drawing({ space, measured }: { space: Space; measured: Measured 
   // Those who are there first, so that they are drawn when not all can be.
   const order = [...space.participants].sort((one, other) => Number(other.connected) - Number(one.connected) || (one.id < other.id ? -1 : 1));
   const seats = seating.take(order.slice(0, SEATS_MAX).map(({ id }) => id));
-  const height = Math.round(Math.min(HEIGHT_MAX, Math.max(HEIGHT_MIN, width * 0.74)));
+  const height = Math.round(Math.min(HEIGHT_MAX, Math.max(HEIGHT_MIN, width * (seats.length < CROWD ? 0.74 : 1))));
   const drawn = picture(space, seats, { width, height }, (stream) => measured.streamRate(space, stream, "frames"));
   const hidden = [
     drawn.hiddenNodes > 0 ? plural(drawn.hiddenNodes, "participant") : "",

@@ -6,7 +6,7 @@ import { isTargeted, type Participant, type Space, type Stream } from "./survey.
 /** Edges that are drawn; those that are aimed come first, the rest is counted. */
 export const EDGES_MAX = 300;
 /** From this many seats on, names stand along the rays of a circle. */
-const CROWD = 21;
+export const CROWD = 21;
 /** Narrower pictures of a crowd have no names. */
 const CROWD_WIDTH = 420;
 /** Pixels of a letter, on the safe side. */

@@ -13,15 +13,21 @@ export type Format = "chunk" | "block";
 
 export const KEY_SIZE = 32;
 
+interface Keyed {
+  clone(): Keyed;
+  update(data: Uint8Array): Keyed;
+  digest(): Uint8Array;
+}
+
 const ascii = new TextEncoder();
 
 export class Chain {
   readonly size: number;
   /** What the first message says of the MAC before it, where there is none. */
   readonly firstPrev: Uint8Array;
-  private readonly key: Uint8Array;
   private readonly topic: Uint8Array;
-  private readonly suite: Suite;
+  /** The MAC under the key, before anything was put in: what the key costs is paid once. */
+  private readonly keyed: Keyed;
   private last: Uint8Array | undefined;
 
   constructor(format: Format, key: Uint8Array, topic: string, suite: Suite) {
@@ -29,10 +35,9 @@ export class Chain {
       throw new RangeError(`a MAC key has ${KEY_SIZE} bytes, and is not zero`);
     }
     this.size = format === "block" ? BLOCK_MAC_SIZE : CHUNK_MAC_SIZE;
-    this.key = key;
+    this.keyed = suite === "blake3" ? blake3.create({ key }) : hmac.create(sha256, key);
     this.topic = ascii.encode(topic);
     this.firstPrev = this.topic.subarray(0, format === "block" ? BLOCK_MAC_SIZE : 0);
-    this.suite = suite;
   }
 
   /** The last MAC, or nothing at the start. */
@@ -60,8 +65,7 @@ export class Chain {
   }
 
   private mac(first: Uint8Array, second: Uint8Array): Uint8Array {
-    const hash = this.suite === "blake3" ? blake3.create({ key: this.key }) : hmac.create(sha256, this.key);
-    return hash.update(first).update(second).digest().subarray(0, this.size);
+    return this.keyed.clone().update(first).update(second).digest().subarray(0, this.size);
   }
 }
 

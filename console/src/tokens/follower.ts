@@ -137,6 +137,11 @@ export class Follower {
     return this.isInDoubt && this.ending === undefined;
   }
 
+  /** What arrived in place of the next message was made by somebody else, and nothing good came since. */
+  get isTampered(): boolean {
+    return this.isInDoubt && this.recentlyTampered > 0;
+  }
+
   /** The payloads of a message, if it is the next one; the terminal one becomes `ending` instead. */
   take(nowMs: number, bytes: Uint8Array): (Payload | Skipped)[] {
     if (this.ending !== undefined) return [];

@@ -6,6 +6,9 @@ import type { Payload } from "./messages.ts";
 /** Characters that are kept for showing; beyond, the oldest are let go and counted. */
 export const CHARACTERS_MAX = 400_000;
 
+/** Characters of a run: a new one begins behind, so that a browser lays out the end of a long text anew, and not all of it. */
+const RUN_MAX = 4_000;
+
 export type Run = { readonly kind: "text"; readonly text: string } | { readonly kind: "gap" } | { readonly kind: "end"; readonly text: string };
 
 export class Transcript {
@@ -48,7 +51,7 @@ export class Transcript {
     this.length += text.length;
     const last = this.runs.at(-1);
     this.runs =
-      last?.kind === "text"
+      last?.kind === "text" && last.text.length < RUN_MAX
         ? [...this.runs.slice(0, -1), { kind: "text", text: last.text + text }]
         : [...this.runs, { kind: "text", text }];
     // A quarter at a time, so that a long stream is not copied with each of its tokens.

@@ -24,13 +24,19 @@ function underWay({ follower, link }: Listener): Verdict {
   if (link === "lost") {
     return say("warning", "Connection lost", "Connecting again; the stream goes on from the last verified message.");
   }
+  if (follower.isTampered) {
+    return follower.mark === undefined
+      ? say("bad", "Not verified", "What arrives was not made with this key. It is not shown; asking the relay for the beginning.")
+      : say("bad", "Tampered with", "In place of the next message there is one that the publisher did not make. It is not shown; asking the relay for the real one.");
+  }
   if (follower.isAsking) {
-    return say("warning", "Asking again", "A message is missing or is not the publisher's. Asking the relay for what followed the last verified one.");
+    return say("warning", "Asking again", "A message is missing. Asking the relay for what followed the last verified one.");
   }
   if (follower.mark === undefined) {
     return say("waiting", "Waiting", follower.counts.accepted === 0 ? "Nothing has arrived on this topic yet." : "The next stream of this topic has not begun.");
   }
-  return say("good", "Live", "Every message so far follows the one before it and bears a good MAC.");
+  const dropped = follower.tampered === 0 ? "" : ` ${count(follower.tampered)} that the publisher did not make ${follower.tampered === 1 ? "was" : "were"} dropped.`;
+  return say("good", "Live", `Every message that is shown follows the one before it and bears a good MAC.${dropped}`);
 }
 
 function ended({ follower }: Listener): Verdict {
