@@ -16,7 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.patterns import matches
 from penstock.core.policy import Policy
 from penstock.core.records import Record
-from penstock.core.scopes import OPERATOR
+from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.journal.bronze import Bronze
 from penstock.journal.disk import RealDisk
 from penstock.journal.reader import JournalReader, RangeGoneError
@@ -192,6 +192,25 @@ def test_an_answer_looks_at_so_many_rows_only(reader, monkeypatch):
     assert read(reader, back=5, id="e3")[0].next == ROWS
 
 
+def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatch):
+    monkeypatch.setattr(module, "STEP_FIRST_ROWS", 10)
+    monkeypatch.setattr(module, "STEP_GROWTH", 3)
+    ranges = []
+    real = JournalReader.batches
+    monkeypatch.setattr(
+        JournalReader,
+        "batches",
+        lambda self, first, end, *more: ranges.append((first, end)) or real(self, first, end, *more),
+    )
+    read(reader, after=100, text="nowhere")
+    assert ranges == [(100, 110), (110, 140), (140, 230), (230, ROWS)]
+    ranges.clear()
+    assert read(reader, back=1, text="nowhere")[0].is_at_end
+    assert ranges[:3] == [(290, 300), (260, 290), (170, 260)]
+    monkeypatch.setattr(module, "SCAN_S", 0.0)
+    assert read(reader, after=100, text="nowhere")[0].next == 110
+
+
 def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypatch):
     monkeypatch.setattr(module, "BEHIND_ROWS", 50)
     found, rows = read(reader, after=10, max=20, skip=1)
@@ -229,7 +248,12 @@ class Watched(Tail):
     def __init__(self, data, end):
         self.journal = SimpleNamespace(next_offset=end)
         self.is_ending = False
-        super().__init__(SimpleNamespace(data=data, journal=self.journal), lambda: self.is_ending)
+        self.knows = lambda principal: principal
+        super().__init__(
+            SimpleNamespace(data=data, journal=self.journal),
+            lambda: self.is_ending,
+            lambda principal: self.knows(principal),
+        )
 
     def ask(self, **query):
         return asyncio.ensure_future(self.tail(Ask(OPERATOR, (), TailQuery(**query))))
@@ -289,6 +313,21 @@ def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
         watched.is_ending = True
         assert msgspec.json.decode((await waiting).body)["next"] == 1
         assert gone.cancelled() and watched.waiting == 0
+
+    bounded(go)
+
+
+@pytest.mark.parametrize("left", [None, Principal("ops", scopes=require(["streams:*:read"]))])
+def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
+    watched, grow = growing
+
+    async def go():
+        waiting = watched.ask(after=1, wait_ms=20_000)
+        await asyncio.sleep(0)
+        watched.knows = lambda principal: left
+        grow(watched, "secret")
+        refused = await waiting
+        assert isinstance(refused, Refusal) and refused.code == "Unauthorized"
 
     bounded(go)
 

@@ -254,7 +254,7 @@ class Service:
         desk = Desk()
         desk.add("reload", lambda ask: self.reload())
         data = None if self.archive is None else self.archive.data
-        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining).tail)
+        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining, self.tokens.renewed).tail)
         desk.add("sql", Asking(data, lambda: self._config.console).sql)
         lake = Lake(data)
         desk.add("lake", lake.tables)

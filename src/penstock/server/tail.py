@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
 from penstock.journal.columns import SCHEMA
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
 from penstock.journal.selection import Selection
@@ -26,6 +27,7 @@ from penstock.journal.values import TIMES, iso, json_or_text, records
 from penstock.server.archive import Archive
 from penstock.server.desk import Ask
 from penstock.server.history import guarded
+from penstock.server.reload import REVOKED
 from penstock.server.requests import Reply
 from penstock.server.routes import TailQuery
 
@@ -36,9 +38,11 @@ ANSWER_BYTES = 4 * 1024 * 1024
 SCAN_ROWS = 200_000
 """Rows that one answer looks at."""
 SCAN_S = 0.5
-"""How long it looks; a step is always taken."""
+"""About how long it looks; a step is always taken."""
+STEP_FIRST_ROWS = 1_000
 STEP_ROWS = 50_000
-"""Rows between two looks at the clock."""
+"""Rows between two looks at the clock: few first, for nobody knows how long their bodies are, then more each time."""
+STEP_GROWTH = 16
 PAUSE_ROWS = 50
 """Rows that are made between two chances for the loop: well below a millisecond of them."""
 BEHIND_ROWS = 20_000
@@ -91,9 +95,16 @@ class Found(msgspec.Struct):
 class Tail:
     """Answers of `/v1/tail`."""
 
-    def __init__(self, archive: Archive | None, is_draining: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        archive: Archive | None,
+        is_draining: Callable[[], bool] = lambda: False,
+        renewed: Callable[[Principal], Principal | None] = lambda principal: principal,
+    ) -> None:
         self._archive = archive
         self._is_draining = is_draining
+        self._renewed = renewed
+        """What somebody who was let in before is allowed now."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tail")
         self._kept = threading.local()
         self.waiting = 0
@@ -108,9 +119,11 @@ class Tail:
             return Refusal("RateLimited", f"{self.waiting} tails are waiting already")
         self.waiting += 1
         try:
-            return await self._follow(archive, ask.query)
+            answer = await self._follow(archive, ask.query)
         finally:
             self.waiting -= 1
+        asker = self._renewed(ask.principal)  # who waits may be taken its token meanwhile
+        return answer if asker is not None and asker.is_admin else REVOKED
 
     async def _follow(self, archive: Archive, query: TailQuery) -> Reply | Refusal:
         loop = asyncio.get_running_loop()
@@ -215,9 +228,10 @@ class _Walk:
         first, end = self._bounds.first, self._bounds.end
         if not self._selection.columns and self._query.text is None:
             return max(first, end - count)
-        low = end
+        low, step = end, min(STEP_FIRST_ROWS, STEP_ROWS)
         while low > first and count > 0 and end - low < SCAN_ROWS and time.monotonic() < self._ends_at:
-            high, low = low, max(first, low - STEP_ROWS)
+            high, low = low, max(first, low - step)
+            step = min(step * STEP_GROWTH, STEP_ROWS)
             offsets = self._offsets(low, high)
             if len(offsets) >= count:
                 return offsets[-count]
@@ -227,11 +241,13 @@ class _Walk:
 
     def _steps(self, first: int, rows: int) -> Iterator[tuple[int, int]]:
         end = min(first + rows, self._bounds.end)
+        step = min(STEP_FIRST_ROWS, STEP_ROWS)
         while first < end:
-            yield first, min(first + STEP_ROWS, end)
-            first += STEP_ROWS
+            yield first, min(first + step, end)
+            first += step
             if time.monotonic() >= self._ends_at:
                 return
+            step = min(step * STEP_GROWTH, STEP_ROWS)
 
     def _passed(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
         """The rows of a step that pass; where columns decide that are cheap to read, the rest is read only around what passed."""
