@@ -181,7 +181,8 @@ def test_nothing_is_written_over(quiet, tmp_path, capsys):
     (taken / "mine").write_text("precious")
     file = tmp_path / "taken.tar"
     file.write_text("precious")
-    for target in (taken, file, quiet / "copy", quiet / "run/copy.tar"):
+    (tmp_path / "link").symlink_to(quiet)
+    for target in (taken, file, quiet / "copy", quiet / "run/copy.tar", tmp_path / "link" / "copy"):
         assert main(["backup", str(target), "--data", str(quiet)]) == 1
     assert main(["backup", str(tmp_path / "copy"), "--data", str(tmp_path / "no-such")]) == 1
     assert main(["backup", str(tmp_path / "copy"), "--data", str(quiet)]) == 0
@@ -189,9 +190,9 @@ def test_nothing_is_written_over(quiet, tmp_path, capsys):
     assert main(["restore", str(file), "--data", str(tmp_path / "data")]) == 1
     assert main(["restore", str(taken), "--data", str(tmp_path / "data")]) == 1
     errors = capsys.readouterr().err
-    assert errors.count("hint: ") == 8 and "precious" not in errors
+    assert errors.count("hint: ") == 9 and "precious" not in errors
     assert (taken / "mine").read_text() == file.read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "taken", "taken.tar"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "link", "taken", "taken.tar"]
 
 
 def damaged(copy: Path, how: str) -> None:

@@ -248,11 +248,11 @@ class Watched(Tail):
     def __init__(self, data, end):
         self.journal = SimpleNamespace(next_offset=end)
         self.is_ending = False
-        self.knows = lambda principal: principal
+        self.rights = {OPERATOR: OPERATOR}
         super().__init__(
             SimpleNamespace(data=data, journal=self.journal),
             lambda: self.is_ending,
-            lambda principal: self.knows(principal),
+            self.rights.get,
         )
 
     def ask(self, **query):
@@ -324,7 +324,7 @@ def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
     async def go():
         waiting = watched.ask(after=1, wait_ms=20_000)
         await asyncio.sleep(0)
-        watched.knows = lambda principal: left
+        watched.rights[OPERATOR] = left
         grow(watched, "secret")
         refused = await waiting
         assert isinstance(refused, Refusal) and refused.code == "Unauthorized"

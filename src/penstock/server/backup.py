@@ -56,8 +56,7 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
     """Copy a data directory; the manifest of the copy."""
     if not (data / "journal" / IDENTITY).is_file():
         raise refused(f"there is no journal in `{data}`", "name the data directory of a server with --data")
-    inside = target.absolute()
-    if inside.is_relative_to(data.absolute()):
+    if target.resolve().is_relative_to(data.resolve()):
         raise refused(
             f"`{target}` is in the directory that is copied", "choose a place elsewhere, on another disk"
         )
