@@ -6,7 +6,7 @@ import { signal } from "@preact/signals";
 import { addMissed, reachable } from "./link.ts";
 import { ask, asFailure, type Failure, isAbort, withQuery } from "./request.ts";
 import { visible } from "./resource.ts";
-import { type Answer, Entries, type Entry, type Filters } from "./rows.ts";
+import { type Answer, Entries, type Entry, type Filters, rowsIn } from "./rows.ts";
 
 /** Entries that a list keeps, and the same again while it is paused. */
 export const ENTRIES_MAX = 50_000;
@@ -34,8 +34,7 @@ export class Follower {
   readonly waiting = signal(0);
   /** How far the journal was searched, and how far it goes. */
   readonly reach = signal<{ readonly next: number; readonly end: number } | undefined>(undefined);
-  private aside: Entry[] = [];
-  private asideLost = 0;
+  private readonly aside = new Entries(ENTRIES_MAX, CHARACTERS_MAX);
   private isDrawn = true;
   private stop = new AbortController();
 
@@ -56,10 +55,8 @@ export class Follower {
   }
 
   resume(): void {
-    if (this.asideLost > 0) this.entries.push([{ missed: this.asideLost, before: -this.asideLost }]);
-    this.entries.push(this.aside);
-    this.aside = [];
-    this.asideLost = 0;
+    this.entries.push(this.kept());
+    this.aside.clear();
     this.isPaused.value = false;
     this.waiting.value = 0;
     this.version.value += 1;
@@ -115,18 +112,16 @@ export class Follower {
     this.reach.value = { next, end };
     const came: Entry[] = missed > 0 ? [{ missed, before: rows[0]?.offset ?? next }, ...rows] : [...rows];
     if (came.length === 0) return;
-    if (!this.isPaused.value) this.entries.push(came);
-    else this.putAside(came);
+    (this.isPaused.value ? this.aside : this.entries).push(came);
     this.draw();
   }
 
-  private putAside(came: readonly Entry[]): void {
-    this.aside.push(...came);
-    const over = this.aside.length - ENTRIES_MAX;
-    if (over > 0) {
-      this.aside.splice(0, over);
-      this.asideLost += over;
-    }
+  /** What came while the list was paused. Where some of it went, a mark takes the place of the oldest, for which there is room then. */
+  private kept(): Entry[] {
+    const [first, ...others] = this.aside.slice(0, this.aside.length);
+    if (first === undefined) return [];
+    const lost = this.aside.lost;
+    return lost === 0 ? [first, ...others] : [{ missed: lost + rowsIn(first), before: -lost }, ...others];
   }
 
   private draw(): void {
@@ -134,7 +129,7 @@ export class Follower {
     this.isDrawn = false;
     requestAnimationFrame(() => {
       this.isDrawn = true;
-      this.waiting.value = this.aside.length + this.asideLost;
+      this.waiting.value = this.aside.length + this.aside.lost;
       if (!this.isPaused.value) this.version.value += 1;
     });
   }

@@ -1,12 +1,50 @@
-// JSON as people read and type it.
+// JSON as people read and type it, to the digit: integers that a number of the browser's would round keep the digits they came with.
+
+/** An integer beyond 2^53. */
+export class Digits {
+  constructor(readonly text: string) {}
+
+  toString(): string {
+    return this.text;
+  }
+
+  toJSON(): string {
+    return MARK + this.text;
+  }
+}
+
+/** Tells digits from text while both are text. Nobody else can write it: it is another one each time the page is loaded. */
+const MARK = `digits ${Math.random()} `;
+const MARKED = new RegExp(`"${MARK}(-?\\d+)"`, "g");
+const LONG = /\d{16}/;
+const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+const INTEGER = /^-?\d+$/;
+
+/** The value of a JSON text, with `Digits` where numbers would round. */
+export function parseExact(text: string): unknown {
+  if (!LONG.test(text)) return JSON.parse(text) as unknown;
+  JSON.parse(text); // what is no JSON does not become some by what follows
+  const marked = text.replace(STRING_OR_NUMBER, (token) =>
+    INTEGER.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token,
+  );
+  return JSON.parse(marked, (_, value: unknown) =>
+    typeof value === "string" && value.startsWith(MARK) ? new Digits(value.slice(MARK.length)) : value,
+  ) as unknown;
+}
+
+/** A value as JSON, `Digits` as the numbers they are. */
+export function written(value: unknown, indent?: number): string {
+  const text = JSON.stringify(value, null, indent) as string | undefined;
+  return text === undefined ? String(value) : text.replace(MARKED, "$1");
+}
 
 /** A value, or a text that is JSON, with indents; any other text as it is. */
 export function pretty(value: unknown): string {
-  if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? String(value);
+  if (typeof value !== "string") return written(value, 2);
   const start = value.trimStart()[0];
   if (start !== "{" && start !== "[") return value;
   try {
-    return JSON.stringify(JSON.parse(value), null, 2);
+    return written(parseExact(value), 2);
   } catch {
     return value;
   }
@@ -18,7 +56,7 @@ export type Parsed = { readonly value: unknown; readonly error?: undefined } | {
 export function parseTyped(text: string): Parsed {
   if (text.trim() === "") return { error: "type a JSON value, such as {}" };
   try {
-    return { value: JSON.parse(text) as unknown };
+    return { value: parseExact(text) };
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     const position = /position (\d+)/.exec(message)?.[1];

@@ -45,7 +45,8 @@ export function watchPlace(): void {
   read();
 }
 
-function decoded(piece: string): string {
+/** A piece of an address without its escapes; one that is badly written as it is. */
+export function decoded(piece: string): string {
   try {
     return decodeURIComponent(piece);
   } catch {

@@ -1,6 +1,7 @@
 // Asking the server. Every answer that is no success becomes a `Failure` with the server's own words; who is not signed in any more and a
 // server that cannot be reached are told to those who watch for it.
 
+import { parseExact, written } from "./json.ts";
 import { learnSkew } from "./skew.ts";
 
 export class Failure extends Error {
@@ -44,6 +45,11 @@ export async function ask<T>(path: string, options: Options = {}): Promise<T> {
   return (text === "" ? undefined : JSON.parse(text)) as T;
 }
 
+/** The same where the numbers are somebody else's, and may be longer than ours can be. */
+export async function askExact<T>(path: string, options: Options = {}): Promise<T> {
+  return parseExact(await body(await send(path, options))) as T;
+}
+
 /** The text of an answer. */
 export async function askText(path: string, options: Options = {}): Promise<string> {
   return body(await send(path, options));
@@ -74,7 +80,7 @@ async function send(path: string, options: Options): Promise<Response> {
     signal: options.signal ? AbortSignal.any([options.signal, patience]) : patience,
   };
   if (options.body !== undefined) {
-    init.body = JSON.stringify(options.body);
+    init.body = written(options.body);
     init.headers = { "Content-Type": "application/json" };
   }
   let response: Response;

@@ -78,12 +78,14 @@ export class Poller<T> implements Resource<T> {
 
   private rest(ms: number, stop: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms);
-      this.wake = () => {
+      const wake = (): void => {
         clearTimeout(timer);
+        stop.removeEventListener("abort", wake); // a page may stay open for weeks
         resolve();
       };
-      stop.addEventListener("abort", this.wake, { once: true });
+      const timer = setTimeout(wake, ms);
+      stop.addEventListener("abort", wake);
+      this.wake = wake;
     });
   }
 }

@@ -1,5 +1,6 @@
 // Rows of the journal as `/v1/tail` answers them, and what a list keeps of them.
 
+import { parseExact, written } from "./json.ts";
 import { span } from "./words.ts";
 
 export interface Row {
@@ -63,8 +64,9 @@ export class Entries {
   private items: (Entry | undefined)[] = [];
   private head = 0;
   private characters = 0;
-  /** How many have gone since the start. */
+  /** How many have gone since the start, and how many rows those stood for. */
   dropped = 0;
+  lost = 0;
 
   constructor(
     private readonly entriesMax: number,
@@ -101,15 +103,24 @@ export class Entries {
     this.head = 0;
     this.characters = 0;
     this.dropped = 0;
+    this.lost = 0;
   }
 
   private shift(): void {
     const gone = this.items[this.head];
-    if (gone !== undefined) this.characters -= weight(gone);
+    if (gone !== undefined) {
+      this.characters -= weight(gone);
+      this.lost += rowsIn(gone);
+    }
     this.items[this.head] = undefined;
     this.head += 1;
     this.dropped += 1;
   }
+}
+
+/** The rows that an entry stands for. */
+export function rowsIn(entry: Entry): number {
+  return isGap(entry) ? entry.missed : 1;
 }
 
 function weight(entry: Entry): number {
@@ -146,8 +157,8 @@ export function timings(row: Row): string | undefined {
 /** The part of an envelope that its sender wrote; the rest stands in columns of its own. */
 function payload(body: string): string {
   try {
-    const { payload: written } = JSON.parse(body) as { payload?: unknown };
-    if (written !== undefined) return JSON.stringify(written).slice(0, 240);
+    const { payload: sent } = parseExact(body) as { payload?: unknown };
+    if (sent !== undefined) return written(sent).slice(0, 240);
   } catch {
     // It is cut short, or no JSON: its letters have to do.
   }

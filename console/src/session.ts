@@ -2,6 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 
+import { decoded } from "./place.ts";
 import { ask, asFailure, Failure, onFailure } from "./request.ts";
 
 export interface Who {
@@ -48,7 +49,7 @@ async function byLink(): Promise<boolean> {
   if (found?.[1] === undefined) return false;
   window.history.replaceState(null, "", "#/");
   window.dispatchEvent(new HashChangeEvent("hashchange"));
-  await signIn(decodeURIComponent(found[1]));
+  await signIn(decoded(found[1]));
   return true;
 }
 

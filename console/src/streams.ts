@@ -1,6 +1,6 @@
 // Streams of queues as `/v1/metrics`, `/v1/peek` and `/v1/streams/…/explain` tell of them.
 
-import { ask, withQuery } from "./request.ts";
+import { ask, askExact, withQuery } from "./request.ts";
 import { type Resource, useResource } from "./resource.ts";
 
 export interface StreamFigures {
@@ -92,7 +92,7 @@ export function useExplanation(stream: string): Resource<Explanation> {
 
 export function usePeek(stream: string, state: PeekState): Resource<readonly Peeked[]> {
   const path = withQuery("/v1/peek", { stream, state, max: PEEK_MAX });
-  return useResource(path, async (stop) => (await ask<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
+  return useResource(path, async (stop) => (await askExact<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
 }
 
 const DEAD = /^(t\/[^/]+\/)?dlq\//;

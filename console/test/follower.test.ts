@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 
-import { ENTRIES_MAX, Follower } from "../src/follower.ts";
-import { isGap, type Row } from "../src/rows.ts";
+import { CHARACTERS_MAX, ENTRIES_MAX, Follower } from "../src/follower.ts";
+import { Entries, isGap, type Row } from "../src/rows.ts";
 
 // A journal in memory behind the browser's `fetch`, with the rules of `/v1/tail`.
 let journal: Row[] = [];
@@ -19,6 +19,10 @@ function write(count: number): void {
     journal.push({ offset: journal.length, recorded_at: "2026-01-01T00:00:00Z", door: "courier", event: "enqueue" });
   }
   wakeTail();
+}
+
+function journalOf(count: number, body: string): Row[] {
+  return Array.from({ length: count }, (_, offset) => ({ offset, recorded_at: "2026-01-01T00:00:00Z", door: "courier", event: "enqueue", body }));
 }
 
 async function fetchTail(address: string, init: RequestInit): Promise<Response> {
@@ -105,6 +109,27 @@ test("a list that is paused for long says what it could not keep", async () => {
   end();
   assert.equal(follower.entries.length, ENTRIES_MAX);
   assert.equal(offsets(follower).at(-1), ENTRIES_MAX + 499);
+  const mark = follower.entries.at(0);
+  assert.ok(mark !== undefined && isGap(mark), "the list begins with what it could not keep");
+  assert.equal(mark.missed + follower.entries.length - 1, ENTRIES_MAX + 500);
+});
+
+test("what is kept aside is bounded in characters too, and marks that go count for what they stood for", async () => {
+  const entries = new Entries(1_000, 100);
+  entries.push([{ missed: 70, before: 70 }, ...journalOf(30, "x".repeat(10))]);
+  assert.equal(entries.length, 10);
+  assert.equal(entries.dropped, 21);
+  assert.equal(entries.lost, 90);
+  const follower = new Follower({}, { back: 1, canSkip: true });
+  const end = follower.run();
+  await until(() => follower.reach.value !== undefined);
+  follower.pause();
+  journal.push(...journalOf(10, "x".repeat(CHARACTERS_MAX / 5)));
+  wakeTail();
+  await until(() => follower.waiting.value === 10);
+  follower.resume();
+  end();
+  assert.deepEqual(offsets(follower), [-6, 6, 7, 8, 9]);
 });
 
 test("rows that are gone leave a mark that says how many", async () => {

@@ -62,6 +62,28 @@ test("one poller serves many, stops with the last, and keeps its answer while ne
   assert.ok(!poller.isUsed);
 });
 
+test("a poller that runs for weeks holds on to nothing of its past", async (context) => {
+  let listening = 0;
+  for (const [method, change] of [["addEventListener", 1], ["removeEventListener", -1]] as const) {
+    const real = AbortSignal.prototype[method];
+    context.mock.method(AbortSignal.prototype, method, function (this: AbortSignal, ...words: Parameters<typeof real>) {
+      listening += change;
+      real.apply(this, words);
+    });
+  }
+  let asked = 0;
+  const poller = new Poller(async () => (asked += 1), 60_000);
+  const end = poller.use();
+  for (let round = 0; round < 50; round += 1) {
+    await turns(3);
+    poller.refresh();
+  }
+  await turns();
+  assert.ok(asked >= 50);
+  assert.ok(listening <= 1, `${listening} listeners`);
+  end();
+});
+
 test("nothing is asked while nobody can see the page", async () => {
   page.visibilityState = "hidden";
   let asked = 0;

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { parseTyped, pretty } from "../src/json.ts";
+import { parseExact, parseTyped, pretty, written } from "../src/json.ts";
+import { cellText, toCsv } from "../src/lake/question.ts";
 import { sorted } from "../src/order.ts";
-import { href, parse } from "../src/place.ts";
+import { decoded, href, parse } from "../src/place.ts";
 import { withQuery } from "../src/request.ts";
 import { bytes, count, plural, rate, span } from "../src/words.ts";
 import { marked } from "../src/parts/prose.tsx";
@@ -55,6 +56,19 @@ test("JSON is shown indented, anything else as it is", () => {
   assert.equal(pretty("plain"), "plain");
 });
 
+test("no digit of a long number is lost between what was sent, what is shown and what is typed", () => {
+  const text = '{"id":12345678901234567890,"low":-9223372036854775808,"near":9007199254740991,"is":"9223372036854775807, \\"1\\":12345678901234567","x":[1e400,0.1]}';
+  assert.equal(written(parseExact(text)), text.replace("1e400", "null"));
+  assert.match(pretty(text), /"id": 12345678901234567890,\n/);
+  const typed = parseTyped('{"order": 12345678901234567890}');
+  assert.ok(typed.error === undefined);
+  assert.equal(written({ to: "a", payload: typed.value }), '{"to":"a","payload":{"order":12345678901234567890}}');
+  assert.ok(parseTyped("{'a': 12345678901234567890}").error);
+  const answer = { columns: ["n"], types: ["int64"], rows: [[parseExact("-9223372036854775808")]], truncated: false, ms: 1 };
+  assert.equal(cellText(answer.rows[0]?.[0]), "-9223372036854775808");
+  assert.equal(toCsv(answer), "n\r\n-9223372036854775808");
+});
+
 test("what is wrong with typed JSON is told, and where", () => {
   assert.deepEqual(parseTyped("[1]"), { value: [1] });
   assert.match(parseTyped('{"a": 1,\n oops}').error ?? "", /line 2, column 2/);
@@ -69,4 +83,9 @@ test("what stands between backticks is code, and one without its twin is a lette
   ]);
   assert.deepEqual(marked("a ` alone"), [["a ` alone", false]]);
   assert.deepEqual(marked(""), []);
+});
+
+test("an address with a broken escape is taken as it is", () => {
+  assert.equal(decoded("a%20b"), "a b");
+  assert.equal(decoded("100%"), "100%");
 });

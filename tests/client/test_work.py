@@ -89,6 +89,24 @@ def test_a_handler_that_raises_has_its_delivery_nacked_and_the_next_one_comes(ca
     assert "seq=1" in record.getMessage() and "no such file" in caplog.text
 
 
+def test_a_cancellation_of_something_that_a_handler_waited_for_does_not_end_the_work():
+    async def handler(delivery):
+        if delivery.seq == 1:
+            other = asyncio.create_task(asyncio.Event().wait())
+            other.cancel()
+            await other
+
+    async def script(job):
+        job.line.deliver(1)
+        nacked = await job.read("nack")
+        assert nacked["leaseId"] == "lease-1-1" and nacked["reason"] == "CancelledError"
+        job.line.deliver(2)
+        assert (await job.read("ack"))["leaseId"] == "lease-2-1"
+        assert not job.work.done()
+
+    worked(handler, script)
+
+
 def test_what_a_handler_settles_itself_stays_so():
     async def handler(delivery):
         await delivery.term("never")

@@ -70,6 +70,13 @@ def test_what_is_wrong_with_a_question_comes_back_as_a_refusal(data):
     assert isinstance(refused, Refusal) and "DropTable" in refused.message
 
 
+def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, monkeypatch):
+    for name in ("resource", "signal", "msgspec", "penstock"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    assert asked(Asking(data, ConsoleSection), "select n from notes").status == 200
+
+
 def test_a_question_that_takes_too_long_is_ended(data):
     asking = Asking(data, lambda: ConsoleSection(sql_ms=900))
     refused = asked(asking, ENDLESS)

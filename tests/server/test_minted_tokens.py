@@ -146,9 +146,21 @@ def test_with_the_first_everybody_needs_one_and_with_the_last_nobody_does() -> N
 def test_a_minted_token_lets_a_server_listen_elsewhere_and_contradicts_letting_everybody_in() -> None:
     with pytest.raises(ConfigError, match="token new"):
         start_check(Config(), ["0.0.0.0"], None)
-    start_check(Config(), ["0.0.0.0"], None, has_minted=True)
+    tokens = MintedTokens(None)
+    minted(tokens)
+    start_check(Config(), ["0.0.0.0"], None, minted=tokens.tokens)
     with pytest.raises(ConfigError, match="allowAnonymous"):
-        start_check(Config(auth=Auth(allow_anonymous=True)), ["127.0.0.1"], None, has_minted=True)
+        start_check(Config(auth=Auth(allow_anonymous=True)), ["127.0.0.1"], None, minted=tokens.tokens)
+
+
+def test_a_config_does_not_take_the_name_of_a_minted_token() -> None:
+    tokens = MintedTokens(None)
+    minted(tokens, "sam")
+    for taken in (SAM, Token("t", READ, "sam")):
+        with pytest.raises(ConfigError, match="`sam` was minted.*token revoke"):
+            start_check(Config(auth=Auth(tokens=(taken,))), ["127.0.0.1"], None, minted=tokens.tokens)
+    apart = Token("t", READ, "sam", tenant="acme")
+    start_check(Config(auth=Auth(tokens=(apart,))), ["127.0.0.1"], None, minted=tokens.tokens)
 
 
 # Without a server

@@ -1,6 +1,7 @@
 // Questions to the tables, and how their answers are written.
 
-import { ask } from "../request.ts";
+import { Digits, written } from "../json.ts";
+import { askExact } from "../request.ts";
 
 export interface Answer {
   readonly columns: readonly string[];
@@ -17,7 +18,7 @@ export const PAST_MAX = 50;
 const CELL_MAX = 120;
 
 export function question(query: string, limit: number, signal?: AbortSignal): Promise<Answer> {
-  return ask<Answer>("/v1/sql", { method: "POST", body: { query, limit }, signal });
+  return askExact<Answer>("/v1/sql", { method: "POST", body: { query, limit }, signal });
 }
 
 /** A name as SQL takes it, whatever is in it. */
@@ -39,7 +40,7 @@ export function cellText(value: unknown): string {
   if (value === null || value === undefined) return "null";
   if (typeof value === "string") return value;
   if (typeof value === "number" || typeof value === "boolean") return String(value);
-  return JSON.stringify(value);
+  return written(value);
 }
 
 export function cut(text: string): string {
@@ -57,7 +58,8 @@ export function toCsv(answer: Answer): string {
   const field = (value: unknown): string => {
     if (value === null || value === undefined) return "";
     const text = cellText(value);
-    const safe = typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    const isNumber = typeof value === "number" || value instanceof Digits;
+    const safe = !isNumber && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   return [answer.columns, ...answer.rows].map((row) => row.map(field).join(",")).join("\r\n");

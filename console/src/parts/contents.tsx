@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 
+import { written } from "../json.ts";
 import { amend, href, place } from "../place.ts";
 import { PEEK_MAX, type Peeked, type PeekState, usePeek } from "../streams.ts";
 import { ago, count, moment } from "../words.ts";
@@ -82,7 +83,7 @@ export function EnvelopeLink({ row, onOpen }: { row: Peeked; onOpen: (row: Peeke
 export function EnvelopeDetails({ row, onClose }: { row: Peeked; onClose: () => void }) {
   const { env } = row;
   return (
-    <Dialog title={env.type ?? env.id} side onClose={onClose} actions={<CopyButton text={JSON.stringify(env)} label="Copy the envelope" />}>
+    <Dialog title={env.type ?? env.id} side onClose={onClose} actions={<CopyButton text={written(env)} label="Copy the envelope" />}>
       <div class="stack">
         <p class="ways">
           <a class="button" href={href(["tail", "conversation", env.corr ?? env.id])}>

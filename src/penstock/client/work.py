@@ -92,21 +92,32 @@ async def handle(delivery: Delivery, handler: Handler) -> None:
         if delivery.state is State.HELD:
             await delivery.ack()
     except asyncio.CancelledError as error:
-        if not isinstance(error, LeaseLost):
+        if isinstance(error, LeaseLost):
+            _LOG.warning("%r was lost while its handler worked: %s", delivery, error.refusal.message)
+        elif _is_cancelled():
             raise
-        _LOG.warning("%r was lost while its handler worked: %s", delivery, error.refusal.message)
+        else:  # something that the handler waited for was cancelled, and not the handler
+            await _failed(delivery, error)
     except Exception as error:
-        if delivery.is_lost:
-            _LOG.warning("%r was lost: it is delivered again", delivery)
-            return
-        _LOG.exception("the handler of %r failed", delivery)
-        if delivery.state is State.HELD:
-            await _nack(delivery, error)
+        await _failed(delivery, error)
 
 
-async def _nack(delivery: Delivery, error: Exception) -> None:
+def _is_cancelled() -> bool:
+    """Whether somebody wants this very task to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _failed(delivery: Delivery, error: BaseException) -> None:
+    """Give back what a handler failed at; called where its exception is being handled."""
+    if delivery.is_lost:
+        _LOG.warning("%r was lost: it is delivered again", delivery)
+        return
+    _LOG.exception("the handler of %r failed", delivery)
+    if delivery.state is not State.HELD:
+        return
     try:
-        await delivery.nack(reason=f"{type(error).__name__}: {error}"[:REASON_MAX])
+        await delivery.nack(reason=f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX])
     except PenstockError as refused:
         _LOG.warning("%r could not be nacked, its lease will end: %s", delivery, refused.refusal.message)
 

@@ -145,6 +145,7 @@ class Archive:
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # what lies in the working directory is none of our modules
             "-m",
             "penstock.server.sealer",
             stdin=asyncio.subprocess.PIPE,

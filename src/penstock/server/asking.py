@@ -61,6 +61,7 @@ class Asking:
 async def _answered(task: Task) -> Reply | Refusal:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # what lies in the working directory is none of our modules
         "-m",
         "penstock.server.answerer",
         stdin=asyncio.subprocess.PIPE,

@@ -185,16 +185,22 @@ class Guard:
 
 
 def start_check(
-    config: Config, http_hosts: Sequence[str], control: str | None, *, has_minted: bool = False
+    config: Config, http_hosts: Sequence[str], control: str | None, *, minted: Sequence[Token] = ()
 ) -> None:
     """Raise ConfigError when peers without a token could come in from other machines by accident, or nobody could who should.
 
-    `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too.
+    `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too. Neither may a token of the
+    config have the name of one that was minted: whoever has a holder's name may settle what that holder took.
     """
-    if has_minted and config.auth.allow_anonymous:
+    configured = [token.holder_name(number) for number, token in enumerate(config.auth.tokens, 1)]
+    shared = [token.holder_name(0) for token in minted if token.holder_name(0) in configured]
+    if shared:
+        cure = "hint: give the one in the config another name, or take the other back with `penstock token revoke`"
+        raise ConfigError([f"auth.tokens: a token called `{name}` was minted; {cure}" for name in shared])
+    if minted and config.auth.allow_anonymous:
         cure = "hint: `penstock token revoke` takes them back; or leave the setting out"
         raise ConfigError([f"auth.allowAnonymous does not go with tokens that were minted; {cure}"])
-    if config.auth.tokens or has_minted or config.auth.allow_anonymous or not config.serves_courier:
+    if config.auth.tokens or minted or config.auth.allow_anonymous or not config.serves_courier:
         return
     open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
     address = parse_control(control) if control is not None else None

@@ -143,6 +143,7 @@ class DemoProcess:
         with self._log.open("wb") as log:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # what lies in the working directory is none of our modules
                 "-m",
                 "penstock.demo.process",
                 stdin=asyncio.subprocess.PIPE,

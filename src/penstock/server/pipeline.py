@@ -139,6 +139,7 @@ class PipelineProcess:
         with self._log.open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # what lies in the working directory is none of our modules
                 "-m",
                 "penstock.spark.process",
                 stdin=asyncio.subprocess.PIPE,

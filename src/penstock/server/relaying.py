@@ -190,6 +190,7 @@ class Relaying:
     async def _run(self) -> int:
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # what lies in the working directory is none of our modules
             "-m",
             "penstock.server.relay_process",
             stdin=asyncio.subprocess.PIPE,

@@ -204,7 +204,7 @@ class Service:
         config = self._config
         address = parse_host_port(config.listen.http)
         alias = parse_alias(config.listen.ws)
-        start_check(config, self._http_hosts(), config.listen.control, has_minted=self.guard.has_minted)
+        start_check(config, self._http_hosts(), config.listen.control, minted=self._minted.tokens)
         if config.logs.record is not None:
             machine = self.runtime.machine
             self._recorder = Recorder(
@@ -310,7 +310,7 @@ class Service:
                 config,
                 self._http_hosts(),
                 self._config.listen.control,
-                has_minted=self.guard.has_minted,
+                minted=self._minted.tokens,
             )
         except ConfigError as error:
             for problem in error.problems:
