@@ -157,7 +157,7 @@ def test_a_config_does_not_take_the_name_of_a_minted_token() -> None:
     tokens = MintedTokens(None)
     minted(tokens, "sam")
     for taken in (SAM, Token("t", READ, "sam")):
-        with pytest.raises(ConfigError, match="`sam` was minted.*token revoke"):
+        with pytest.raises(ConfigError, match=r"`sam` was minted.*token revoke"):
             start_check(Config(auth=Auth(tokens=(taken,))), ["127.0.0.1"], None, minted=tokens.tokens)
     apart = Token("t", READ, "sam", tenant="acme")
     start_check(Config(auth=Auth(tokens=(apart,))), ["127.0.0.1"], None, minted=tokens.tokens)
