@@ -7,6 +7,7 @@ import { sorted } from "../src/order.ts";
 import { decoded, href, parse } from "../src/place.ts";
 import { withQuery } from "../src/request.ts";
 import { bytes, count, plural, rate, span } from "../src/words.ts";
+import { marked } from "../src/parts/prose.tsx";
 
 test("counts are never rounded", () => {
   assert.equal(count(1_234_567), "1,234,567");
@@ -72,6 +73,16 @@ test("what is wrong with typed JSON is told, and where", () => {
   assert.deepEqual(parseTyped("[1]"), { value: [1] });
   assert.match(parseTyped('{"a": 1,\n oops}').error ?? "", /line 2, column 2/);
   assert.ok(parseTyped("  ").error);
+});
+
+test("what stands between backticks is code, and one without its twin is a letter", () => {
+  assert.deepEqual(marked("`demo/jobs` has had dead letters; run `penstock explain`"), [
+    ["demo/jobs", true],
+    [" has had dead letters; run ", false],
+    ["penstock explain", true],
+  ]);
+  assert.deepEqual(marked("a ` alone"), [["a ` alone", false]]);
+  assert.deepEqual(marked(""), []);
 });
 
 test("an address with a broken escape is taken as it is", () => {

@@ -106,7 +106,7 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
         assert (answer.status, answer.code) == (404, "UnknownRoute"), path
     assert anybody.post("/v1/enqueue", {"to": "a", "envelope": {}}).status == 404
     operator = Http(url, Path(endpoints["run"], "operator.token").read_text().strip())
-    page = anybody.get("/")
+    page = anybody.get("/", {"Accept": "text/plain"})
     assert page.status == 200 and b"/participants" in page.body and b"/v1/" not in page.body
     assert operator.get("/v1/journal").status == 200
     here = {"Origin": url}

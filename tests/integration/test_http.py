@@ -420,7 +420,7 @@ def test_health_and_welcome(http):
     assert (answer.status, body["ok"], body["status"]) == (200, True, "ok")
     assert {"courier", "control", "credit", "views", "live", "triggers", "partition"} <= set(body["features"])
     assert body["bootId"] == http.get("/health").json["bootId"] and body["uptime"] > 0
-    welcome = http.get("/")
+    welcome = http.get("/", {"Accept": "text/plain"})
     assert welcome.status == 200 and http.url.encode() in welcome.body
 
 

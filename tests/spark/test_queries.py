@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.spark.checkpoints import mend
 from penstock.spark.queries import PAUSE_MAX_S, STABLE_S, OwnQuery, QueryError, load
 
 SPARK: Any = object()
@@ -122,3 +123,25 @@ def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
     assert [own.name for own in load([str(files[0])])] == ["own-mine"]
     with pytest.raises(QueryError, match=r"two files `mine.py`"):
         load([str(file) for file in files])
+
+
+def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_starting(tmp_path: Path) -> None:
+    offsets = tmp_path / "own-x" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.d320ac9c.tmp").write_text("v1")
+    (offsets / "..0.d320ac9c.tmp.crc").write_text("crc")
+    desk = Desk()
+    desk.own.look(0.0, SPARK, {}, tmp_path, str)
+    assert len(desk.started) == 1
+    assert list(offsets.iterdir()) == []
+
+
+def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
+    offsets = tmp_path / "own-x" / "offsets"
+    offsets.mkdir(parents=True)
+    for name in ("0", ".0.crc", ".1.d320ac9c.tmp"):
+        (offsets / name).write_text("v1")
+    Desk().own.look(0.0, SPARK, {}, tmp_path, str)
+    assert mend(tmp_path / "own-x") == []
+    assert sorted(file.name for file in offsets.iterdir()) == [".0.crc", ".1.d320ac9c.tmp", "0"]
+    assert mend(tmp_path / "nowhere") == []

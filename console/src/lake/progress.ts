@@ -18,6 +18,8 @@ export interface Pipeline {
   readonly restarts: number;
   readonly queries: Readonly<Record<string, QueryProgress>>;
   readonly behind: Readonly<Record<string, number>>;
+  /** Queries of users' own: `running`, or why not. A server before them does not tell. */
+  readonly own?: Readonly<Record<string, string>>;
   readonly code?: string | null;
   readonly message?: string | null;
   readonly hint?: string | null;
@@ -27,7 +29,7 @@ export interface Pipeline {
 export const STATES: Readonly<Record<Pipeline["state"], { readonly tone: Tone; readonly text: string }>> = {
   off: { tone: "plain", text: "The pipeline is switched off." },
   starting: { tone: "accent", text: "Spark starts, which takes some seconds." },
-  running: { tone: "good", text: "Rows of the journal become tables as they are sealed." },
+  running: { tone: "good", text: "Whatever the journal records is in the tables a moment later." },
   stopped: { tone: "plain", text: "The pipeline was stopped." },
   failed: { tone: "bad", text: "The pipeline failed, and is started again by itself, later each time." },
   halted: { tone: "bad", text: "The pipeline waits for a person: starting it again would only fail again." },

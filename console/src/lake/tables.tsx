@@ -6,6 +6,7 @@ import { useNow } from "../parts/banner.tsx";
 import { Button } from "../parts/button.tsx";
 import { Dialog } from "../parts/dialog.tsx";
 import { Badge, Empty, Panel, Refused } from "../parts/panel.tsx";
+import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { amend, place } from "../place.ts";
 import { asFailure, type Failure, isAbort } from "../request.ts";
@@ -88,7 +89,9 @@ export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
       )}
       {lake === undefined && failure?.status === 404 && (
         <Empty title="This server keeps no tables.">
-          <p>{failure.hint ?? failure.message}</p>
+          <p>
+            <Prose text={failure.hint ?? failure.message} />
+          </p>
         </Empty>
       )}
       {open !== undefined && <TableDrawer table={open} onClose={() => amend({ table: undefined })} />}

@@ -9,6 +9,7 @@ import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused, type Tone } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
+import { Prose } from "../parts/prose.tsx";
 import { href } from "../place.ts";
 import { ask } from "../request.ts";
 import { useResource } from "../resource.ts";
@@ -76,7 +77,9 @@ function Attention({ latest, health }: { latest: Reading; health: Health | undef
               <li key={id}>
                 <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
                 <div>
-                  <p>{message}</p>
+                  <p>
+                    <Prose text={message} />
+                  </p>
                   <p class="note">
                     {rule} on {subject}, since {ago(fired_at)}
                   </p>
@@ -96,7 +99,9 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
       <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
       <div>
         <p>{path.length > 0 ? <a href={href(path)}>{text}</a> : text}.</p>
-        <p class="note">{hint}</p>
+        <p class="note">
+          <Prose text={hint} />
+        </p>
       </div>
     </li>
   );
@@ -140,7 +145,7 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}
-      {gauge("Ready", "penstock_q_depth")}
+      {gauge("Ready", "penstock_q_depth", "with dead letters")}
       {gauge("In flight", "penstock_q_if")}
       {gauge("Delayed", "penstock_q_delayed")}
       {quantile("Wait p50", "0.5")}
@@ -162,7 +167,7 @@ function FirstSteps() {
         <p>Send a message to an agent, and watch it arrive here, in the live tail and in the queue of its inbox:</p>
         <Command text={`curl ${window.location.origin}/v1/send -d '{"to": "sam", "type": "hello", "payload": {"text": "Good morning"}}'`} />
         <p>Take it out again, as sam would:</p>
-        <Command text="penstock inbox sam" />
+        <Command text="penstock inbox --as sam --ack" />
         <p>Or start the server with sample traffic on every door:</p>
         <Command text="penstock up --demo" />
       </Empty>

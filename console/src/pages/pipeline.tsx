@@ -5,6 +5,7 @@ import { useNow } from "../parts/banner.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
+import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
 import { QueryPanel } from "../lake/query.tsx";
@@ -41,7 +42,9 @@ export function PipelinePage() {
       {failure?.status === 404 && (
         <Panel title="No pipeline" isFlush>
           <Empty title="This server says nothing of a pipeline.">
-            <p>{failure.hint ?? failure.message}</p>
+            <p>
+              <Prose text={failure.hint ?? failure.message} />
+            </p>
           </Empty>
         </Panel>
       )}
@@ -64,10 +67,14 @@ function State({ pipeline }: { pipeline: Pipeline }) {
           {pipeline.message && (
             <p class="said-by">
               {pipeline.code && <span class="mono">{pipeline.code}: </span>}
-              {pipeline.message}
+              <Prose text={pipeline.message} />
             </p>
           )}
-          {pipeline.hint && <p class="note">{pipeline.hint}</p>}
+          {pipeline.hint && (
+            <p class="note">
+              <Prose text={pipeline.hint} />
+            </p>
+          )}
         </div>
         {pipeline.state === "off" && <Command text={'pip install "penstock[spark]" && penstock up'} />}
       </div>
@@ -88,7 +95,7 @@ function Progress({ pipeline }: { pipeline: Pipeline }) {
       </Figures>
       <div class="two">
         <Plot title="Lag in rows" track={history.track(["lag"], PLOT_S)} series={[{ label: "lag", colour: 3 }]} format={count} />
-        <Queries queries={pipeline.queries} end={pipeline.end} />
+        <Queries queries={pipeline.queries} own={pipeline.own ?? {}} end={pipeline.end} />
       </div>
     </>
   );
@@ -96,7 +103,13 @@ function Progress({ pipeline }: { pipeline: Pipeline }) {
 
 type Row = QueryProgress & { readonly name: string };
 
-function Queries({ queries, end }: { queries: Pipeline["queries"]; end: number }) {
+interface QueriesProps {
+  readonly queries: Pipeline["queries"];
+  readonly own: NonNullable<Pipeline["own"]>;
+  readonly end: number;
+}
+
+function Queries({ queries, own, end }: QueriesProps) {
   const now = useNow();
   const rows: readonly Row[] = Object.entries(queries).map(([name, progress]) => ({ name, ...progress }));
   const columns: readonly Column<Row>[] = [
@@ -114,13 +127,24 @@ function Queries({ queries, end }: { queries: Pipeline["queries"]; end: number }
       isNumber: true,
     },
     { key: "batches", title: "Batches", cell: ({ batches }) => count(batches), sort: ({ batches }) => batches, isNumber: true },
-    { key: "rows", title: "Rows in it", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Journal rows of the latest batch" },
-    { key: "ms", title: "Latest batch", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true },
+    { key: "rows", title: "Rows", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Journal rows of the latest batch" },
+    { key: "ms", title: "Took", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true, help: "How long the latest batch took" },
     { key: "at", title: "When", cell: ({ at_us: us }) => (us === 0 ? "–" : ago(us / 1000, now)), sort: ({ at_us: us }) => -us },
   ];
   return (
     <Panel title="Batches" isFlush>
       <Table label="Queries of the pipeline" columns={columns} rows={rows} keyOf={({ name }) => name} empty={<Empty title="No batch has been written yet." />} />
+      {Object.keys(own).length > 0 && (
+        <ul class="own-queries" aria-label="Queries of your own">
+          {Object.entries(own).map(([name, state]) => (
+            <li key={name}>
+              <span>{name}</span>
+              <Badge tone={state === "running" ? "good" : state === "starting" ? "accent" : "bad"}>{state === "running" || state === "starting" ? state : "failed"}</Badge>
+              {state !== "running" && state !== "starting" && <p class="said-by">{state}</p>}
+            </li>
+          ))}
+        </ul>
+      )}
     </Panel>
   );
 }

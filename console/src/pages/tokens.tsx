@@ -108,7 +108,7 @@ function TopicsPanel() {
         <Figure label="Messages" value={count(totals["messages"])} note={totals["bytes"] === undefined ? undefined : bytes(totals["bytes"])} />
         <Figure label="Forwarded" value={count(totals["forwarded"])} />
         <Figure label="Sent again" value={count(totals["replayed"])} />
-        <Figure label="Never sent" value={count(totals["lost"])} tone={(totals["lost"] ?? 0) > 0 ? "warn" : "plain"} />
+        <Figure label="Expired" value={count(totals["lost"])} note="before anybody listened" tone={(totals["lost"] ?? 0) > 0 ? "warn" : "plain"} />
         <Figure label="Held" value={bytes(totals["held_bytes"])} />
       </Figures>
       <Panel title="Topics" note={answer.more > 0 ? `${plural(answer.more, "less busy one")} not shown` : "the busiest first"} isFlush>

@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 
 import type { Failure } from "../request.ts";
 import { Icon } from "./icon.tsx";
+import { Prose } from "./prose.tsx";
 
 interface HeadProps {
   readonly title: string;
@@ -71,8 +72,14 @@ export function Refused({ failure }: { failure: Failure | undefined }) {
     <div class="refused" role="alert">
       <Icon name="warn" />
       <div>
-        <p>{failure.message}</p>
-        {failure.hint && <p class="note">{failure.hint}</p>}
+        <p>
+          <Prose text={failure.message} />
+        </p>
+        {failure.hint && (
+          <p class="note">
+            <Prose text={failure.hint} />
+          </p>
+        )}
       </div>
     </div>
   );

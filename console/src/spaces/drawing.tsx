@@ -12,6 +12,8 @@ const HEIGHT_MIN = 320;
 const HEIGHT_MAX = 560;
 /** Edges up to which each has its rate beside it; else those of the participant that is pointed at. */
 const RATES_MAX = 40;
+/** How far below its name stands what a participant says to all. */
+const SPOKEN_PX = 14;
 
 export function Drawing({ space, measured }: { space: Space; measured: Measured }) {
   const box = useRef<HTMLDivElement>(null);
@@ -139,14 +141,14 @@ function NodeDrawing({ node, everybody, onFocus }: NodeProps) {
       <text
         class={`who ${node.isPresent ? "" : "absent"} ${node.turn === 0 ? "" : "ray"}`}
         x={node.labelX}
-        y={node.labelY}
+        y={everybody !== undefined && node.labelY < node.y && node.turn === 0 ? node.labelY - SPOKEN_PX : node.labelY}
         text-anchor={node.anchor}
         dominant-baseline={node.turn === 0 ? undefined : "central"}
         transform={node.turn === 0 ? undefined : `rotate(${node.turn} ${node.labelX} ${node.labelY})`}
       >
         {node.label}
         {everybody !== undefined && node.turn === 0 && (
-          <tspan class="spoken" x={node.labelX} dy="14">
+          <tspan class="spoken" x={node.labelX} dy={SPOKEN_PX}>
             {rate(everybody)}/s to all
           </tspan>
         )}

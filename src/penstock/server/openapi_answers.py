@@ -246,6 +246,7 @@ ANSWERS: dict[str, Schema] = {
                 ),
             },
             "behind": {"type": "object", "additionalProperties": _COUNT},
+            "own": {"type": "object", "additionalProperties": _TEXT},
             **dict.fromkeys(("code", "message", "hint", "ui"), _TEXT_OR_NULL),
         }
     ),

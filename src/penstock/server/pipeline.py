@@ -26,7 +26,7 @@ STOP_S = 5.0
 """How long it may take to finish its batch when the server stops. Then it is killed, which costs a repeated batch and no rows."""
 CURE_LOOK_S = 2.0
 """How often a halted pipeline is looked at again."""
-_SHOWN = ("state", "lag", "end", "offset", "restarts", "behind", "code", "message", "hint", "ui")
+_SHOWN = ("state", "lag", "end", "offset", "restarts", "behind", "own", "code", "message", "hint", "ui")
 
 
 def is_installed() -> bool:

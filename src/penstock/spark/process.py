@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.pipelines import EXIT_HALTED, STATUS_FILE, Pipeline, QueryStatus, Status, Task
+from penstock.spark.checkpoints import mend
 from penstock.spark.locks import TableLock
 from penstock.spark.masters import MasterError
 from penstock.spark.queries import load as load_queries
@@ -221,6 +222,7 @@ class Runner:
             part.upkeep()  # between two batches, when it is due
 
         pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
+        mend(self._lake / CHECKPOINTS / name)
         return start_query(
             spark,
             journal,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.checkpoints import mend
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -63,6 +65,7 @@ class OwnQuery:
         elif now_s >= self._due_s:
             self._began_s = now_s
             try:
+                mend(checkpoints / self.name)
                 self._query = self._start(spark, place, str(checkpoints / self.name))
                 self.state = RUNNING
             except Exception as error:
