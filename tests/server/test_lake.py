@@ -126,9 +126,12 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         **dict.fromkeys(("lag", "end", "offset", "restarts"), 0),
         "queries": {},
         "behind": {},
+        "own": {},
         **dict.fromkeys(("code", "message", "hint", "ui")),
     }
     status = Status("running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30})
+    status.own["means"] = "running"
     told = pipeline_shown(status)
     assert (told["lag"], told["offset"], told["behind"]) == (20, 30, {"x": 30})
+    assert told["own"] == {"means": "running"}
     assert told["queries"]["ingest"] == {"offset": 40, "batches": 2, "rows": 10, "batch_ms": 300, "at_us": 7}
