@@ -31,7 +31,8 @@ PATIENCE_MS = 20_000
 """How long a page may take on a busy machine."""
 
 
-@pytest.fixture(scope="session")
+# Playwright runs a loop in this thread as long as it is open, and many tests elsewhere run one of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
