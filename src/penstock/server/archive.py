@@ -62,7 +62,8 @@ class Archive:
         """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
         if not self._disk.lock():
             raise LockedError(
-                f"another process writes `{self._data}`\nhint: stop it, or choose another directory"
+                f"another process writes `{self._data}`\n"
+                "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
             )
         # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
         (self._data / "lake").mkdir(mode=0o700, exist_ok=True)

@@ -78,8 +78,9 @@ def bind(socket: zmq.Socket[Any], endpoint: str, curve: CurveKeys | None) -> str
             return _bind_path(socket, short_ipc(Path(rest)))
         socket.bind(endpoint)
     except zmq.ZMQError as error:
-        hint = "; another process serves it" if error.errno == zmq.EADDRINUSE else ""
-        raise EndpointError(f"cannot serve `{endpoint}`: {error.strerror}{hint}") from error
+        is_taken = error.errno == zmq.EADDRINUSE
+        why = "another process serves it; stop it, or name another endpoint" if is_taken else error.strerror
+        raise EndpointError(f"cannot serve `{endpoint}`: {why}") from error
     return socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 
