@@ -86,8 +86,16 @@ def test_every_part_is_alive_and_goes_with_the_server(
 
     assert (server.data / "run" / "demo.log").read_text() == ""
     assert "collector in Python" in server.log()
+    opened = {sensor: streams[sensor]["stream_id"] for sensor in SENSORS}
     server.kill()
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+    # Streams outlive a server; the sensors go on with theirs instead of opening more at every start.
+    again = start_server("--demo")
+    streams = wait_for(
+        lambda: (told := streams_of(again)) and all(told[each]["frames"] for each in SENSORS) and told
+    )
+    assert {sensor: streams[sensor]["stream_id"] for sensor in SENSORS} == opened
 
 
 class Flaky:

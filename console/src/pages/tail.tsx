@@ -76,7 +76,7 @@ function Body({ follower, isNarrowed, onOpen }: { follower: Follower; isNarrowed
           ) : (
             <Empty title="Nothing has happened yet.">
               <p>Send something, and it shows up here:</p>
-              <Command text={`penstock send sam hello '{"text": "Good morning"}'`} />
+              <Command text={`penstock send sam '{"text": "Good morning"}'`} />
             </Empty>
           )}
         </div>

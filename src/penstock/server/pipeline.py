@@ -24,6 +24,8 @@ STABLE_S = 120.0
 """A run this long was a good one: the next failure is tried again soon."""
 STOP_S = 5.0
 """How long it may take to finish its batch when the server stops. Then it is killed, which costs a repeated batch and no rows."""
+STOP_STARTING_S = 0.5
+"""Likewise before its first batch, when there is nothing to finish and Spark would not hear of it for many seconds."""
 CURE_LOOK_S = 2.0
 """How often a halted pipeline is looked at again."""
 _SHOWN = ("state", "lag", "end", "offset", "restarts", "behind", "own", "code", "message", "hint", "ui")
@@ -77,12 +79,16 @@ class PipelineProcess:
         if process is not None and process.returncode is None:
             if process.stdin is not None:
                 process.stdin.close()
+            is_starting = self.status().state == "starting"
             try:
-                await asyncio.wait_for(process.wait(), STOP_S)
+                await asyncio.wait_for(process.wait(), STOP_STARTING_S if is_starting else STOP_S)
             except TimeoutError:
-                logs.warning(
-                    "pipeline.killed", note="it did not stop in time; its next run repeats the batch"
-                )
+                if is_starting:
+                    logs.event("pipeline.killed", note="Spark was still starting, and nothing was under way")
+                else:
+                    logs.warning(
+                        "pipeline.killed", note="it did not stop in time; its next run repeats the batch"
+                    )
                 process.kill()
                 await process.wait()
                 status = self.status()  # it had no time to say so itself
