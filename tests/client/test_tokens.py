@@ -200,6 +200,7 @@ class TestStreams:
         agreed = agree(relay)
         async with penstock.TokenStream(agreed.endpoint, agreed.keys, patience=CALM) as stream:
             first = asyncio.ensure_future(stream.next_batch())
+            await asyncio.sleep(0)  # it comes first, whatever the relay does meanwhile
             await until(relay.subscribed.is_set)
             with pytest.raises(penstock.PenstockError, match="another task"):
                 await stream.next_batch()

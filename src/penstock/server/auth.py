@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.server.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
@@ -248,7 +249,7 @@ def subprotocol(protocols: str | None) -> str | None:
 
 def write_operator_token(path: Path) -> str:
     """Make a new operator token and write it to a file."""
-    token = secrets.token_urlsafe(32)
+    token = token_text(secrets.token_bytes(TOKEN_BYTES))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(path, token.encode() + b"\n")
     return token

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
 from penstock.core.instant import rfc3339
 from penstock.server.contradictions import token_problems
@@ -85,7 +86,7 @@ class MintedTokens:
         self, wish: Wish, wall_us: int, *, configured: Sequence[Token] = (), bound: int
     ) -> str | Refusal:
         """Make a token; it is told this once and never again."""
-        text = secrets.token_urlsafe(32)
+        text = token_text(secrets.token_bytes(TOKEN_BYTES))
         made = MintedToken(
             wish.name, digest_of(text), tuple(wish.scopes), rfc3339(wall_us), wish.agent, wish.tenant
         )

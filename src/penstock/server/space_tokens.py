@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.server.digests import PLAIN, digest_of
 from penstock.server.private_files import write_private
 from penstock.server.problems import ConfigError
@@ -55,7 +56,7 @@ def resolve(
         raise ConfigError(problems)
     made = tuple(name for name, digests in found.items() if not digests)
     for name in made:
-        token = secrets.token_urlsafe(32)
+        token = token_text(secrets.token_bytes(TOKEN_BYTES))
         write_invited_token(mewdir, name, token)
         found[name].append(digest_of(token))
     return {name: tuple(digests) for name, digests in found.items()}, made

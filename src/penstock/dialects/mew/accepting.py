@@ -6,12 +6,12 @@ then what it asks for.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from hashlib import sha256
 
 import msgspec
 
+from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.instant import Now
 from penstock.core.records import Entry
 from penstock.dialects.mew import streams
@@ -26,7 +26,6 @@ from penstock.dialects.mew.waiting import Answer, Done
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
 """What everybody may send."""
-TOKEN_BYTES = 32
 _encode = msgspec.json.encode
 
 Act = Callable[[Space, Now, Participant, Envelope, Done | None], Fault | None]
@@ -219,7 +218,7 @@ def _invite(
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
         return Fault("capability_violation", message, more, status=403)
-    token = urlsafe_b64encode(space.ledger.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
+    token = token_text(space.ledger.entropy(TOKEN_BYTES))
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()
