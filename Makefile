@@ -70,8 +70,8 @@ demo: setup ## the same with sample traffic on every door
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && \
   { test ! -d console/node_modules || (cd console && npm run --silent check); }
 
-# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal; Spark
-# takes longest and goes first.
+# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal; the
+# longer one takes, the earlier it has its turn.
 test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
 ifneq ($(strip $(ARGS)),)
 	$(CHECKS)
@@ -79,10 +79,10 @@ ifneq ($(strip $(ARGS)),)
 else
 	@log=$$(mktemp -d); \
 	JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log/spark" 2>&1 & spark=$$!; \
-	nice -n 5 $(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
+	nice -n 4 $(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
 	echo "==> style, types and layers, then the tests without servers, while those with servers and with Spark run beside them"; \
-	( $(CHECKS) ); lint=$$?; \
-	nice -n 5 $(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
+	nice -n 8 sh -c '$(CHECKS)'; lint=$$?; \
+	nice -n 8 $(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
 	wait $$server; served=$$?; echo "==> the tests with servers"; cat "$$log/server"; \
 	wait $$spark; sparked=$$?; echo "==> the tests with Spark"; cat "$$log/spark"; rm -rf "$$log"; \
 	test $$lint -eq 0 || echo "==> style, types or layers failed: see above, or run \`make lint\`" >&2; \

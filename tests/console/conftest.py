@@ -27,7 +27,7 @@ QUIET = (
     "--disable-sync",
 )
 """The tests may run as root, and no browser has anything to tell anybody outside."""
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """How long a page may take on a busy machine."""
 
 
