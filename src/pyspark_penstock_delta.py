@@ -1,5 +1,5 @@
 """Makes `format("penstock_delta")` known to Spark, which finds one source in each top-level module named `pyspark_*`."""
 
-from penstock.spark.delta import PenstockDelta as DefaultSource
+from penstock.spark.lake.delta_format import PenstockDelta as DefaultSource
 
 __all__ = ["DefaultSource"]

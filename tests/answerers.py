@@ -17,6 +17,6 @@ def answerers(pid: int, *, at_work: bool = False) -> list[str]:
             limits = Path(f"/proc/{child}/limits").read_text()
         except OSError:
             continue  # it ended while we looked
-        if b"penstock.server.answerer" in command and (not at_work or _BOUNDED.search(limits)):
+        if b"penstock.server.admin.sql_process" in command and (not at_work or _BOUNDED.search(limits)):
             found.append(child)
     return found

@@ -120,7 +120,7 @@ def main(asked: socket.socket) -> None:
     hide_pandas()
     import uvloop  # noqa: F401 - loaded here for those who come
 
-    from penstock.cli import up  # noqa: F401
+    from penstock.cli.ops import up  # noqa: F401
     from penstock.server import up as service  # noqa: F401
 
     while True:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
         connect,
         connect_sync,
     )
-    from penstock.client.space import Invitation, Space
-    from penstock.client.space_blocking import SpaceSync, SyncFeed, SyncSpaceStream
-    from penstock.client.space_feed import Feed
-    from penstock.client.space_stream import SpaceStream
-    from penstock.client.space_wire import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
+    from penstock.client.space.client import Invitation, Space
+    from penstock.client.space.feed import Feed
+    from penstock.client.space.messages import Frame, SpaceEnvelope, SpaceError, TargetUnsupported
+    from penstock.client.space.stream import SpaceStream
+    from penstock.client.sync.space import SpaceSync, SyncFeed, SyncSpaceStream
+    from penstock.client.sync.tokens import TokenPublisherSync, TokenStreamSync
     from penstock.client.tokens import (
         Agreement,
         Answer,
@@ -51,9 +52,7 @@ if TYPE_CHECKING:
         StreamOffer,
         TamperedStream,
         TokenPublisher,
-        TokenPublisherSync,
         TokenStream,
-        TokenStreamSync,
         TruncatedStream,
         answer_offer,
         answer_offer_with_key,
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
         new_signing_key,
     )
     from penstock.core.errors import PenstockError
-    from penstock.server.queue_core import QueueCore
+    from penstock.server.embedded import QueueCore
 
     __version__: str
 
@@ -143,17 +142,17 @@ _HOMES = {
     "SyncSubscription": "penstock.client",
     "connect": "penstock.client",
     "connect_sync": "penstock.client",
-    "Invitation": "penstock.client.space",
-    "Space": "penstock.client.space",
-    "SpaceSync": "penstock.client.space_blocking",
-    "SyncFeed": "penstock.client.space_blocking",
-    "SyncSpaceStream": "penstock.client.space_blocking",
-    "Feed": "penstock.client.space_feed",
-    "SpaceStream": "penstock.client.space_stream",
-    "Frame": "penstock.client.space_wire",
-    "SpaceEnvelope": "penstock.client.space_wire",
-    "SpaceError": "penstock.client.space_wire",
-    "TargetUnsupported": "penstock.client.space_wire",
+    "Invitation": "penstock.client.space.client",
+    "Space": "penstock.client.space.client",
+    "SpaceSync": "penstock.client.sync.space",
+    "SyncFeed": "penstock.client.sync.space",
+    "SyncSpaceStream": "penstock.client.sync.space",
+    "Feed": "penstock.client.space.feed",
+    "SpaceStream": "penstock.client.space.stream",
+    "Frame": "penstock.client.space.messages",
+    "SpaceEnvelope": "penstock.client.space.messages",
+    "SpaceError": "penstock.client.space.messages",
+    "TargetUnsupported": "penstock.client.space.messages",
     "Agreement": "penstock.client.tokens",
     "Answer": "penstock.client.tokens",
     "Batching": "penstock.client.tokens",
@@ -170,9 +169,9 @@ _HOMES = {
     "StreamOffer": "penstock.client.tokens",
     "TamperedStream": "penstock.client.tokens",
     "TokenPublisher": "penstock.client.tokens",
-    "TokenPublisherSync": "penstock.client.tokens",
+    "TokenPublisherSync": "penstock.client.sync.tokens",
     "TokenStream": "penstock.client.tokens",
-    "TokenStreamSync": "penstock.client.tokens",
+    "TokenStreamSync": "penstock.client.sync.tokens",
     "TruncatedStream": "penstock.client.tokens",
     "answer_offer": "penstock.client.tokens",
     "answer_offer_with_key": "penstock.client.tokens",
@@ -180,7 +179,7 @@ _HOMES = {
     "local_relay": "penstock.client.tokens",
     "new_signing_key": "penstock.client.tokens",
     "PenstockError": "penstock.core.errors",
-    "QueueCore": "penstock.server.queue_core",
+    "QueueCore": "penstock.server.embedded",
 }
 
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client.space_survey import RemoteSpaces
+from penstock.client.admin import RemoteSpaces
 from penstock.core.errors import PenstockError, Refusal
-from penstock.core.relay_limits import RelayLimits
+from penstock.core.relay.limits import RelayLimits
 from penstock.demo import means, process, story
 from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.server.config import Config
-from penstock.server.demo import QUERY, space_section, summary, with_demo
-from penstock.server.sections import Streams
+from penstock.server.config.load import Config
+from penstock.server.config.sections import Streams
+from penstock.server.ops.demo_supervisor import QUERY, space_section, summary, with_demo
 from tests.server_process import ServerProcess
 
 PATIENCE_S = 20.0

@@ -6,13 +6,13 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
-HELLO = Path(__file__).parents[2] / "examples" / "hello"
+HELLO = ROOT / "examples" / "hello"
 SAID = {
     "queue": ["hello, queue"],
     "space": ["hello, everybody", "hello, bob"],

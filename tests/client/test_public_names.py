@@ -12,17 +12,16 @@ import textwrap
 import types
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import penstock
 import penstock.testing
-from penstock.client.blocking import blocking
+from penstock.client.sync.queue import blocking
 from penstock.testing.memory_server import token_of
-from tests.client.test_blocking import INSIDE
+from tests.client.sync.test_queue import INSIDE
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAMES = [name for name in penstock.__all__ if name != "__version__"]
 FROM_PYTHON = {"add_note", "with_traceback", "count", "index"}
 """Methods of exceptions and tuples."""

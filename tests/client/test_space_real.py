@@ -8,18 +8,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.client import space_connection
+from penstock.client.space import connection as space_connection
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import run, until
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "mew"
 CONFIG = f"""\
 spaces:

@@ -8,8 +8,8 @@ from math import inf
 import pytest
 
 import penstock
-from tests.client.test_tokens import agree, awaited, make_relay, publisher, read, relay
 from tests.client.token_relay import TinyRelay
+from tests.client.tokens.test_tokens import agree, awaited, make_relay, publisher, read, relay
 
 __all__ = ["make_relay", "relay"]
 

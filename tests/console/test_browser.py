@@ -20,9 +20,10 @@ import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from tests.console.conftest import PATIENCE_MS, Visit
 from tests.integration.serving import Http
+from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
-CONSOLE = Path(__file__).parents[2] / "console"
+CONSOLE = ROOT / "console"
 AXE = CONSOLE / "node_modules" / "axe-core" / "axe.min.js"
 SPACE = """
 spaces:
@@ -351,7 +352,7 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
 
 def forge(keys: StreamKeys) -> list[bytes]:
     """The next block as somebody makes it who knows all but the key."""
-    from penstock.dialects.streamservice import writing
+    from penstock.dialects.streamservice import encode as writing
     from penstock.dialects.streamservice.chain import BlockChain
     from penstock.dialects.streamservice.messages import Token
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.metric_names import METRICS
+from penstock.server.metrics.metric_names import METRICS
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "src" / "penstock" / "console"
 COMPRESSED_MAX = 120_000
 SOURCE_LINES_MAX = 500

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 from penstock.cli import build
+from tests.paths import ROOT
 
-SOURCES = Path(__file__).resolve().parents[2] / "console" / "src"
+SOURCES = ROOT / "console" / "src"
 TOLD = re.compile(r"""<Command text=(?:"([^"]+)"|\{`([^`]+)`\}|\{'([^']+)'\})""")
 
 

@@ -10,18 +10,17 @@ import math
 import random
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from penstock.dialects.streamservice import writing
+from penstock.dialects.streamservice import encode as writing
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
-from penstock.dialects.streamservice.following import Follower
+from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.keys import StreamKeys, Suite, derive
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
-from penstock.dialects.streamservice.reading import read_block, read_chunk, read_payload
+from penstock.dialects.streamservice.verify_stream import Follower
 from penstock.dialects.streamservice.wire import Fault
 from tests.dialects.streamservice.attacker import Attacker, keys_of, script
 from tests.dialects.streamservice.reference import (
@@ -34,8 +33,9 @@ from tests.dialects.streamservice.reference import (
     scattered,
     struct_pointer,
 )
+from tests.paths import ROOT
 
-CONSOLE = Path(__file__).parents[2] / "console"
+CONSOLE = ROOT / "console"
 Parts = tuple[bytes, ...]
 
 pytestmark = pytest.mark.skipif(

@@ -2,11 +2,12 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-CONSOLE = Path(__file__).resolve().parents[2] / "console"
+from tests.paths import ROOT
+
+CONSOLE = ROOT / "console"
 
 pytestmark = pytest.mark.skipif(
     not (CONSOLE / "node_modules").is_dir() or shutil.which("npm") is None,

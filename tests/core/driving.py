@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.channels import Channel
+from penstock.core.clock import Now
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
-from penstock.core.intake import Admitted
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
-from penstock.core.policy import Policy
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.enqueue import Admitted
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
+from penstock.core.queue.settle import Denied, Done
 from penstock.core.records import LEASED, PENDING, Record, is_fresh
 from penstock.core.scopes import OPERATOR, Principal
-from penstock.core.settling import Denied, Done
-from penstock.server.machine import WRAPPING
+from penstock.server.engine.machines import WRAPPING
 
 START_US = 5_000_000_000
 START_WALL_US = 1_760_000_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.test_relay import T, at, message, publish, registered
+from tests.core.relay.test_machine import T, at, message, publish, registered
 
 
 def test_a_copy_pushed_later_takes_nothing_from_who_resumes() -> None:

@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
-ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?P<language>[a-z]+)(?: (?P<mark>[a-z]+))?\n(?P<code>.*?)^```$", re.M | re.S)
 
 

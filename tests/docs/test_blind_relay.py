@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from tests.paths import ROOT
 from tests.tidy.checks import coverage_gaps, coverage_rows
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explain/blind-relay.md"
 FLAWS = 25
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.journal.bronze import FILE_SCHEMA
 from penstock.journal.columns import SCHEMA, decode_rows
-from penstock.journal.directory import encode_watermark
+from penstock.journal.open_and_repair import encode_watermark
+from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.segments import (
     FRAME_MAX,
     DamageError,
@@ -21,8 +20,9 @@ from penstock.journal.segments import (
     encode_frame,
     encode_header,
 )
+from tests.paths import ROOT
 
-TEXT = (Path(__file__).parents[2] / "docs/reference/journal.md").read_text()
+TEXT = (ROOT / "docs/reference/journal.md").read_text()
 SEGMENT, MARK = (
     bytes.fromhex("".join(line[4:].replace(" ", "") for line in block.splitlines()))
     for block in re.findall(r"^```hex\n(.*?)^```$", TEXT, re.M | re.S)

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew import joining, state
-from penstock.dialects.mew.accepting import ACTS
-from penstock.server.space_files import load_space
+from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import space_state as state
+from penstock.dialects.mew.accept import ACTS
+from penstock.server.config.space_files import load_space
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/reference/mew.md").read_text()
 SOURCES = [
     *sorted((ROOT / "src/penstock/dialects/mew").glob("*.py")),

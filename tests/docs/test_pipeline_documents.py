@@ -22,10 +22,10 @@ import pytest
 
 from penstock.cli import build
 from penstock.client.staging import Stage
-from penstock.core.pipelines import STATUS_FILE, Status
-from penstock.server.config import load
-from penstock.spark.alerts import Alert, envelope
-from penstock.spark.watch import APP
+from penstock.ipc.pipeline import STATUS_FILE, Status
+from penstock.server.config.load import load
+from penstock.spark.pipeline.alerts import Alert, envelope
+from penstock.spark.pipeline.watch import APP
 from tests.docs.documents import ROOT, blocks, reader_environment, run_blocks
 from tests.server_process import ServerProcess
 

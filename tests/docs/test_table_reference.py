@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.spark.definitions import EVENTS, TABLES, Table
+from penstock.spark.lake.schemas import EVENTS, TABLES, Table
+from tests.paths import ROOT
 
-TEXT = (Path(__file__).parents[2] / "docs/reference/tables.md").read_text()
+TEXT = (ROOT / "docs/reference/tables.md").read_text()
 KINDS = {
     pa.string(): "string",
     pa.int32(): "int",

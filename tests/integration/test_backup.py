@@ -15,10 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.cli import main
 from penstock.journal.audit import audit
-from penstock.journal.directory import read_identity, read_watermark
 from penstock.journal.disk import RealDisk
-from penstock.server import backup as making
-from penstock.server.bundles import MANIFEST, Manifest
+from penstock.journal.open_and_repair import read_identity, read_watermark
+from penstock.server.ops import backup as making
+from penstock.server.ops.backup_format import MANIFEST, Manifest
 from tests.integration.serving import Http, envelope, until
 from tests.server_process import ServerProcess
 

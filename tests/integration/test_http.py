@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.server.routes import ROUTES
+from penstock.server.http.routes import ROUTES
 from tests.integration.serving import (
     PATIENCE_S,
     Http,

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from penstock.server.routes import ROUTES, NoQuery
+from penstock.server.http.routes import ROUTES, NoQuery
 from tests.integration.serving import Http, envelope
 from tests.server_process import ServerProcess
 
@@ -136,7 +136,7 @@ QUERIES["snapshot"] = {"view": "inflight"}
 VALUES = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
 VALUES |= {"space": "demo", "name": "made", "file": "index.html"}
 ELSEWHERE = ("console_file",)
-"""Routes that are answered where the console was built alone; `tests/server/test_console.py` has one."""
+"""Routes that are answered where the console was built alone; `tests/server/http/test_console.py` has one."""
 
 
 @pytest.mark.parametrize(

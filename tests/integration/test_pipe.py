@@ -19,8 +19,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.client.address import parse
-from penstock.server.bridge import HELD_MAX, Bridge
-from penstock.transports.pipes import PipeAddress, listen
+from penstock.server.ops.kernel_bridge import HELD_MAX, Bridge
+from penstock.transports.kernel_channels import PipeAddress, listen
 from tests.integration.serving import PATIENCE_S, POLL_S, Http, encode, envelope, run, until
 from tests.server_process import environment
 

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from nacl.signing import SigningKey
 
-from penstock.core.topics import hash_of
+from penstock.core.relay.topic import hash_of
 from tests.integration import token_peers as peers
 from tests.integration.serving import Http
 from tests.integration.token_peers import Publisher, Sockets, Subscriber

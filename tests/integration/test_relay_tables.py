@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core.topics import hash_of
-from penstock.spark.token_folds import Heard, fold
-from penstock.spark.token_keys import TokenKey
+from penstock.core.relay.topic import hash_of
+from penstock.spark.tables.token_keys import TokenKey
+from penstock.spark.tables.token_stream_state import Heard, fold
 from tests.integration import token_peers as peers
 from tests.integration.test_relay import MAC_KEY, context, publisher_of, rows, signer, wait
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,10 @@ import penstock
 from penstock.client.staging import Stage
 from penstock.core.errors import PenstockError
 from tests.integration.serving import encode
+from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "sensors"
+EXAMPLE = ROOT / "examples" / "sensors"
 APP = "averages"
 
 

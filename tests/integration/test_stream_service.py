@@ -17,11 +17,11 @@ import zmq
 from nacl.signing import SigningKey
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.core.relay_limits import RelayLimits
-from penstock.core.topics import Remembered, hash_of
-from penstock.dialects.streamservice.signing import Registrar, TrustStore
-from penstock.server.relay_reports import Counted, Expired, Listening, Passed, Registered, Stopped, Told
-from penstock.server.relay_service import BURST, TERMINATE, RelaySettings, StreamService
+from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.topic import Remembered, hash_of
+from penstock.dialects.streamservice.signatures import Registrar, TrustStore
+from penstock.server.relay.reports import Counted, Expired, Listening, Passed, Registered, Stopped, Told
+from penstock.server.relay.service import BURST, TERMINATE, RelaySettings, StreamService
 from penstock.transports.zeromq import CurveKeys, EndpointError
 from tests.integration import token_peers as peers
 from tests.integration.token_peers import Publisher, Subscriber

@@ -22,9 +22,9 @@ from penstock.dialects.streamservice.keys import StreamKeys
 from tests.client.scripted_peer import run
 from tests.integration import token_peers
 from tests.integration.token_peers import Body
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "tokens"
 WAIT_S = 60.0
 SPACE = """\

@@ -8,15 +8,15 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy, Retry
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rows import Row
 from penstock.journal.disk import Disk
 from penstock.journal.log import Log
 from penstock.journal.port import Committed
-from penstock.server.machine import make_machine
+from penstock.server.engine.machines import make_machine
 from tests.core.driving import Bench
 from tests.journal.histories import rebuilt, reopened
 

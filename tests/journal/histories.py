@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.core.channels import Channel
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record, Settle
 from penstock.core.rows import Row
-from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import Disk, RealDisk
 from penstock.journal.log import Log, Sync
+from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
 from penstock.journal.retention import Retention
-from penstock.journal.sealing import Sealer
-from penstock.server.machine import make_machine
+from penstock.journal.seal import Sealer
+from penstock.server.engine.machines import make_machine
 
 JOURNAL = "0123456789abcdef" * 2
 START_US = 1_760_000_000_000_000

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.channels import Channel
-from penstock.core.policy import Policy
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Applied, Fact, Fired, Note, Record, Settle
 from penstock.core.rows import row_of
 from penstock.journal.columns import SCHEMA, decode_rows, encode_facts

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.core.records import Fact
 from penstock.core.rows import Row
-from penstock.journal.directory import Opened
 from penstock.journal.log import MARGIN_BYTES, RESERVE, RESERVE_BYTES, Log, Sync
+from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import DamageError
 from penstock.testing.disks import LyingDisk, PowerLossError

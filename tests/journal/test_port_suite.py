@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.channels import Channel
-from penstock.core.policy import Policy
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record, Settle
 from penstock.journal.disk import RealDisk
+from penstock.journal.group_commit import DiskJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Committed, Journal, Outcome
-from penstock.journal.writer import DiskJournal
 from tests.journal.histories import START_US, rebuilt
 
 PATIENCE_S = 10.0

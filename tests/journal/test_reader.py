@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.channels import Channel
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.journal import indexed
 from penstock.journal import reader as module
-from penstock.journal.bronze import FILE_SCHEMA, Bronze
-from penstock.journal.directory import WATERMARK, encode_watermark, segments
+from penstock.journal import segment_index as indexed
 from penstock.journal.disk import RealDisk
+from penstock.journal.group_commit import DiskJournal
+from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
+from penstock.journal.parquet_table import FILE_SCHEMA, Bronze
 from penstock.journal.port import Committed, Outcome
 from penstock.journal.reader import JournalError, JournalReader, RangeGoneError
-from penstock.journal.sealed import SealedRows
+from penstock.journal.sealed_reader import SealedRows
 from penstock.journal.selection import Selection
-from penstock.journal.writer import DiskJournal
-from penstock.server.sealer import Task
-from penstock.server.sections import Streams
+from penstock.server.config.sections import Streams
+from penstock.server.journal.seal_process import Task
 from tests.journal.histories import FOREVER, JOURNAL, START_US, ack, publish, put, rebuilt, reopened, sealer
 from tests.server_process import environment
 
@@ -83,7 +83,7 @@ def start_sealer(data: Path) -> subprocess.Popen[bytes]:
     """The process that the server starts."""
     task = Task(str(data), Streams(), Limits(), FOREVER, wants_live=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.server.sealer"],
+        [sys.executable, "-m", "penstock.server.journal.seal_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.instant import Now
-from penstock.journal import readers
-from penstock.journal.bronze import Bronze, DataFile
+from penstock.core.clock import Now
+from penstock.journal import named_readers as readers
 from penstock.journal.disk import RealDisk
+from penstock.journal.named_readers import Reader
+from penstock.journal.parquet_table import Bronze, DataFile
 from penstock.journal.reader import JournalError, JournalReader
-from penstock.journal.readers import Reader
 from penstock.journal.retention import DAY_MS, Retention, choose
 from tests.journal.driven import Driven, from_disk, make, table_rows
 from tests.journal.histories import DAY_US, FOREVER, START_US, publish, put, reopened, sealer

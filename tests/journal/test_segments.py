@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from penstock.core.rows import Row
 from penstock.journal.columns import SCHEMA, decode_rows, encode_facts, encode_rows
-from penstock.journal.directory import IDENTITY, LIVE_PREFIX, Opened, live_name, read_live
 from penstock.journal.log import segment_name
+from penstock.journal.open_and_repair import IDENTITY, LIVE_PREFIX, Opened, live_name, read_live
 from penstock.journal.segments import (
     FRAME_MAX,
     KIND_LIVE,

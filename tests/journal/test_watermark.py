@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.channels import Channel
-from penstock.core.policy import Policy
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from penstock.journal.directory import IDENTITY, WATERMARK, Opened
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import segment_name
+from penstock.journal.open_and_repair import IDENTITY, WATERMARK, Opened
 from penstock.journal.port import Committed
 from penstock.journal.segments import DamageError
 

@@ -6,22 +6,21 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 import penstock
+from penstock.core.clock import Now
 from penstock.core.errors import PenstockError
-from penstock.core.instant import Now
 from penstock.core.limits import Limits
 from penstock.core.scopes import Principal, require
 from penstock.kernel import Kernel, Pipe, courier_pipe
 from tests.kernel.test_kernel import everything, turns
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 20.0
 
 

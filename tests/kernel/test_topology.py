@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from penstock.kernel import topology_problems
+from tests.paths import ROOT
 from tests.server_process import environment
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples/mkolbol/topology.yml"
 PATIENCE_S = 20.0
 

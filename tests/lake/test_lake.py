@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.journal.tables import table_names
-from penstock.spark import upkeep
-from penstock.spark.catalog import open_table, summary
-from penstock.spark.datafiles import SchemaError
-from penstock.spark.definitions import TABLES, Table
-from penstock.spark.lake import LakeTable, Span
-from penstock.spark.merging import SMALL_ROWS
-from penstock.spark.snapshots import LakeError
+from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake.catalog import open_table, summary
+from penstock.spark.lake.data_files import SchemaError
+from penstock.spark.lake.merge import SMALL_ROWS
+from penstock.spark.lake.schemas import TABLES, Table
+from penstock.spark.lake.snapshots import LakeError
+from penstock.spark.lake.table import LakeTable, Span
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, START, counted, counts, notes, offsets
 
@@ -270,7 +270,7 @@ def test_overwriting_is_idempotent(tmp_path):
 def test_one_writer_at_a_time_over_threads_and_processes(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     script = (
-        "import sys; from pathlib import Path; from penstock.spark.lake import LakeTable\n"
+        "import sys; from pathlib import Path; from penstock.spark.lake.table import LakeTable\n"
         "from tests.spark.lakes import NOTES\n"
         "with LakeTable(Path(sys.argv[1]), NOTES).try_writing() as mine: print(mine)"
     )

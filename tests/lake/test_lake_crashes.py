@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.spark.lake import LakeTable
+from penstock.spark.lake.table import LakeTable
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, offsets
 
@@ -19,8 +19,8 @@ WRITER = """
 import os, signal, sys
 from pathlib import Path
 import pyarrow as pa
-from penstock.spark import upkeep
-from penstock.spark.lake import LakeTable, Span
+from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake.table import LakeTable, Span
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counts, notes
 
 lake, commits, left = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

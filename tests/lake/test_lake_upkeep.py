@@ -11,10 +11,10 @@ from threading import Event
 import pytest
 from deltalake import DeltaTable
 
-from penstock.journal.deltalog import CHECKPOINT_EVERY, ENTRIES_MAX, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
-from penstock.spark import upkeep
-from penstock.spark.lake import LakeTable, Span
-from penstock.spark.snapshots import LakeError
+from penstock.journal.delta_log import CHECKPOINT_EVERY, ENTRIES_MAX, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
+from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake.snapshots import LakeError
+from penstock.spark.lake.table import LakeTable, Span
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 
 COMMITS = 400

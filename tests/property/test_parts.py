@@ -5,7 +5,8 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from penstock.core.counters import (
+from penstock.core.deadline_heap import SWEEP_MIN, Timers
+from penstock.core.queue.counters import (
     LATENCY_HALF_US,
     RATE_WINDOW_S,
     SECOND_US,
@@ -14,10 +15,9 @@ from penstock.core.counters import (
     bucket_of,
     bucket_us,
 )
-from penstock.core.lines import HeadFirst
-from penstock.core.policy import Retry
+from penstock.core.queue.policy import Retry
+from penstock.core.queue.ready_order import HeadFirst
 from penstock.core.records import Record
-from penstock.core.timers import SWEEP_MIN, Timers
 
 durations = st.integers(0, 1 << 36)
 

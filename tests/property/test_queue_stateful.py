@@ -9,20 +9,20 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from msgspec.structs import replace
 
-from penstock.core.book import Batch
+from penstock.core.clock import Now
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import TABLE, Refusal
-from penstock.core.instant import Now
-from penstock.core.intake import Admitted
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
-from penstock.core.policy import Policy, Retry
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.enqueue import Admitted
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy, Retry
+from penstock.core.queue.settle import Denied
+from penstock.core.queue.state import Batch
 from penstock.core.records import DELAYED, HELD, LEASED, READY, Record, Settle, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS
-from penstock.core.settling import Denied
-from penstock.server.machine import WRAPPING
+from penstock.server.engine.machines import WRAPPING
 from penstock.testing import checks
 from penstock.testing.history import TERMINAL
 from tests.property.model import Model, Place

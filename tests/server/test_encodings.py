@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.transports.encodings import MEMBERS_MAX, EncodingError, OversizeError, coding, inflate
+from penstock.transports.content_encoding import MEMBERS_MAX, EncodingError, OversizeError, coding, inflate
 
 BOUND = 10_000
 
@@ -68,7 +68,7 @@ def test_a_bomb_is_stopped_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None
             return getattr(self._reader, name)
 
     zlib_decompressobj = zlib.decompressobj
-    monkeypatch.setattr("penstock.transports.encodings.zlib.decompressobj", Watched)
+    monkeypatch.setattr("penstock.transports.content_encoding.zlib.decompressobj", Watched)
     with pytest.raises(OversizeError):
         inflate(bomb, "gzip", 1 << 20)
     assert sum(made) <= (1 << 20) + 1

@@ -16,15 +16,16 @@ from prometheus_client.core import Metric
 from penstock.cli import build
 from penstock.cli.reference import cli_reference
 from penstock.core.limits import Limits
-from penstock.core.pipelines import Status
-from penstock.server import alert_rules, dashboard
-from penstock.server.deployment import containerfile, stop_seconds, systemd_unit
-from penstock.server.metric_names import BY_NAME, METRICS, families
-from penstock.server.printed_pages import http_reference, metrics_reference
-from penstock.server.prometheus import _pipeline
-from penstock.server.routes import ROUTES
+from penstock.ipc.pipeline import Status
+from penstock.server.http.routes import ROUTES
+from penstock.server.metrics import alert_rules
+from penstock.server.metrics import grafana as dashboard
+from penstock.server.metrics.metric_names import BY_NAME, METRICS, families
+from penstock.server.metrics.prometheus_families import _pipeline
+from penstock.server.ops.deployment import containerfile, stop_seconds, systemd_unit
+from penstock.server.ops.reference_pages import http_reference, metrics_reference
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SAMPLES = {metric.sample for metric in METRICS}
 FUNCTIONS = {"rate": True, "increase": True, "resets": True, "predict_linear": True, "label_values": False}
 """What expressions call, and whether it takes a range."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR, Principal, require
-from penstock.dialects.courier.surveys import STREAMS_A_TURN, MetricsSurvey, Survey, WhereSurvey
-from penstock.server.machine import make_machine
-from penstock.server.prometheus import Exporter
-from penstock.server.runtime import Runtime
-from penstock.server.schedulers import HandScheduler
-from penstock.server.scrapes import SAMPLES_A_TURN
+from penstock.dialects.courier.operations.surveys import STREAMS_A_TURN, MetricsSurvey, Survey, WhereSurvey
+from penstock.server.engine.machines import make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import HandScheduler
+from penstock.server.metrics.prometheus_families import Exporter
+from penstock.server.metrics.prometheus_text import SAMPLES_A_TURN
 from tests.dialects.courier.talking import Broker, envelope
 
 COUNT = 2 * STREAMS_A_TURN + 7

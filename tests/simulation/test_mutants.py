@@ -7,21 +7,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core import intake, settling, triggers
-from penstock.core.book import Book
-from penstock.core.channels import Channel
 from penstock.core.errors import Refusal
-from penstock.core.lines import Keyed, Levels
-from penstock.core.queue import QueueMachine
+from penstock.core.queue import enqueue as intake
+from penstock.core.queue import settle as settling
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.ready_order import Keyed, Levels
+from penstock.core.queue.state import Book
+from penstock.core.queue.views import View
 from penstock.core.records import READY
 from penstock.core.rows import Row
-from penstock.core.views import View
-from penstock.dialects.courier import operations
-from penstock.dialects.courier.answers import Answers
-from penstock.dialects.courier.control import ControlSession
-from penstock.dialects.courier.live import Feed
-from penstock.dialects.courier.triggers import Envelope
-from penstock.server.runtime import Runtime
+from penstock.core.rules import firing as triggers
+from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.sessions.answers import Answers
+from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.view_feed import Feed
+from penstock.dialects.courier.triggers.script import Envelope
+from penstock.server.engine.runtime import Runtime
 from penstock.testing import Broken, checks, storm
 from penstock.testing.disk import SimJournal
 from penstock.testing.network import Pipe

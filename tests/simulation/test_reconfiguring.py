@@ -7,8 +7,8 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.core.buckets import Rate, Rates
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
+from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.tenants import Quota
 from penstock.testing import Broken, World, storm
 from penstock.testing.actors import Actor

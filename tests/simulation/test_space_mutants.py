@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.fanout import Room
-from penstock.core.outbox import Outbox
-from penstock.dialects.mew import accepting, joining, streams
-from penstock.dialects.mew.messages import Fault
+from penstock.core.fanout.outbox import Outbox
+from penstock.core.fanout.room import Room
+from penstock.dialects.mew import accept as accepting
+from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew.gateway_messages import Fault
 from penstock.dialects.mew.space import Participant, Space
-from penstock.dialects.mew.state import Memory, SpaceState
-from penstock.server.spaces import SpaceConnection
+from penstock.dialects.mew.space_state import Memory, SpaceState
+from penstock.server.spaces.host import SpaceConnection
 from penstock.testing import Broken, checks, space_checks
 from penstock.testing.space_storm import STEPS, calm, space_storm
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.testing import World
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.core.instant import Now, rfc3339
+from penstock.core.clock import Now, rfc3339
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS, Principal, require
-from penstock.dialects.courier import envelopes
-from penstock.journal.bronze import FILE_SCHEMA, with_identity
+from penstock.dialects.courier.wire import envelopes
 from penstock.journal.columns import encode_rows
+from penstock.journal.parquet_table import FILE_SCHEMA, with_identity
 from tests.core.driving import START_WALL_US, Bench
 
 JOURNAL = "0123456789abcdef" * 2

@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.channels import Channel
-from penstock.core.policy import Policy
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from penstock.journal.bronze import Bronze
-from penstock.journal.directory import WATERMARK, Opened, encode_watermark
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import Log, Sync
+from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
+from penstock.journal.parquet_table import Bronze
 from penstock.journal.retention import Retention
-from penstock.spark.options import read_options
-from penstock.spark.source import JournalBatchReader, PenstockSource
-from penstock.spark.stream import JournalStreamReader
+from penstock.spark.source.datasource import JournalBatchReader, PenstockSource
+from penstock.spark.source.options import read_options
+from penstock.spark.source.stream_reader import JournalStreamReader
 from tests.journal.histories import FOREVER, START_US, sealer
 
 SECOND_US = 1_000_000

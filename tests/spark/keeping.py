@@ -9,13 +9,14 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from penstock.core.pipelines import Alerts
-from penstock.server.service import version
-from penstock.spark import places, steps
-from penstock.spark.ingest import Ingest
-from penstock.spark.process import CHECKPOINTS, start_query
+from penstock.ipc.pipeline import Alerts
+from penstock.server.assembly import version
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.process import CHECKPOINTS, start_query
+from penstock.spark.pipeline.watch import Watch
 from penstock.spark.session import make_session
-from penstock.spark.watch import Watch
+from penstock.spark.source import location as places
 from tests.spark.stories import Story, work
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from penstock.spark.definitions import Table
+from penstock.spark.lake.schemas import Table
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 APP = "j1/0"

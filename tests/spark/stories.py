@@ -9,14 +9,14 @@ import msgspec
 import pyarrow as pa
 
 from penstock.core.links import Consumer
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Entry, Fact
-from penstock.dialects.courier.rules import Trigger
-from penstock.journal.directory import WATERMARK, Opened, encode_watermark
+from penstock.dialects.courier.triggers.config import Trigger
 from penstock.journal.disk import RealDisk
-from penstock.server.machine import install_rules
-from penstock.spark.definitions import EVENTS, TABLES
-from penstock.spark.lake import LakeTable
+from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
+from penstock.server.engine.machines import install_rules
+from penstock.spark.lake.schemas import EVENTS, TABLES
+from penstock.spark.lake.table import LakeTable
 from tests.core.driving import Bench
 from tests.journal.histories import FOREVER, sealer
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, holder

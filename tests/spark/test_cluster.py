@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.core.pipelines import EXIT_HALTED, STATUS_FILE, Alerts, DeadLetters, Silence, Status
-from penstock.spark import masters, places, steps
-from penstock.spark.catalog import open_table
-from penstock.spark.definitions import ALERTS, ENVELOPES
-from penstock.spark.ingest import Ingest
+from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, Alerts, DeadLetters, Silence, Status
+from penstock.spark import master as masters
 from penstock.spark.java import JavaError
-from penstock.spark.lake import LakeTable
-from penstock.spark.process import Reporter
-from penstock.spark.slices import journal_frame
-from penstock.spark.watch import Watch
+from penstock.spark.lake.catalog import open_table
+from penstock.spark.lake.schemas import ALERTS, ENVELOPES
+from penstock.spark.lake.table import LakeTable
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.batch import journal_frame
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.process import Reporter
+from penstock.spark.pipeline.watch import Watch
+from penstock.spark.source import location as places
 from tests.integration.serving import Http
 from tests.server_process import SOURCE, ServerProcess, environment
 from tests.spark.clusters import PATIENCE_S, SMALL, Cluster, until

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.core.pipelines import STATUS_FILE, Alerts, Status
-from penstock.journal.bronze import Bronze
+from penstock.ipc.pipeline import STATUS_FILE, Alerts, Status
 from penstock.journal.disk import RealDisk
-from penstock.journal.neighbours import FILES_MIN
+from penstock.journal.merge_small_files import FILES_MIN
+from penstock.journal.parquet_table import Bronze
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
-from penstock.spark import losses, places, steps
-from penstock.spark.definitions import AGENTS, ALERTS
-from penstock.spark.ingest import Ingest
-from penstock.spark.lake import LakeTable, Span
-from penstock.spark.locks import TableLock
-from penstock.spark.process import LOCK, Reporter
-from penstock.spark.watch import Watch
+from penstock.spark.lake.locks import TableLock
+from penstock.spark.lake.schemas import AGENTS, ALERTS
+from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.pipeline import gaps as losses
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.process import LOCK, Reporter
+from penstock.spark.pipeline.watch import Watch
+from penstock.spark.source import location as places
 from tests.spark.journaled import JOURNAL
 from tests.spark.journals import Written, stream, table
 from tests.spark.lakes import NOTES, notes
@@ -64,7 +66,7 @@ def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: 
     assert sum(file.rows for file in files if file.journal == old.id) == FILES_MIN
     held = Retention(age_ms=0, bytes_max=1)
     reader_disk = RealDisk(new.data / "journal")
-    from penstock.journal import readers
+    from penstock.journal import named_readers as readers
 
     readers.advance(reader_disk, "me", 0, new.now_us)
     new.seal(held)
@@ -175,7 +177,7 @@ def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
     story.close()
     journal = places.open_one(data)
     end = journal.bounds().end
-    from penstock.spark.slices import journal_frame
+    from penstock.spark.pipeline.batch import journal_frame
 
     ingest = Ingest(spark, journal, data / "lake", steps.built_in())
     with LakeTable(data / "lake", ingest.table("envelopes").definition).writing():

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.pipelines import Alerts, DeadLetters, Silence, TriggerFailures
+from penstock.ipc.pipeline import Alerts, DeadLetters, Silence, TriggerFailures
 from penstock.journal.retention import Retention
-from penstock.spark import losses, places, steps
-from penstock.spark.definitions import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
-from penstock.spark.ingest import Ingest, LostRowsError, check_kept
-from penstock.spark.lake import LakeTable
-from penstock.spark.process import CHECKPOINTS, start_query
-from penstock.spark.rebuilding import rebuild_table
-from penstock.spark.slices import journal_frame
-from penstock.spark.watch import Watch
+from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
+from penstock.spark.lake.table import LakeTable
+from penstock.spark.pipeline import gaps as losses
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.batch import journal_frame
+from penstock.spark.pipeline.ingest import Ingest, LostRowsError, check_kept
+from penstock.spark.pipeline.process import CHECKPOINTS, start_query
+from penstock.spark.pipeline.rebuild import rebuild_table
+from penstock.spark.pipeline.watch import Watch
+from penstock.spark.source import location as places
 from tests.spark.journaled import JOURNAL
 from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, speak, talk, work
 
@@ -145,7 +147,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     failures = iter([True, False, True])
 
     def failing(part: object) -> DataFrame:
-        from penstock.spark import silver
+        from penstock.spark.tables import silver
 
         if next(failures, False):
             raise RuntimeError("the power went")
@@ -299,7 +301,7 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
     ingest = ingest_of(spark, data)
     ingest.backfill()
     other = places.open_one(data)
-    from penstock.spark.lake import Span
+    from penstock.spark.lake.table import Span
 
     ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Span(other.bounds().end, 10**6)})
     rewound = ingest_of(spark, data)
@@ -396,7 +398,7 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
     whole = {
         row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
     }
-    from penstock.journal.bronze import Bronze
+    from penstock.journal.parquet_table import Bronze
 
     bronze = Bronze(data / "lake")
     bronze.remove(bronze.files(), 0)

@@ -19,16 +19,17 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.core.instant import rfc3339
-from penstock.spark import places
-from penstock.spark.ingest import Ingest
-from penstock.spark.steps import built_in, only
+from penstock.core.clock import rfc3339
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.steps import built_in, only
+from penstock.spark.source import location as places
+from tests.paths import ROOT
 from tests.server_process import ServerProcess, start_server  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "sensors"
+EXAMPLE = ROOT / "examples" / "sensors"
 PATIENCE_S = 90.0
 """For a Spark that has nothing warm yet on a machine that is busy with other tests."""
 WINDOW_US = 2_000_000

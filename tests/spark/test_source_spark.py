@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.journal import readers
+from penstock.journal import named_readers as readers
 from penstock.journal.disk import RealDisk
 from tests.spark.journals import Written
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from penstock.client.history import RemoteJournal
+from penstock.client.journal import RemoteJournal
 from penstock.core.errors import PenstockError
-from penstock.journal import readers
+from penstock.journal import named_readers as readers
 from penstock.journal.disk import RealDisk
-from penstock.spark.failures import DataLossError, SourceError
+from penstock.spark.source.errors import DataLossError, SourceError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 from tests.spark.journals import batch, stream, table

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.rows import Row
-from penstock.spark import conversations, fanout, gold, silver
-from penstock.spark.contents import parse_mew
-from penstock.spark.definitions import FANOUT_MINUTES, FRAMES
-from penstock.spark.gold import MINUTE_US
-from penstock.spark.slices import time_of
+from penstock.spark.lake.schemas import FANOUT_MINUTES, FRAMES
+from penstock.spark.pipeline.batch import time_of
+from penstock.spark.tables import conversations, fanout, gold, silver
+from penstock.spark.tables.envelope_columns import parse_mew
+from penstock.spark.tables.gold import MINUTE_US
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

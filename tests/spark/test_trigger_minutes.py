@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
-from penstock.spark import gold, places, silver
-from penstock.spark.definitions import TRIGGER_MINUTES
-from penstock.spark.gold import MINUTE_US, TRIGGERED
-from penstock.spark.ingest import Ingest
-from penstock.spark.slices import Slice, time_of
-from penstock.spark.steps import Step, built_in
+from penstock.spark.lake.schemas import TRIGGER_MINUTES
+from penstock.spark.pipeline.batch import Slice, time_of
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.steps import Step, built_in
+from penstock.spark.source import location as places
+from penstock.spark.tables import gold, silver
+from penstock.spark.tables.gold import MINUTE_US, TRIGGERED
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
 from tests.spark.stories import Story, rule
 

@@ -3,18 +3,17 @@
 import subprocess
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.tidy import checks
 from tests.tidy.checks import Problem
 
-ROOT = Path(__file__).resolve().parents[2]
 COVERAGE = "docs/reference/coverage.md"
 DOCUMENT = "docs/reference/document.md"
 OUTBOX = "src/penstock/transports/outbox.py"
-CLIENT_OUTBOX = "src/penstock/client/lines.py"
+CLIENT_OUTBOX = "src/penstock/client/links/lines.py"
 
 Checker = Callable[[str], list[Problem]]
 

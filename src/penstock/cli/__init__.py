@@ -19,46 +19,48 @@ from penstock.lightness import hide_pandas
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 _COMMANDS = {
-    "up": "Run the server.",
-    "gateway": "Run a MEW space alone.",
-    "stdio": "Speak Control v1 on stdin and stdout.",
-    "pipe": "Carry Control v1 over Stream Kernel pipes.",
-    "send": "Write to an agent.",
-    "inbox": "Take messages from an agent's inbox.",
-    "done": "Settle a message that was taken.",
-    "enqueue": "Put envelopes into a stream.",
-    "subscribe": "Print deliveries of a stream as they come.",
-    "stats": "Numbers of one stream, or of all.",
-    "top": "The broker at a glance, again and again.",
-    "snapshot": "Rows of a view, and how they change.",
-    "peek": "Look at envelopes without taking them.",
-    "where": "Find an envelope by its id.",
-    "explain": "Say why a stream flows, or does not.",
-    "redrive": "Send dead letters back to their stream.",
-    "space": "Look into MEW spaces, and take part in them.",
-    "trigger": "List, explain, try and change triggers.",
-    "log": "Look into the journal: files, rows, soundness, sealing, readers.",
-    "tail": "Print rows of the journal as they come.",
-    "replay": "Enqueue a part of the journal again.",
-    "export": "Write rows of the journal to a file.",
-    "import": "Enqueue the envelopes of such a file.",
-    "pipeline": "Run and look after the Spark pipeline that fills the tables.",
-    "sql": "Ask the tables something, without Spark.",
-    "lake": "Look after the tables: sizes, versions, small files, old files.",
-    "token": "Make, list and revoke tokens; make keys for the relay.",
-    "console": "Print the link to the console of the server that runs here.",
-    "schema": "Look at the schemas of payloads, and hold envelopes against them.",
-    "doctor": "Check this machine and the server.",
-    "backup": "Copy a data directory, beside a running server too.",
-    "restore": "Make a data directory of such a copy.",
-    "print": "Print what runs and watches a server: units, rules, dashboards, references.",
-    "bench": "Measure the server, beside a peer.",
-    "completion": "Print what lets a shell complete these commands.",
+    "up": ("ops.up", "Run the server."),
+    "gateway": ("spaces.gateway", "Run a MEW space alone."),
+    "stdio": ("ops.stdio", "Speak Control v1 on stdin and stdout."),
+    "pipe": ("ops.pipe", "Carry Control v1 over Stream Kernel pipes."),
+    "send": ("queue.send", "Write to an agent."),
+    "inbox": ("queue.inbox", "Take messages from an agent's inbox."),
+    "done": ("queue.done", "Settle a message that was taken."),
+    "enqueue": ("queue.enqueue", "Put envelopes into a stream."),
+    "subscribe": ("queue.subscribe", "Print deliveries of a stream as they come."),
+    "stats": ("queue.stats", "Numbers of one stream, or of all."),
+    "top": ("ops.top", "The broker at a glance, again and again."),
+    "snapshot": ("queue.snapshot", "Rows of a view, and how they change."),
+    "peek": ("queue.peek", "Look at envelopes without taking them."),
+    "where": ("queue.where", "Find an envelope by its id."),
+    "explain": ("queue.explain", "Say why a stream flows, or does not."),
+    "redrive": ("queue.redrive", "Send dead letters back to their stream."),
+    "space": ("spaces.space", "Look into MEW spaces, and take part in them."),
+    "trigger": ("queue.trigger", "List, explain, try and change triggers."),
+    "log": ("history.log", "Look into the journal: files, rows, soundness, sealing, readers."),
+    "tail": ("history.tail", "Print rows of the journal as they come."),
+    "replay": ("history.replay", "Enqueue a part of the journal again."),
+    "export": ("history.export", "Write rows of the journal to a file."),
+    "import": ("history.import_", "Enqueue the envelopes of such a file."),
+    "pipeline": ("tables.pipeline", "Run and look after the Spark pipeline that fills the tables."),
+    "sql": ("tables.sql", "Ask the tables something, without Spark."),
+    "lake": ("tables.lake", "Look after the tables: sizes, versions, small files, old files."),
+    "token": ("ops.token", "Make, list and revoke tokens; make keys for the relay."),
+    "console": ("ops.console", "Print the link to the console of the server that runs here."),
+    "schema": ("queue.schema", "Look at the schemas of payloads, and hold envelopes against them."),
+    "doctor": ("ops.doctor", "Check this machine and the server."),
+    "backup": ("ops.backup", "Copy a data directory, beside a running server too."),
+    "restore": ("ops.restore", "Make a data directory of such a copy."),
+    "print": (
+        "print_files:print_",
+        "Print what runs and watches a server: units, rules, dashboards, references.",
+    ),
+    "bench": ("penstock.bench:bench", "Measure the server, beside a peer."),
+    "completion": ("completion", "Print what lets a shell complete these commands."),
 }
+"""Each command: its module below `penstock.cli` and its line in the list of commands."""
 _WITH_SPARK = ("pipeline", "bench")
 """Commands that may run Spark in their own process, which wants pandas."""
-_PLACES = {"import": "penstock.cli.imports:import_", "print": "penstock.cli.printing:print_"}
-"""Commands whose name is no name for a module."""
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
@@ -71,6 +73,13 @@ def _version() -> str:
     import penstock
 
     return penstock.__version__
+
+
+def _place(module: str) -> str:
+    """Where the function of a command is: it has its module's name unless the table says otherwise."""
+    path, _, function = module.partition(":")
+    path = path if path.startswith("penstock.") else f"penstock.cli.{path}"
+    return f"{path}:{function or path.rpartition('.')[2]}"
 
 
 def build(words: Sequence[str] = ()) -> App:
@@ -88,12 +97,12 @@ def build(words: Sequence[str] = ()) -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, text in _COMMANDS.items():
-        place = _PLACES.get(name, f"penstock.cli.{name}:{name}")
+    for name, (module, text) in _COMMANDS.items():
+        place = _place(module)
         app.command(place, name=name, help=None if name in words else text)
     config = App(name="config", help="Check, show, explain and reload the config file.")
     for name, text in _CONFIG_COMMANDS.items():
-        config.command(f"penstock.cli.config:{name}", name=name, help=None if name in words else text)
+        config.command(f"penstock.cli.ops.config:{name}", name=name, help=None if name in words else text)
     app.command(config)
     return app
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.cli.output import print_lines
-from penstock.journal.values import TIMES, iso, json_or_text, records
+from penstock.journal.plain_values import TIMES, iso, json_or_text, records
 
 if TYPE_CHECKING:
     import pyarrow as pa

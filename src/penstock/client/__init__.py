@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.client.blocking import SyncClient, SyncDelivery, SyncLiveView, SyncSubscription, connect_sync
-from penstock.client.client import Client, connect
-from penstock.client.delivery import Delivery, LeaseLost
-from penstock.client.frames import Receipt, Recipient, Redriven, Sent, Settled
-from penstock.client.live import Change, LiveView
-from penstock.client.subscription import Subscription
+from penstock.client.links.frames import Receipt, Recipient, Redriven, Sent, Settled
+from penstock.client.queue.client import Client, connect
+from penstock.client.queue.delivery import Delivery, LeaseLost
+from penstock.client.queue.live_view import Change, LiveView
+from penstock.client.queue.subscription import Subscription
+from penstock.client.sync.queue import SyncClient, SyncDelivery, SyncLiveView, SyncSubscription, connect_sync
 
 __all__ = [
     "Change",

@@ -8,9 +8,9 @@ import msgspec
 
 if TYPE_CHECKING:
     from penstock.core.links import Consumer
+    from penstock.core.queue.taps import Tap
     from penstock.core.records import Record
-    from penstock.core.tapping import Tap
-    from penstock.core.triggers import Cascade, Firing
+    from penstock.core.rules.firing import Cascade, Firing
 
 
 class Deliver(msgspec.Struct, gc=False, eq=False):

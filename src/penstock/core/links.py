@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
-    from penstock.core.channels import Channel
+    from penstock.core.queue.channel import Channel
+    from penstock.core.queue.taps import Tap
     from penstock.core.records import Record
-    from penstock.core.tapping import Tap
 
 
 class Link:

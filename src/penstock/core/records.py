@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from penstock.core.channels import Channel
     from penstock.core.links import Consumer
+    from penstock.core.queue.channel import Channel
 
 # States of a record. Plain ints: they are compared on the hot path.
 PENDING = 0  # waits for its commit; invisible

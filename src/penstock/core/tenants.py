@@ -16,8 +16,8 @@ import msgspec
 from penstock.core.errors import Refusal
 
 if TYPE_CHECKING:
-    from penstock.core.channels import Channel
-    from penstock.core.instant import Now
+    from penstock.core.clock import Now
+    from penstock.core.queue.channel import Channel
 
 TENANTS = "t/"
 DEAD_PREFIX = "dlq/"

@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.journal.bronze import FILE_SCHEMA, Bronze, DataFile
-from penstock.journal.directory import (
+from penstock.journal.disk import RealDisk
+from penstock.journal.named_readers import PREFIX as READER_PREFIX
+from penstock.journal.named_readers import Reader
+from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
     SUFFIX,
     Identity,
@@ -30,9 +32,7 @@ from penstock.journal.directory import (
     read_watermark,
     segments,
 )
-from penstock.journal.disk import RealDisk
-from penstock.journal.readers import PREFIX as READER_PREFIX
-from penstock.journal.readers import Reader
+from penstock.journal.parquet_table import FILE_SCHEMA, Bronze, DataFile
 from penstock.journal.segments import KIND_LOG, DamageError, Scan
 
 Progress = Callable[[int, int], None]

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.journal.bronze import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze
-from penstock.journal.directory import Identity, read_identity, read_watermark, segments
 from penstock.journal.disk import RealDisk
-from penstock.journal.indexed import IndexedSegment, Rows
-from penstock.journal.sealed import Part, SealedRows, View
+from penstock.journal.open_and_repair import Identity, read_identity, read_watermark, segments
+from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze
+from penstock.journal.sealed_reader import Part, SealedRows, View
+from penstock.journal.segment_index import IndexedSegment, Rows
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 if TYPE_CHECKING:  # the config knows `Retention` and should load quickly
-    from penstock.journal.bronze import DataFile
-    from penstock.journal.readers import Reader
+    from penstock.journal.named_readers import Reader
+    from penstock.journal.parquet_table import DataFile
 
 DAY_MS = 86_400_000
 GIB = 1024**3

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.pipelines import Pipeline
-from penstock.server import logs, space_files
-from penstock.server.addresses import HostPort, parse_host_port
-from penstock.server.config import Config
-from penstock.server.problems import ConfigError
-from penstock.server.sections import Listen, Logs
-from penstock.server.service import Service
-from penstock.server.space_files import LoadedSpace, mewdir_of
+from penstock.ipc.pipeline import Pipeline
+from penstock.server.assembly import Service
+from penstock.server.config import space_files
+from penstock.server.config.load import Config
+from penstock.server.config.sections import Listen, Logs
+from penstock.server.config.space_files import LoadedSpace, mewdir_of
+from penstock.server.files.addresses import HostPort, parse_host_port
+from penstock.server.files.errors import ConfigError
+from penstock.server.logging import logs
 from penstock.server.up import EXIT_USAGE, Cures, drain, run, stop_signals
 
 if TYPE_CHECKING:
-    from penstock.server.logs import Writer
-    from penstock.server.service import Endpoints
+    from penstock.server.assembly import Endpoints
+    from penstock.server.logging.logs import Writer
 
 DATA = "penstock"
 """The journal's directory, beside `tokens` and `logs`."""

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS
-from penstock.dialects.courier.control import ControlSession
+from penstock.dialects.courier.sessions.control import ControlSession
 from penstock.journal.memory import MemoryJournal
-from penstock.server import logs
-from penstock.server.config import Config, ConfigError, load
-from penstock.server.connections import Connection
-from penstock.server.machine import install_rules, make_machine
-from penstock.server.runtime import Runtime
-from penstock.server.schedulers import LoopScheduler
-from penstock.server.schemas import load_registry
-from penstock.server.service import policies, version
+from penstock.server.assembly import policies, version
+from penstock.server.config.load import Config, ConfigError, load
+from penstock.server.courier.schema_registry import load_registry
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.machines import install_rules, make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import LoopScheduler
+from penstock.server.logging import logs
 from penstock.transports.lines import open_stdio
 from penstock.transports.outbox import Wire
 

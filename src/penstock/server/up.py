@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.journal.segments import DamageError
-from penstock.server import logs
-from penstock.server.archive import LockedError
-from penstock.server.config import Config, ConfigError, load
-from penstock.server.pipeline import is_installed
-from penstock.server.relay_sections import relay_problems
-from penstock.server.service import Service, version
+from penstock.server.assembly import Service, version
+from penstock.server.config.load import Config, ConfigError, load
+from penstock.server.config.relay_sections import relay_problems
+from penstock.server.journal.lifecycle import LockedError
+from penstock.server.logging import logs
+from penstock.server.ops.pipeline_supervisor import is_installed
 
 if TYPE_CHECKING:
-    from penstock.server.logs import Writer
+    from penstock.server.logging.logs import Writer
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
 
@@ -80,7 +80,7 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         raise ConfigError(problems)
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
     if options.demo:
-        from penstock.server.demo import with_demo
+        from penstock.server.ops.demo_supervisor import with_demo
 
         config = with_demo(config, has_data=options.data != "none")
     return config
@@ -230,7 +230,7 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         print(f"  journal  {_journal_line(config, data)}", flush=True)
         print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
         if options.demo:
-            from penstock.server.demo import summary
+            from penstock.server.ops.demo_supervisor import summary
 
             print(f"  demo     {summary(config)}", flush=True)
         print(f"  run      {service.run_dir}", flush=True)
@@ -238,7 +238,7 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         service.start_pipeline()
     demo = None
     if options.demo:
-        from penstock.server.demo import DemoProcess, task_of
+        from penstock.server.ops.demo_supervisor import DemoProcess, task_of
 
         demo = DemoProcess(task_of(service, config, prints=not options.as_json), service.run_dir)
         await demo.start()

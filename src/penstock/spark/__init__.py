@@ -9,19 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.spark.steps import table
-    from penstock.spark.token_keys import TokenKey
-    from penstock.spark.token_streams import token_audit
-    from penstock.spark.views import history, tables
+    from penstock.spark.lake.views import history, tables
+    from penstock.spark.pipeline.steps import table
+    from penstock.spark.tables.token_keys import TokenKey
+    from penstock.spark.tables.token_streams import token_audit
 
 __all__ = ["TokenKey", "history", "table", "tables", "token_audit"]
 
 _PLACES = {
-    "TokenKey": "token_keys",
-    "history": "views",
-    "table": "steps",
-    "tables": "views",
-    "token_audit": "token_streams",
+    "TokenKey": "tables.token_keys",
+    "history": "lake.views",
+    "table": "pipeline.steps",
+    "tables": "lake.views",
+    "token_audit": "tables.token_streams",
 }
 
 

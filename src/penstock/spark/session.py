@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.spark import java, masters
+from penstock.spark import java
+from penstock.spark import master as masters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

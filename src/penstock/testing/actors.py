@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
-from penstock.dialects.courier import looks, operations
+from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations import queue as operations
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:

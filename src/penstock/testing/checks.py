@@ -8,11 +8,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.channels import Channel
-from penstock.core.counters import Counters
-from penstock.core.inspection import overview
-from penstock.core.lines import Keyed
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.counters import Counters
+from penstock.core.queue.inspect import overview
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.ready_order import Keyed
 from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
 from penstock.testing.history import History
 from penstock.testing.network import HIGH_WATER

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
 
 START_US = 1_000_000
 """Not zero: a machine must not take zero for a time."""

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.machine import QueueMachine
 from penstock.core.rows import Row
 from penstock.testing import checks
 from penstock.testing.checks import Broken

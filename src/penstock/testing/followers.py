@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.views import LATEST
+from penstock.core.queue.views import LATEST
 from penstock.testing.actors import Caller
 from penstock.testing.clients import Frame, LineClient
 from penstock.testing.copies import Copy

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.client.blocking import LoopThread, SyncClient, connect_sync
-from penstock.client.client import Connecting, connect
-from penstock.client.space import Space
-from penstock.client.tokens_local import LocalRelay, load_signing_key
+from penstock.client.queue.client import Connecting, connect
+from penstock.client.space.client import Space
+from penstock.client.sync.queue import LoopThread, SyncClient, connect_sync
+from penstock.client.tokens.local_relay import LocalRelay, load_signing_key
 from penstock.core.errors import PenstockError, Refusal
-from penstock.server.service import Endpoints, Service
+from penstock.server.assembly import Endpoints, Service
 from penstock.server.up import Options, configure
 
 FREE = "127.0.0.1:0"

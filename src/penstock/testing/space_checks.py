@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.dialects.mew.space import Space
-from penstock.dialects.mew.state import Memory, SpaceState
+from penstock.dialects.mew.space_state import Memory, SpaceState
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.network import HIGH_WATER

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.rows import Row
-from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.space_settings import SpaceSettings
 from penstock.testing import space_checks
 from penstock.testing.checks import Broken
 

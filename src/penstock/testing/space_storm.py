@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
 from penstock.testing import space_checks
 from penstock.testing.space_actors import GUESTS, Boss, Guest, Liar, Participant
 from penstock.testing.spaces import member

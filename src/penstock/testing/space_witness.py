@@ -13,8 +13,8 @@ from hashlib import sha256
 import msgspec
 
 from penstock.core.rows import Row
-from penstock.dialects.mew.messages import GATEWAY, SYSTEM
-from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
+from penstock.dialects.mew.space_settings import SpaceSettings
 from penstock.testing import checks, space_checks
 from penstock.testing.checks import Broken
 from penstock.testing.clock import Clock

@@ -10,8 +10,8 @@ from random import Random
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy, Retry
-from penstock.dialects.courier.rules import Trigger
+from penstock.core.queue.policy import Policy, Retry
+from penstock.dialects.courier.triggers.config import Trigger
 from penstock.testing.actors import Actor, Operator, Producer, Puller
 from penstock.testing.consequences import AUDIT, AUDIT_STREAM, AUDITED
 from penstock.testing.consumers import Consumer, SocketConsumer

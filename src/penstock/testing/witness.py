@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.core.errors import TABLE
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.dialects.courier import lanes
+from penstock.dialects.courier.wire import ordering_keys as lanes
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.history import TERMINAL, History, Place

@@ -12,20 +12,20 @@ from typing import Any
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
-from penstock.core.queue import QueueMachine
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS, NOBODY, Principal
-from penstock.dialects.courier import subscribe
-from penstock.dialects.courier.answers import Session
-from penstock.dialects.courier.control import ControlSession
-from penstock.dialects.courier.rules import Trigger
-from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
+from penstock.dialects.courier.sessions import subscribe
+from penstock.dialects.courier.sessions.answers import Session
+from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
+from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.settings import SpaceSettings
-from penstock.dialects.mew.state import DOOR, Memory
-from penstock.server.machine import Machines, install_rules, make_machine
-from penstock.server.runtime import Runtime
-from penstock.server.spaces import Spaces
+from penstock.dialects.mew.space_settings import SpaceSettings
+from penstock.dialects.mew.space_state import DOOR, Memory
+from penstock.server.engine.machines import Machines, install_rules, make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.spaces.host import Spaces
 from penstock.testing import checks, space_checks
 from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient

@@ -15,7 +15,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
-from penstock.transports.endpoints import endpoint_problem
+from penstock.transports.zeromq_endpoints import endpoint_problem
 
 IPC_MAX = 100
 """Bytes of a path that every system takes for a socket."""

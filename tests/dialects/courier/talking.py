@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact
 from penstock.core.rows import Row
 from penstock.core.scopes import ANONYMOUS, Principal
-from penstock.dialects.courier.control import ControlSession
-from penstock.dialects.courier.rules import Trigger
-from penstock.dialects.courier.subscribe import SubscribeQuery, SubscribeSession
+from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
+from penstock.dialects.courier.triggers.config import Trigger
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Committed, Journal, Outcome, Refused
-from penstock.server.connections import Connection
-from penstock.server.machine import install_rules, make_machine
-from penstock.server.runtime import Runtime
-from penstock.server.schedulers import HandScheduler
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.machines import install_rules, make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import HandScheduler
 from tests.core.driving import START_US, START_WALL_US, counting_entropy
 
 Frame = dict[str, Any]

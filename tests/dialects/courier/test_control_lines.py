@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
-from penstock.dialects.courier.frames import FRAME_NAMES
+from penstock.core.queue.policy import Policy
+from penstock.dialects.courier.wire.control_frames import FRAME_NAMES
 from tests.dialects.courier.talking import Broker, HandJournal, codes, envelope, filled, line
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.buckets import Rate, Rates
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
+from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.scopes import NOBODY, Principal, require
-from penstock.server.auth import TokenStore
-from penstock.server.config import load, policy_for
+from penstock.server.auth.tokens import TokenStore
+from penstock.server.config.load import load, policy_for
 from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 

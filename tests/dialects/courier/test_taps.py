@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal, require
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled
 

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.buckets import Rate, Rates
 from penstock.core.errors import Refusal
+from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
-from penstock.dialects.courier import looks, operations
-from penstock.dialects.courier.operations import (
+from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations.queue import (
     PullRequest,
     RedriveRequest,
     Result,

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.core.rules.firing import Cooling
 from penstock.core.scopes import OPERATOR, Principal, require
-from penstock.core.triggers import Cooling
-from penstock.dialects.courier import ruling
-from penstock.dialects.courier.operations import Outcome, Result
-from penstock.dialects.courier.rules import Trigger
-from penstock.server.machine import install_rules
+from penstock.dialects.courier.operations.queue import Outcome, Result
+from penstock.dialects.courier.triggers import admin as ruling
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.server.engine.machines import install_rules
 from tests.dialects.courier.talking import Broker, Frame, HandJournal, envelope
 
 

@@ -13,24 +13,24 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
 from penstock.core.limits import Limits
-from penstock.core.policy import Policy
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import NOBODY
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
 from penstock.dialects.mew.space import Space, Watch
-from penstock.dialects.mew.state import Memory
+from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.dialects.mew.space_state import Memory
 from penstock.journal.port import Committed, Outcome, Refused
-from penstock.server.auth import Guard
-from penstock.server.config import Config
-from penstock.server.machine import make_machine
-from penstock.server.mew_door import MewDoor
-from penstock.server.runtime import Runtime
-from penstock.server.schedulers import HandScheduler
-from penstock.server.spaces import SpaceConnection, Spaces
+from penstock.server.auth.tokens import Guard
+from penstock.server.config.load import Config
+from penstock.server.engine.machines import make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import HandScheduler
+from penstock.server.spaces.host import SpaceConnection, Spaces
+from penstock.server.spaces.listener import MewDoor
 from tests.core.driving import START_US, START_WALL_US, counting_entropy
 
 Message = dict[str, Any]

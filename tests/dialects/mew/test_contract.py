@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.json_checks import depth_problem
 from penstock.core.limits import Limits
-from penstock.core.nesting import depth_problem
 from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.instant import Now
+from penstock.core.clock import Now
+from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.core.outbox import Outbox
-from penstock.server.pollers import FileSink
+from penstock.server.spaces.pollers import FileSink
 from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,

@@ -12,13 +12,13 @@ import random
 from collections.abc import Iterator
 from hashlib import sha256
 
-from penstock.dialects.streamservice import writing
+from penstock.dialects.streamservice import encode as writing
 from penstock.dialects.streamservice.chain import BlockChain
-from penstock.dialects.streamservice.composing import Composer, Keeping
-from penstock.dialects.streamservice.following import Follower, Format, Gap, Patience, Tampered, Truncated
+from penstock.dialects.streamservice.compose_stream import Composer, Keeping
+from penstock.dialects.streamservice.decode import read_chunk
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
-from penstock.dialects.streamservice.reading import read_chunk
+from penstock.dialects.streamservice.verify_stream import Follower, Format, Gap, Patience, Tampered, Truncated
 from penstock.dialects.streamservice.wire import Chunk, Fault, peek
 
 Parts = tuple[bytes, ...]

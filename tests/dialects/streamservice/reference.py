@@ -11,6 +11,7 @@ import capnp
 import hypothesis.strategies as st
 
 import penstock
+from penstock.dialects.streamservice.capnp_segments import Message
 from penstock.dialects.streamservice.messages import (
     Anonymous,
     ApiToken,
@@ -25,7 +26,6 @@ from penstock.dialects.streamservice.messages import (
     StreamScope,
     Token,
 )
-from penstock.dialects.streamservice.segments import Message
 
 capnp.remove_import_hook()
 SCHEMAS = Path(penstock.__file__).parent / "schemas"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.dialects.streamservice import following
+from penstock.dialects.streamservice import verify_stream as following
 from penstock.dialects.streamservice.chain import ChainedStreamHmac
-from penstock.dialects.streamservice.composing import Composer
-from penstock.dialects.streamservice.following import Ask, Follower
+from penstock.dialects.streamservice.compose_stream import Composer
 from penstock.dialects.streamservice.messages import Complete, Payload
+from penstock.dialects.streamservice.verify_stream import Ask, Follower
 from tests.dialects.streamservice.attacker import Broken, attack
 
 SEEDS = 150

@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from penstock.dialects.streamservice import reading, writing
+from penstock.dialects.streamservice import decode as reading
+from penstock.dialects.streamservice import encode as writing
 from penstock.dialects.streamservice.canonical import DEPTH_MAX, canonical_message
 from penstock.dialects.streamservice.messages import Claims, Payload, RequestEnvelope, StreamScope
 from penstock.dialects.streamservice.wire import Fault

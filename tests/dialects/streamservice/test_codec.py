@@ -9,7 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.dialects.streamservice import reading, writing
+from penstock.dialects.streamservice import decode as reading
+from penstock.dialects.streamservice import encode as writing
 from penstock.dialects.streamservice.messages import (
     Block,
     ChunkBody,

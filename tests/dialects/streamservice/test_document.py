@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.dialects.streamservice import canonical, nonces, segments, signing
+from penstock.dialects.streamservice import canonical, nonces
+from penstock.dialects.streamservice import capnp_segments as segments
+from penstock.dialects.streamservice import signatures as signing
 from tests.docs.documents import ROOT, blocks
 
 PAGE = "docs/reference/token-streams.md"

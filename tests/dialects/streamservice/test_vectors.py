@@ -7,14 +7,14 @@ import hashlib
 import pytest
 
 from penstock.core.errors import Refusal
-from penstock.dialects.streamservice import writing
+from penstock.dialects.streamservice import encode as writing
 from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.decode import read_signed
 from penstock.dialects.streamservice.keys import Suite, agree, derive, hkdf_expand, hkdf_extract
 from penstock.dialects.streamservice.messages import Claims, RequestEnvelope, StreamRegister, StreamScope
-from penstock.dialects.streamservice.reading import read_signed
 from penstock.dialects.streamservice.ristretto import check_public, key_pair, pair_of, shared_secret
-from penstock.dialects.streamservice.signing import Registrar, Registration, SigningKey, TrustStore, sign
+from penstock.dialects.streamservice.signatures import Registrar, Registration, SigningKey, TrustStore, sign
 from penstock.dialects.streamservice.wire import Register, peek
 from tests.dialects.streamservice.reference import NOW_MS, TOPIC
 

@@ -9,10 +9,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.dialects.streamservice import reading, wire, writing
+from penstock.dialects.streamservice import decode as reading
+from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import wire
 from penstock.dialects.streamservice.canonical import canonical_message
+from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
-from penstock.dialects.streamservice.segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.wire import Chunk, Fault, Register, Resume, is_topic, peek, peek_block
 from tests.dialects.streamservice.reference import (
     TOPIC,

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core import numbers
+from penstock.core import json_checks as numbers
 from penstock.dialects.mew.globs import DEEP, Effort, ExhaustedError, Glob, has_wildcard, parse
 
 Capability = dict[str, Any]

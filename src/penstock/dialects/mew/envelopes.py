@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.core import numbers
-from penstock.core.instant import Now, rfc3339
+from penstock.core import json_checks as numbers
+from penstock.core.clock import Now, rfc3339
+from penstock.core.json_checks import depth_problem
 from penstock.core.limits import Limits
-from penstock.core.nesting import depth_problem
-from penstock.dialects.mew.messages import PROTOCOL, PROTOCOLS, Fault
+from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, Fault
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])

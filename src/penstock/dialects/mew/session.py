@@ -11,17 +11,18 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.instant import Now
+from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
-from penstock.core.outbox import Outbox
 from penstock.core.records import Record
-from penstock.dialects.mew import accepting, joining
+from penstock.dialects.mew import accept as accepting
+from penstock.dialects.mew import join as joining
 from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
-from penstock.dialects.mew.messages import GATEWAY, PROTOCOLS, Fault, Voice
+from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, Fault, Voice
+from penstock.dialects.mew.participants import weight
 from penstock.dialects.mew.space import Participant, Space
-from penstock.dialects.mew.waiting import weight
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""

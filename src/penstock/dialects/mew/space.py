@@ -14,18 +14,18 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from penstock.core.clock import Now
+from penstock.core.deadline_heap import Timers
 from penstock.core.errors import Refusal
-from penstock.core.fanout import Lane, Room
-from penstock.core.instant import Now
+from penstock.core.fanout.room import Lane, Room
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
-from penstock.core.timers import Timers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.messages import GATEWAY, Fault, Voice
-from penstock.dialects.mew.settings import SpaceSettings
-from penstock.dialects.mew.state import DOOR, SpaceState, Stream
-from penstock.dialects.mew.waiting import Answer, Done, Participant, Pending, accepted, weight
+from penstock.dialects.mew.gateway_messages import GATEWAY, Fault, Voice
+from penstock.dialects.mew.participants import Answer, Done, Participant, Pending, accepted, weight
+from penstock.dialects.mew.space_settings import SpaceSettings
+from penstock.dialects.mew.space_state import DOOR, SpaceState, Stream
 
 __all__ = ["Answer", "Done", "Participant"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from struct import Struct as Layout
 
-from penstock.dialects.streamservice.segments import (
+from penstock.dialects.streamservice.capnp_segments import (
     LIST_BIT,
     LIST_POINTER,
     LIST_STRUCT,
@@ -22,8 +22,8 @@ from penstock.dialects.streamservice.segments import (
     Struct,
     WireError,
 )
+from penstock.dialects.streamservice.encode import EMPTY_STRUCT
 from penstock.dialects.streamservice.wire import Fault
-from penstock.dialects.streamservice.writing import EMPTY_STRUCT
 
 DEPTH_MAX = 64
 """Pointers in a row, as other readers of Cap'n Proto have it; an envelope has five."""

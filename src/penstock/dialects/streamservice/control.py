@@ -13,10 +13,10 @@ from hmac import compare_digest
 from typing import Final, Literal, TypeAlias
 
 from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice.capnp_segments import Message, WireError
+from penstock.dialects.streamservice.encode import Body, framed
 from penstock.dialects.streamservice.keys import StreamKeys, mac_function
-from penstock.dialects.streamservice.segments import Message, WireError
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE
-from penstock.dialects.streamservice.writing import Body, framed
 
 Word: TypeAlias = Literal["cancel", "ping"]
 _WORDS: Final[tuple[Word, ...]] = ("cancel", "ping")

@@ -19,7 +19,7 @@ from struct import error as layout_error
 
 import msgspec
 
-from penstock.dialects.streamservice.segments import REASONS, Message, Struct, WireError
+from penstock.dialects.streamservice.capnp_segments import REASONS, Message, Struct, WireError
 
 TOPIC_SIZE = 64
 CHUNK_MAC_SIZE = 32

@@ -1,0 +1,236 @@
+"""The journal that a command reads: a data directory or a server's, which rows of it, and since when.
+
+Commands share these options, the search for an offset by time, and the words for what went wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from cyclopts import Parameter
+
+from penstock.cli.options import Common, Output
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.journal.selection import Selection
+
+DATA = Path("penstock-data")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place(Output):
+    """For commands on a data directory."""
+
+    data: Annotated[Path, Parameter(help="The data directory.")] = DATA
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Origin(Place):
+    """For commands that read rows from a directory or from a server."""
+
+    url: Annotated[str | None, Parameter(help="Read from the server at http://host:port instead.")] = None
+    token: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which rows."""
+
+    door: Annotated[str | None, Parameter(help="courier, mew, streamservice or server.")] = None
+    channel: Annotated[str | None, Parameter(help="A stream; * stands for anything.")] = None
+    event: Annotated[str | None, Parameter(help="For example enqueue, ack, nack or dead.")] = None
+    kind: Annotated[str | None, Parameter(help="Type of the envelope; * stands for anything.")] = None
+    id: Annotated[str | None, Parameter(help="Id of the envelope.")] = None
+    corr: Annotated[str | None, Parameter(help="Correlation id.")] = None
+
+    def selection(self) -> Selection:
+        """As rows are chosen."""
+        from penstock.journal.selection import Selection
+
+        return Selection.of(**vars(self))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Which part of the journal."""
+
+    first: Annotated[int | None, Parameter(name="--from", help="The first offset.")] = None
+    end: Annotated[int | None, Parameter(name="--to", help="The offset behind the last.")] = None
+    since: Annotated[
+        str | None, Parameter(help="A time, or how long ago: 2026-01-31T12:00:00Z, 15m, 2d.")
+    ] = None
+    until: Annotated[str | None, Parameter(help="Likewise; rows before that time.")] = None
+
+    def resolve(self, journal: Journal) -> tuple[int, int]:
+        """As offsets of what is there now."""
+        bounds = journal.bounds()
+        first = bounds.first if self.first is None else self.first
+        end = bounds.end if self.end is None else min(self.end, bounds.end)
+        if first < bounds.first:
+            message = f"rows {first} to {bounds.first - 1} are no longer kept; the oldest is {bounds.first}"
+            raise PenstockError(Refusal("RangeGone", message))
+        if self.since is not None:
+            first = max(first, offset_at(journal, bounds.first, bounds.end, moment_us(self.since)))
+        if self.until is not None:
+            end = min(end, offset_at(journal, bounds.first, bounds.end, moment_us(self.until)))
+        return first, end
+
+
+ORIGIN, PLACE, EVERY, WHOLE = Origin(), Place(), Filter(), Range()
+
+
+class Bounds(Protocol):
+    """How far a journal reaches."""
+
+    journal: str
+    epoch: int
+    first: int
+    sealed_end: int
+    end: int
+
+
+class Journal(Protocol):
+    """Where rows come from."""
+
+    def bounds(self) -> Any:
+        """`Bounds`, as either kind of journal makes them."""
+
+    def end(self) -> int:
+        """The offset behind the last row: cheap, for those who ask often."""
+
+    def batches(
+        self, first: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+def open_journal(origin: Origin) -> Journal:
+    """The journal of `--url`, else of the data directory."""
+    if origin.url is not None:
+        from penstock.client.address import operator_token
+        from penstock.client.journal import RemoteJournal
+
+        token = origin.token or operator_token(origin.url, endpoints_file(origin.data))
+        return RemoteJournal(origin.url, token)
+    from penstock.journal.reader import JournalReader
+
+    class Directory(JournalReader):
+        """A directory's journal, which is asked for its end a lot."""
+
+        def end(self) -> int:
+            from penstock.journal.open_and_repair import read_watermark
+
+            mark = read_watermark(self._disk)
+            return mark[0] if mark is not None else self.bounds().end
+
+    return Directory(origin.data)
+
+
+def select(
+    journal: Journal, first: int, end: int, wanted: Filter, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a range that pass the filter, with the columns that were asked for."""
+    selection = wanted.selection()
+    read = None if columns is None else list(dict.fromkeys([*columns, *selection.columns]))
+    for batch in journal.batches(first, end, read):
+        passed = selection.passed(batch)
+        if passed.num_rows:
+            yield passed if columns is None else passed.select(list(columns))
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """What may go wrong with a journal, in the words of the error table."""
+    from penstock.journal.reader import JournalError
+    from penstock.journal.segments import DamageError
+
+    try:
+        yield
+    except JournalError as error:
+        hint = "name the data directory of a server with --data; `penstock log ls` shows what one holds"
+        raise PenstockError(Refusal("InvalidRequest", str(error), hint=hint)) from None
+    except DamageError as error:
+        raise PenstockError(Refusal("JournalDamaged", str(error))) from None
+
+
+def endpoints_file(data: Path) -> Path:
+    return data / "run" / "endpoints.json"
+
+
+def target(data: Path, url: str | None, token: str | None, as_json: bool) -> Common:
+    """Where envelopes go: the URL that was given, else the server that runs on the directory."""
+    from penstock.client import address
+
+    file = endpoints_file(data)
+    endpoints = address.read_endpoints(file)
+    if url is None and endpoints is not None:
+        url = endpoints.control or endpoints.http
+    if token is None and url is not None:
+        token = address.operator_token(url, file)
+    return replace(Common(), url=url, token=token, as_json=as_json)
+
+
+def moment_us(text: str) -> int:
+    """A time, or how long ago, as microseconds since 1970."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return int((time.time() - float(ago[1]) * _UNITS_S[ago[2]]) * 1_000_000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write `2026-01-31T12:00:00Z`, or how long ago: `90s`, `15m`, `2h`, `7d`"
+        raise PenstockError(Refusal("InvalidRequest", f"`{text}` is not a time", hint=hint)) from None
+    return int((moment if moment.tzinfo else moment.astimezone(UTC)).timestamp() * 1_000_000)
+
+
+def offset_at(journal: Journal, first: int, end: int, at_us: int) -> int:
+    """The first row at or after a time. Times never decrease, so the search halves the range."""
+    import pyarrow as pa
+
+    while first < end:
+        middle = (first + end) // 2
+        batch = next(iter(journal.batches(middle, middle + 1, ["recorded_at"])))
+        if batch.column(0).cast(pa.int64())[0].as_py() < at_us:
+            first = middle + 1
+        else:
+            end = middle
+    return first
+
+
+def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
+    """Have everything that is committed sealed: by the server that runs on a directory, else by ourselves."""
+    from penstock.client.address import operator_token, read_endpoints
+
+    file = endpoints_file(data)
+    endpoints = read_endpoints(file)
+    if endpoints is not None and endpoints.http is not None:
+        import msgspec
+
+        from penstock.client.journal import RemoteJournal
+
+        token = operator_token(endpoints.http, file)
+        report: dict[str, Any] = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
+        return report
+    from penstock.server.http.journal_routes import report_json
+    from penstock.server.journal.offline import seal_directory
+
+    with reading():
+        return report_json(seal_directory(data, config))

@@ -1,0 +1,265 @@
+"""`penstock log ls|cat|check|seal|readers`: the journal as an operator sees it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from penstock.cli.history.journal import (
+    EVERY,
+    ORIGIN,
+    PLACE,
+    WHOLE,
+    Filter,
+    Origin,
+    Place,
+    Range,
+    open_journal,
+    reading,
+    seal_now,
+    select,
+)
+from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
+from penstock.cli.rows import SHOWN, Printer
+from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.plain_values import iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.journal.disk import RealDisk
+
+EXIT_CHECK = 3
+
+log = App(name="log", help="Look into the journal: files, rows, soundness, sealing, readers.")
+
+
+@log.command
+def ls(*, place: Place = PLACE) -> int:
+    """List the files of the journal: sealed history, segments, live files.
+
+    For example:
+
+      penstock log ls
+      penstock log ls --data /var/lib/penstock --json
+    """
+    from penstock.journal.open_and_repair import LIVE_PREFIX, SUFFIX, named, segments
+    from penstock.journal.parquet_table import Bronze
+    from penstock.journal.reader import JournalReader
+
+    with reading():
+        bounds = JournalReader(place.data).bounds()
+        disk = _disk(place.data)
+        files: list[dict[str, Any]] = [
+            {
+                "kind": "sealed",
+                "name": f"lake/events/{file.path}",
+                "first": file.first,
+                "end": file.last + 1,
+                "rows": file.rows,
+                "bytes": file.size,
+                "at": iso(file.last_at_us),
+            }
+            for file in Bronze(place.data / "lake").files()
+        ]
+        for segment in segments(disk):
+            end = bounds.end if segment.limit is None else segment.limit
+            rows = max(end - segment.first, 0)
+            files += _file(disk, "segment", segment.name, segment.first, segment.first + rows, rows)
+        for name in named(disk, LIVE_PREFIX):
+            offset = int(name[len(LIVE_PREFIX) : -len(SUFFIX)])
+            files += _file(disk, "live", name, offset, None, None)
+    if place.as_json:
+        print_json({**msgspec.to_builtins(bounds), "files": files})
+        return 0
+    columns = ("kind", "name", "first", "end", "rows", "bytes", "at")
+    print_table(columns, [[file[name] for name in columns] for file in files])
+    print_note(
+        f"journal {bounds.journal}: rows {bounds.first} to {bounds.end - 1}, sealed before {bounds.sealed_end}"
+    )
+    return 0
+
+
+def _file(
+    disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None
+) -> list[dict[str, Any]]:
+    """A file of the journal's directory; none when the sealer has just removed it."""
+    try:
+        status = (disk.directory / name).stat()
+    except FileNotFoundError:
+        return []
+    size, at = status.st_size, iso(status.st_mtime_ns // 1000)
+    path = f"journal/{name}"
+    return [{"kind": kind, "name": path, "first": first, "end": end, "rows": rows, "bytes": size, "at": at}]
+
+
+def _disk(data: Path) -> RealDisk:
+    from penstock.journal.disk import RealDisk
+
+    return RealDisk(data / "journal")
+
+
+@log.command
+def cat(
+    *,
+    wanted: Filter = EVERY,
+    part: Range = WHOLE,
+    columns: Annotated[str | None, Parameter(help="Names separated by commas.")] = None,
+    limit: Annotated[int | None, Parameter(help="Stop after that many rows.")] = None,
+    origin: Origin = ORIGIN,
+) -> int:
+    """Print rows of the journal, oldest first, sealed or not. With --id: everything that happened to an envelope.
+
+    For example:
+
+      penstock log cat --id m-17
+      penstock log cat --channel 'jobs/*' --event dead --since 1d --json
+      penstock log cat --from 1000 --to 2000 --columns offset,event,id
+    """
+    named = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    printer = Printer(named, as_json=origin.as_json, limit=limit)
+    with reading():
+        journal = open_journal(origin)
+        first, end = part.resolve(journal)
+        read = named or (None if origin.as_json else list(SHOWN))
+        if not printer.is_done:
+            for batch in select(journal, first, end, wanted, read):
+                printer.show(batch)
+                if printer.is_done:
+                    break
+    if not printer.count:
+        print_note(f"no row of {first} to {end - 1} is like that" if end > first else "the range is empty")
+    return 0
+
+
+@log.command
+def check(*, place: Place = PLACE) -> int:
+    """Read the whole journal and check it; exit code 3 when something is damaged, with its place.
+
+    Checksums of every segment, offsets dense and once over sealed and new rows,
+    times that never decrease, the live file, the watermark. Changes nothing,
+    and may run beside the server.
+
+    For example:
+
+      penstock log check
+      penstock log check --data /var/lib/penstock --json
+    """
+    from penstock.journal.audit import audit
+
+    if not (place.data / "journal").is_dir():
+        hint = "name the data directory of a server with --data"
+        raise PenstockError(Refusal("InvalidRequest", f"there is no journal in `{place.data}`", hint=hint))
+    bar = None if place.as_json else progress_bar("checking")
+    report = audit(place.data, bar)
+    if place.as_json:
+        print_json({"ok": report.is_sound, **msgspec.to_builtins(report)})
+        return 0 if report.is_sound else EXIT_CHECK
+    for finding in report.findings:
+        print_line(f"damaged: {finding.place}: {finding.what}")
+    for note in report.notes:
+        print_line(f"note: {note.place}: {note.what}")
+    counts = (
+        f"{report.sealed_rows} sealed rows in {report.sealed_files} files, "
+        f"{report.segment_rows} rows in {report.segments} segments, {report.live_rows} rows of state"
+    )
+    print_line(
+        f"{'sound' if report.is_sound else 'damaged'}: {counts}; rows {report.first} to {report.end - 1}"
+    )
+    return 0 if report.is_sound else EXIT_CHECK
+
+
+@log.command
+def seal(
+    *,
+    config: Annotated[
+        Path | None, Parameter(help="The server's config file, when it is not running.")
+    ] = None,
+    place: Place = PLACE,
+) -> int:
+    """Move everything that is committed to the Delta table now, and write the state down.
+
+    Through the server that runs on the directory; when none does, by itself,
+    holding its lock. Then nothing is removed by age or size unless the server's
+    --config says how much to keep.
+
+    For example:
+
+      penstock log seal
+      penstock log seal --data /var/lib/penstock --config penstock.yaml
+    """
+    report = seal_now(place.data, config)
+    if place.as_json:
+        print_json(report)
+    else:
+        print_fields(report)
+    return 0
+
+
+@log.command
+def readers(
+    *,
+    forget: Annotated[str | None, Parameter(help="Drop this reader, and its hold on history.")] = None,
+    place: Place = PLACE,
+) -> int:
+    """List the named readers and how far each has come; they hold back what retention may remove.
+
+    For example:
+
+      penstock log readers
+      penstock log readers --forget nightly-export
+    """
+    from penstock.journal import named_readers
+    from penstock.journal.reader import JournalReader
+
+    with reading():
+        end = JournalReader(place.data).bounds().end
+    disk = _disk(place.data)
+    known = named_readers.list_readers(disk)
+    if forget is not None:
+        if forget not in [reader.name for reader in known]:
+            raise PenstockError(
+                Refusal("InvalidRequest", f"there is no reader `{forget}`", hint="see log readers")
+            )
+        named_readers.forget(disk, forget)
+        known = [reader for reader in known if reader.name != forget]
+    rows = [
+        {
+            "name": reader.name,
+            "offset": reader.offset,
+            "behind": max(end - reader.offset, 0),
+            "at": iso(reader.at_us),
+            "holds": not reader.has_ended,
+        }
+        for reader in known
+    ]
+    if place.as_json:
+        print_json({"readers": rows})
+    elif not rows:
+        print_note("nobody reads by name")
+    else:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    return 0
+
+
+def progress_bar(label: str) -> Callable[[int, int], None] | None:
+    """A progress bar for people; nothing off a terminal."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(transient=True, console=Console(file=sys.stderr))
+    task = bar.add_task(label, total=None)
+    bar.start()
+
+    def show(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    return show

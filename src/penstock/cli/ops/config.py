@@ -1,0 +1,126 @@
+"""`penstock config check|show|doc|reload`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json, print_line
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.server.config.load import Config
+
+EXIT_CHECK = 3
+
+File = Annotated[
+    Path | None,
+    Parameter(name="--config", help="The YAML file; else what COURIER_CONFIG names, else defaults."),
+]
+
+
+def check(file: File = None, *, output: Output = PLAIN) -> int:
+    """Check a config file: every problem with its place and its cure; exit code 3 when there are any.
+
+    For example:
+
+      penstock config check penstock.yaml
+    """
+    config, problems = _load(file)
+    notices = list(config.notices) if config is not None else []
+    if output.as_json:
+        print_json({"ok": not problems, "problems": problems, "notices": notices})
+    else:
+        for problem in problems:
+            print_line(f"problem: {problem}")
+        for notice in notices:
+            print_line(f"notice: {notice}")
+        if not problems:
+            print_line("the config is good")
+    return EXIT_CHECK if problems else 0
+
+
+def show(file: File = None, *, output: Output = PLAIN) -> int:
+    """Print the effective config: defaults, file and environment together, secrets masked.
+
+    For example:
+
+      penstock config show penstock.yaml
+    """
+    config, problems = _load(file)
+    if config is None:
+        if output.as_json:
+            print_json({"error": {"code": "InvalidConfig", "message": "; ".join(problems)}})
+        for problem in problems:
+            sys.stderr.write(f"error: InvalidConfig: {problem}\n")
+        sys.stderr.write("hint: see `penstock config doc` for every setting\n")
+        return 1
+    from penstock.server.config.reference import to_yaml
+
+    text = to_yaml(config)
+    if output.as_json:
+        import yaml
+
+        print_json(yaml.safe_load(text))
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def doc(*, output: Output = PLAIN) -> int:
+    """Print the reference of every setting, as Markdown.
+
+    For example:
+
+      penstock config doc > settings.md
+    """
+    from penstock.server.config.reference import reference
+
+    text = reference()
+    if output.as_json:
+        print_json({"markdown": text})
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def reload(place: Place = PLACE) -> int:
+    """Have the server on a data directory read its config again: all of it counts, or nothing does.
+
+    For example:
+
+      penstock config reload
+      penstock config reload --data /var/lib/penstock --json
+    """
+    from penstock.client.address import operator_token, read_endpoints
+    from penstock.client.journal import RemoteServer
+
+    file = place.data / "run" / "endpoints.json"
+    endpoints = read_endpoints(file)
+    if endpoints is None or endpoints.http is None:
+        raise PenstockError(Refusal("Unreachable", f"no server runs on `{place.data}`"))
+    report = RemoteServer(endpoints.http, operator_token(endpoints.http, file)).reload()
+    if place.as_json:
+        print_json(report)
+        return 0
+    print_line(f"changed: {', '.join(report.changed) or 'nothing'}")
+    if report.restart:
+        print_line(f"after a restart: {', '.join(report.restart)}")
+    if report.closed:
+        print_line(f"connections closed: {report.closed}")
+    return 0
+
+
+def _load(file: Path | None) -> tuple[Config | None, list[str]]:
+    from penstock.server.config.load import ConfigError, load
+
+    try:
+        return load(file, os.environ), []
+    except ConfigError as error:
+        return None, error.problems

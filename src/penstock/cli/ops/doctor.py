@@ -1,0 +1,310 @@
+"""`penstock doctor`: is this machine fit, and does the server answer?"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.resources
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+import penstock
+from penstock.cli.options import DEFAULTS, Common
+from penstock.cli.output import print_json, print_table
+from penstock.core.errors import PenstockError
+from penstock.ipc.pipeline import STATUS_FILE, Status
+
+EXIT_CHECK = 3
+DISK_LEAST_BYTES = 1024**3
+"""Less free space than this fills up within minutes under load."""
+SYNC_SLOW_MS = 50.0
+"""A disk slower than this makes every answer slow."""
+CLOCK_LEAST_S = 1_700_000_000
+"""Any clock before the end of 2023 is wrong."""
+SYNC_ROUNDS = 8
+CLOCK_FAR_S = 5.0
+"""Clocks that differ by more than this make leases and tables look wrong."""
+ROWS_LOOKED_AT = 1_000
+"""Rows at the end of the journal that are read; `penstock log check` reads all of them."""
+LIBRARIES = ("aiohttp", "cyclopts", "deltalake", "msgspec", "pyarrow", "pyzmq", "rich")
+"""What the server stands on."""
+SPARK_LEAST = (4, 2)
+"""The first Spark whose Python sources have admission control."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The outcome of one check."""
+
+    check: str
+    status: Literal["ok", "info", "failed"]
+    detail: str
+
+
+def doctor(
+    *,
+    config: Annotated[Path | None, Parameter(help="The config file to check.")] = None,
+    data: Annotated[Path, Parameter(help="The data directory to check.")] = Path("penstock-data"),
+    common: Common = DEFAULTS,
+) -> int:
+    """Check versions, config, ports, disk, journal, clocks, Java, Spark, console and server; exit code 3 when a check failed.
+
+    For example:
+
+      penstock doctor
+      penstock doctor --data /var/lib/penstock --json
+    """
+    findings = [
+        _python(),
+        _versions(),
+        _config(config),
+        *_ports(config, data),
+        *_disk(data),
+        _clock(),
+        *_journal(data),
+        _uvloop(),
+        *_spark(data),
+        _console(),
+        *_server(common, data),
+    ]
+    is_sound = all(finding.status != "failed" for finding in findings)
+    if common.as_json:
+        print_json({"ok": is_sound, "checks": findings})
+    else:
+        print_table(
+            ["check", "status", "detail"],
+            [[finding.check, finding.status, finding.detail] for finding in findings],
+        )
+    return 0 if is_sound else EXIT_CHECK
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding(
+        "python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}; 3.11 or newer is needed"
+    )
+
+
+def _versions() -> Finding:
+    found, missing = [f"penstock {penstock.__version__}"], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding(
+            "versions", "failed", f"missing: {', '.join(missing)}; install Penstock again with pip"
+        )
+    return Finding("versions", "ok", ", ".join(found))
+
+
+def _config(file: Path | None) -> Finding:
+    from penstock.server.config.load import ConfigError, load
+
+    try:
+        config = load(file, os.environ)
+    except ConfigError as error:
+        return Finding("config", "failed", "; ".join(error.problems))
+    return Finding("config", "ok", config.source or "defaults")
+
+
+def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
+    """The doors: free, or held by our own server."""
+    from penstock.client.address import Endpoints, parse, read_endpoints
+    from penstock.server.config.load import ConfigError, load
+
+    endpoints = read_endpoints(data / "run" / "endpoints.json") or Endpoints()
+    try:
+        config = load(config_file, os.environ)
+    except ConfigError:
+        return
+    listen, relay = config.listen, config.relay
+    pub = "off" if relay.enabled is False else relay.pub.removeprefix("tcp://")
+    for name, place, served, setting in (
+        ("http port", str(listen.http), endpoints.http, "listen.http"),
+        ("control port", str(listen.control), endpoints.control, "listen.control"),
+        ("relay port", pub, endpoints.pub, "relay.pub"),
+    ):
+        if served:
+            yield Finding(name, "ok", f"{served}, served by process {endpoints.pid}")
+        elif endpoints.pid:
+            yield Finding(name, "info", f"off in process {endpoints.pid}")
+        elif place.startswith(("unix:", "ipc:")) or place in {"off", "None"}:
+            yield Finding(name, "info", place)
+        else:
+            address = parse(f"tcp://{place}")
+            yield _port(name, address.host, address.port, setting)
+
+
+def _port(name: str, host: str, port: int, setting: str) -> Finding:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            cure = f"stop what listens there, or set `{setting}` in the config"
+            return Finding(name, "failed", f"{host}:{port}: {error.strerror}; {cure}")
+    return Finding(name, "ok", f"{host}:{port} is free")
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    """Whether the data directory, or where it will be made, can be written, has room, and is quick."""
+    place = data.resolve()
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            sync_ms = _sync_ms(file.fileno())
+    except OSError as error:
+        yield Finding("data directory", "failed", f"cannot write in {place}: {error.strerror}")
+        return
+    yield Finding("data directory", "ok", f"{place} can be written")
+    free_bytes = shutil.disk_usage(place).free
+    has_room = free_bytes >= DISK_LEAST_BYTES
+    yield Finding("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
+    is_quick = sync_ms <= SYNC_SLOW_MS
+    yield Finding("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
+
+
+def _sync_ms(descriptor: int) -> float:
+    times = []
+    for _ in range(SYNC_ROUNDS):
+        os.write(descriptor, b"x" * 4096)
+        start = time.perf_counter()
+        os.fsync(descriptor)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[SYNC_ROUNDS // 2] * 1000
+
+
+def _clock() -> Finding:
+    wall_s, first = time.time(), time.monotonic()
+    is_sane = wall_s > CLOCK_LEAST_S and time.monotonic() >= first
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))
+    return Finding("clock", "ok" if is_sane else "failed", shown)
+
+
+def _journal(data: Path) -> Iterator[Finding]:
+    """Whether the end of the journal can be read, and whether it lies in the past."""
+    from penstock.journal.reader import JournalError, JournalReader
+    from penstock.journal.segments import DamageError
+
+    if not (data / "journal").is_dir():
+        yield Finding("journal", "info", "none has been written in this directory")
+        return
+    try:
+        reader = JournalReader(data)
+        bounds = reader.bounds()
+        first = max(bounds.first, bounds.end - ROWS_LOOKED_AT)
+        batches = list(reader.batches(first, bounds.end, ["recorded_at"]))
+    except (JournalError, DamageError, OSError) as error:
+        yield Finding("journal", "failed", f"{error}; `penstock log check` looks at all of it")
+        return
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != bounds.end - first:
+        lost = f"{bounds.end - first - rows} of the last {bounds.end - first} rows cannot be read"
+        yield Finding("journal", "failed", f"{lost}; `penstock log check` says which")
+        return
+    detail = f"rows {bounds.first} to {bounds.end - 1}" if bounds.end > bounds.first else "empty"
+    yield Finding("journal", "ok", f"{detail}; the last {rows} can be read")
+    if rows:
+        ahead_s = batches[-1].column(0)[-1].as_py().timestamp() - time.time()
+        cure = "set the clock; rows keep the time of the newest one until it is reached again"
+        is_past = ahead_s <= CLOCK_FAR_S
+        yield Finding(
+            "clock and journal",
+            "ok" if is_past else "failed",
+            f"the last row is {max(-ahead_s, 0):.0f} s old"
+            if is_past
+            else f"the last row is {ahead_s:.0f} s ahead; {cure}",
+        )
+
+
+def _console() -> Finding:
+    page = importlib.resources.files("penstock").joinpath("console", "index.html")
+    if page.is_file():
+        return Finding("console", "ok", "built")
+    return Finding(
+        "console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it"
+    )
+
+
+def _uvloop() -> Finding:
+    if importlib.util.find_spec("uvloop") is None:
+        return Finding("uvloop", "info", "absent: slower, but everything works")
+    return Finding("uvloop", "ok", "present")
+
+
+def _spark(data: Path) -> Iterator[Finding]:
+    """What the pipeline would run on, and how it is."""
+    from penstock.spark import java
+
+    try:
+        found = java.find()
+        yield Finding("java", "ok", f"{found.major}, {found.origin}: {found.home}")
+    except java.JavaError as error:
+        is_wanted = importlib.util.find_spec("pyspark") is not None
+        yield Finding("java", "failed" if is_wanted else "info", f"{error}; only the pipeline needs it")
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("spark", "info", "absent: no pipeline; `pip install penstock[spark]` brings it")
+        return
+    is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
+    needed = ".".join(map(str, SPARK_LEAST))
+    yield Finding("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
+    try:
+        status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=Status)
+    except (OSError, msgspec.DecodeError):
+        yield Finding("pipeline", "info", "none has run on this directory")
+        return
+    detail = status.state if status.message is None else f"{status.state}: {status.message}; {status.hint}"
+    yield Finding("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
+
+
+def _server(common: Common, data: Path) -> Iterator[Finding]:
+    """A server that should be there must answer; that none was started is no fault."""
+    from penstock.client import address
+    from penstock.client.queue.client import connect
+
+    file = data / "run" / "endpoints.json"
+    running = address.read_endpoints(file)
+    is_expected = bool(common.url) or running is not None
+    url = common.url or (running and (running.control or running.http)) or address.DEFAULT_URL
+
+    async def ask() -> tuple[str, float]:
+        token = common.token or address.operator_token(url, file)
+        async with connect(url, token, connect_timeout=3, reconnect=False) as client:
+            before_s = time.time()
+            shown = await client.snapshot("latestPerAgent", addr="agents/doctor/inbox")
+            middle_s = (before_s + time.time()) / 2
+            ahead_s = datetime.fromisoformat(shown["asOf"]).timestamp() - middle_s
+            return f"{client.url}: {client.server.server}", ahead_s
+
+    try:
+        answer, ahead_s = asyncio.run(ask())
+    except PenstockError as error:
+        if error.code == "Unreachable" and not is_expected:
+            yield Finding("server", "info", "none is running here")
+        else:
+            hint = error.refusal.hint or error.refusal.kind.hint
+            yield Finding("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
+        return
+    yield Finding("server", "ok", answer)
+    is_near = abs(ahead_s) <= CLOCK_FAR_S
+    yield Finding(
+        "clock and server",
+        "ok" if is_near else "failed",
+        f"{ahead_s:+.1f} s{'' if is_near else '; set both by the same time server'}",
+    )

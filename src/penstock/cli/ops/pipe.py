@@ -1,0 +1,78 @@
+"""`penstock pipe`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json, print_line
+from penstock.core.errors import PenstockError, Refusal
+
+
+def pipe(
+    *,
+    listen: Annotated[
+        list[str] | None, Parameter(help="tcp://HOST:PORT or ws://HOST:PORT/path; port 0 takes a free one.")
+    ] = None,
+    connect: Annotated[list[str] | None, Parameter(help="Pipe server of a host to dial, likewise.")] = None,
+    tap: Annotated[
+        str | None,
+        Parameter(help="Only show what comes into this stream: no lease, and nothing is accepted."),
+    ] = None,
+    server: Annotated[
+        str | None,
+        Parameter(
+            name=["--server", "--url"],
+            env_var="PENSTOCK_URL",
+            help="The server's tcp://host:port, unix:/path or http://host:port; else the one on ./penstock-data.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        Parameter(
+            env_var="PENSTOCK_TOKEN",
+            help="Every pipe then has this token's rights; without it peers say hello with their own.",
+        ),
+    ] = None,
+    public: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Allow addresses that other machines reach."),
+    ] = False,
+    output: Output = PLAIN,
+) -> int:
+    """Carry Control v1 inside the frames of Stream Kernel pipes, for a running server, until Ctrl-C.
+
+    For example:
+
+      penstock pipe --listen tcp://127.0.0.1:9788
+      penstock pipe --listen ws://127.0.0.1:9789/courier --tap agents/jen/inbox
+      penstock pipe --connect tcp://127.0.0.1:40000 --server tcp://127.0.0.1:9787
+    """
+    from penstock.client import address
+    from penstock.server.ops.kernel_pipe import PipeOptions, Ready, addresses, run
+
+    if not listen and not connect:
+        hint = "add --listen tcp://127.0.0.1:9788, or --connect with the URL of a host's pipe server"
+        raise PenstockError(Refusal("InvalidRequest", "there is nowhere to carry a pipe to", hint=hint))
+    options = PipeOptions(
+        addresses(listen or [], is_public=public),
+        addresses(connect or []),
+        address.parse(address.discover(server)),
+        token,
+        tap,
+        public,
+    )
+
+    def ready(at: Ready) -> None:
+        if output.as_json:
+            print_json({"listen": at.listen, "connect": at.connect, "server": at.server, "tap": at.tap})
+        else:
+            what = f"copies of `{at.tap}` from" if at.tap else "Control v1 of"
+            for place in [*at.listen, *at.connect]:
+                print_line(f"{place} carries {what} {at.server}")
+
+    asyncio.run(run(options, ready))
+    return 0

@@ -1,0 +1,232 @@
+"""`penstock token new|ls|revoke`: tokens for those who use the server; `curve-keygen|signer-keygen`: keys for its relay.
+
+Where a server runs, it is asked, and what it is told counts at once. Where none does, the file of the data directory is changed, and
+counts from the next start on.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json, print_line, print_note, print_table
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client.admin import RemoteTokens
+
+token = App(name="token", help="Make, list and revoke tokens; make keys for the relay.")
+
+Out = Annotated[Path, Parameter(help="Directory to write to.")]
+Name = Annotated[str, Parameter(help="How the files are called.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place(Output):
+    """Where the tokens are."""
+
+    data: Annotated[Path, Parameter(help="Data directory of the server.")] = Path("penstock-data")
+    url: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_URL", help="http://host:port; else the server on the data directory."),
+    ] = None
+    token: Annotated[
+        str | None,
+        Parameter(
+            env_var="PENSTOCK_TOKEN", show_env_var=True, help="An administrator's; else the local operator's."
+        ),
+    ] = None
+
+
+HERE = Place()
+
+
+def _server(place: Place) -> RemoteTokens | None:
+    """The server that has the tokens, or None where the file is to be changed."""
+    from penstock.client import address
+    from penstock.client.admin import RemoteTokens
+
+    file = place.data / "run" / "endpoints.json"
+    endpoints = address.read_endpoints(file)
+    url = place.url
+    if endpoints is not None and endpoints.http and url in (None, endpoints.control):
+        url = endpoints.http
+    if url is None:
+        return None
+    return RemoteTokens(url, place.token or address.operator_token(url, file))
+
+
+@token.command
+def new(
+    name: Annotated[str, Parameter(help="How lists and logs call it, and how it is revoked.")],
+    *,
+    scope: Annotated[
+        list[str],
+        Parameter(help="What it allows, as `streams:jobs/*:enqueue`; may be repeated.", negative=""),
+    ],
+    agent: Annotated[str | None, Parameter(help="The agent its holder speaks for.")] = None,
+    tenant: Annotated[str | None, Parameter(help="The tenant its holder belongs to.")] = None,
+    place: Place = HERE,
+) -> int:
+    """Make a token and print it, this once: it is kept as a digest only.
+
+    With the first token everybody needs one; `penstock token revoke` of the last one undoes that.
+
+    For example:
+
+      penstock token new sam --agent sam --scope 'streams:agents/sam/*:*' --scope 'streams:*:enqueue'
+      penstock token new ops --scope 'admin:*'
+      penstock token new ci --scope 'streams:builds/*:*' --json
+    """
+    server = _server(place)
+    if server is not None:
+        made = server.mint(name, scope, agent=agent, tenant=tenant)
+    else:
+        from penstock.server.admin import offline_tokens
+        from penstock.server.auth.minted_tokens import Wish
+
+        made = offline_tokens.mint(place.data, Wish(name, scope, agent, tenant))
+    if place.as_json:
+        print_json(made)
+        return 0
+    print_line(made["token"])
+    when = "now" if server is not None else "from the next start on"
+    print_note(f"everybody needs a token {when}; `penstock token revoke` of the last one undoes that")
+    if not made.get("kept", True):
+        print_note("the server keeps nothing on disk: the token ends with it")
+    return 0
+
+
+@token.command
+def ls(*, place: Place = HERE) -> int:
+    """List the tokens: who holds them and what they allow, never the tokens themselves.
+
+    For example:
+
+      penstock token ls
+      penstock token ls --json
+    """
+    server = _server(place)
+    if server is not None:
+        found = server.listed()
+    else:
+        from penstock.server.admin import offline_tokens
+
+        found = offline_tokens.listed(place.data)
+    if place.as_json:
+        print_json(found)
+        return 0
+    _print_tokens(found)
+    if server is None:
+        print_note("no server runs here, so those of a config file are not shown")
+    return 0
+
+
+def _print_tokens(found: dict[str, Any]) -> None:
+    if not found["tokens"]:
+        print_line("no tokens: whoever is on this machine may use the queue without one")
+        return
+    print_table(
+        ("name", "agent", "tenant", "scopes", "origin", "made"),
+        [
+            [
+                row["name"],
+                row.get("agent"),
+                row.get("tenant"),
+                ", ".join(row["scopes"]),
+                row["origin"],
+                row.get("created_at"),
+            ]
+            for row in found["tokens"]
+        ],
+    )
+
+
+@token.command
+def revoke(name: str, *, place: Place = HERE) -> int:
+    """Take a token back; connections that it opened end at once.
+
+    For example:
+
+      penstock token revoke ci
+    """
+    server = _server(place)
+    if server is not None:
+        done = server.revoke(name)
+    else:
+        from penstock.server.admin import offline_tokens
+
+        done = offline_tokens.revoke(place.data, name)
+    if place.as_json:
+        print_json(done)
+        return 0
+    print_line(f"{name} is revoked; {done['closed']} connections were closed")
+    if not done["required"]:
+        print_note("no token is left, so whoever is on this machine may use the queue without one")
+    return 0
+
+
+@token.command(name="curve-keygen")
+def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PLAIN) -> int:
+    """Make a pair of CURVE keys: NAME.key is public, NAME.key_secret is yours alone.
+
+    For example:
+
+      penstock token curve-keygen
+      penstock token curve-keygen --out keys --name alice
+    """
+    from zmq.auth import create_certificates, load_certificate
+
+    _check(out, f"{name}.key", f"{name}.key_secret")
+    before = os.umask(0o077)
+    try:
+        public_file, secret_file = create_certificates(out, name)
+    finally:
+        os.umask(before)
+    public, _ = load_certificate(public_file)
+    files = {"public": public.decode(), "public_file": str(public_file), "secret_file": str(secret_file)}
+    return _show(files, output)
+
+
+@token.command(name="signer-keygen")
+def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output = PLAIN) -> int:
+    """Make a publisher's signing key: NAME.key is yours alone, its public half goes under `relay.signers`.
+
+    For example:
+
+      penstock token signer-keygen
+      penstock token signer-keygen --out keys --name inference
+    """
+    from penstock.dialects.streamservice.signatures import SigningKey
+    from penstock.server.files.private import write_private
+
+    _check(out, f"{name}.key")
+    seed = secrets.token_bytes(32)
+    file = out / f"{name}.key"
+    write_private(file, seed.hex().encode() + b"\n")
+    return _show({"public": SigningKey(seed).public.hex(), "secret_file": str(file)}, output)
+
+
+def _check(out: Path, *names: str) -> None:
+    """Never write over a key: whoever uses it would be shut out."""
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in names:
+        if (out / name).exists():
+            hint = "choose another --name or --out"
+            raise PenstockError(Refusal("IdConflict", f"`{out / name}` is there already", hint=hint))
+
+
+def _show(files: dict[str, str], output: Output) -> int:
+    if output.as_json:
+        print_json(files)
+    else:
+        for key, value in files.items():
+            print_line(f"{key.replace('_', ' '):<12} {value}")
+    return 0

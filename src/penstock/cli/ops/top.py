@@ -1,0 +1,211 @@
+"""`penstock top`: the broker at a glance, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from penstock.cli.options import DEFAULTS, Common
+from penstock.cli.output import console, print_json
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from penstock.cli.ops.top_figures import Reading, Watch
+    from penstock.client.admin import Figures
+
+ROWS = 15
+SHORTEST_S = 0.2
+"""Looking more often would be work for the server."""
+
+
+def top(
+    *,
+    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    rows: Annotated[int, Parameter(help="Queues, and again streams of spaces, that are shown.")] = ROWS,
+    once: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Look for one interval, print it, and end.")
+    ] = False,
+    common: Common = DEFAULTS,
+) -> int:
+    """Doors, queues, streams of spaces, relay and pipeline with their rates, until Ctrl-C.
+
+    The fullest queues come first, then the busiest. It goes on when the server is restarted. With --json, and wherever the output is no terminal,
+    it prints one reading and ends.
+
+    For example:
+
+      penstock top
+      penstock top --once
+      penstock top --json | jq '.queues[0]'
+    """
+    from penstock.cli.ops.top_figures import Watch
+
+    interval = max(interval, SHORTEST_S)
+    watch = Watch(lambda: _fetch(common), time.monotonic)
+    watch.look()
+    if watch.reading is None:
+        raise PenstockError(Refusal("Unreachable", str(watch.trouble)))
+    if not (once or common.as_json) and sys.stdout.isatty():
+        _follow(watch, interval, rows)
+    time.sleep(interval)
+    watch.look()
+    if common.as_json:
+        print_json(_bounded(watch.reading, rows))
+    else:
+        console().print(picture(watch.reading, rows, watch.trouble))
+    return 0
+
+
+def _fetch(common: Common) -> Figures:
+    """Found anew each time: a server that was restarted may be elsewhere, and has another token."""
+    from penstock.client import address
+    from penstock.client.admin import RemoteFigures
+
+    url = address.discover_http(common.url)
+    return RemoteFigures(url, common.token or address.operator_token(url)).read()
+
+
+def _follow(watch: Watch, interval: float, rows: int) -> None:
+    from rich.live import Live
+
+    assert watch.reading is not None
+    with Live(picture(watch.reading, rows, None), console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            watch.look()
+            live.update(picture(watch.reading, rows, watch.trouble), refresh=True)
+
+
+def _bounded(reading: Reading, rows: int) -> Reading:
+    import msgspec
+
+    return msgspec.structs.replace(reading, queues=reading.queues[:rows], streams=reading.streams[:rows])
+
+
+def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
+    """All of it, as rich draws it; of queues and streams at most so many rows."""
+    from rich.console import Group
+    from rich.text import Text
+
+    head = Text(
+        f"penstock {reading.version}  {reading.status}  up {_duration(reading.uptime_s)}  "
+        f"{reading.connections} connections  {reading.dead} dead letters"
+    )
+    if trouble is not None:
+        head.append(f"\nreconnecting: {trouble}", style="bold red")
+    waits = reading.latency_ms
+    parts: list[RenderableType] = [
+        head,
+        Text(
+            f"enqueue to delivery  p50 {waits['0.5']:.1f} ms  p95 {waits['0.95']:.1f} ms  p99 {waits['0.99']:.1f} ms"
+        ),
+        Text(_pipeline_line(reading)),
+        Text(),
+        _table(
+            ("door", "connected", "in/s", "out/s", ""),
+            [
+                (one.name, one.connected, _rate(one.in_rate), _rate(one.out_rate), one.note)
+                for one in reading.doors
+            ],
+        ),
+        Text(),
+        _table(
+            (
+                "queue",
+                "depth",
+                "in flight",
+                "delayed",
+                "in/s",
+                "out/s",
+                "p50 ms",
+                "p95 ms",
+                "oldest",
+                "consumers",
+            ),
+            [
+                (
+                    one.name,
+                    one.depth,
+                    one.inflight,
+                    one.delayed,
+                    _rate(one.in_rate),
+                    _rate(one.out_rate),
+                    f"{one.p50_ms:.1f}",
+                    f"{one.p95_ms:.1f}",
+                    _duration(one.oldest_ms / 1000),
+                    one.consumers,
+                )
+                for one in reading.queues[:rows]
+            ],
+            len(reading.queues) - rows,
+        ),
+    ]
+    if reading.streams:
+        parts += [
+            Text(),
+            _table(
+                ("space", "stream", "from", "to", "frames/s", "deliveries/s", "frames", "dropped"),
+                [
+                    (
+                        one.space,
+                        one.name,
+                        one.owner,
+                        one.to,
+                        _rate(one.rate),
+                        _rate(one.deliveries_rate),
+                        one.frames,
+                        one.dropped,
+                    )
+                    for one in reading.streams[:rows]
+                ],
+                len(reading.streams) - rows,
+            ),
+        ]
+    elif not reading.sees_spaces:
+        parts.append(Text("spaces: only the operator's token shows what is in them", style="dim"))
+    return Group(*parts)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], more: int = 0) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    words = {"door", "", "queue", "space", "stream", "from", "to"}
+    for column in columns:
+        table.add_column(column, justify="left" if column in words else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*(Text(str("-" if cell is None else cell)) for cell in cells))
+    if more > 0:
+        table.add_row(Text(f"and {more} more", style="dim"))
+    return table
+
+
+def _pipeline_line(reading: Reading) -> str:
+    found = reading.pipeline
+    if found is None:
+        return "pipeline  off"
+    batches = ", ".join(f"{name} {took:.0f} ms" for name, took in found.batch_ms.items())
+    return (
+        f"pipeline  {found.state}, {found.lag_rows} rows behind, {found.restarts} restarts; "
+        f"batches: {batches or 'none yet'}"
+    )
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    """Short enough for a cell."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s" if seconds else "-"

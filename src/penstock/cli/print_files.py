@@ -1,0 +1,125 @@
+"""`penstock print systemd|container|alerts|dashboard|metrics|http|cli`: files that others read, made from what this version knows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json
+
+print_ = App(name="print", help="Print what runs and watches a server: units, rules, dashboards, references.")
+
+
+@print_.command
+def systemd(
+    *,
+    program: Annotated[
+        str | None, Parameter(help="The command as it is installed; else the one that runs now.")
+    ] = None,
+    data: Annotated[str, Parameter(help="The data directory.")] = "/var/lib/penstock",
+    config: Annotated[str | None, Parameter(help="The config file.")] = None,
+    user: Annotated[str, Parameter(help="Whom the server runs as.")] = "penstock",
+    output: Output = PLAIN,
+) -> int:
+    """Print a unit for systemd: hardened, and patient enough for a drain.
+
+    For example:
+
+      penstock print systemd > /etc/systemd/system/penstock.service
+      penstock print systemd --program /opt/penstock/bin/penstock --config /etc/penstock.yaml
+    """
+    from penstock.server.ops.deployment import systemd_unit
+
+    found = program or str(Path(sys.executable).with_name("penstock"))
+    return _out(systemd_unit(found, data=data, config=config, user=user), output)
+
+
+@print_.command
+def container(*, output: Output = PLAIN) -> int:
+    """Print a file to build a container image from, in a checkout.
+
+    For example:
+
+      penstock print container > Containerfile
+    """
+    from penstock.server.ops.deployment import containerfile
+
+    return _out(containerfile(), output)
+
+
+@print_.command
+def alerts(*, output: Output = PLAIN) -> int:
+    """Print alert rules for Prometheus.
+
+    For example:
+
+      penstock print alerts > penstock-alerts.yaml
+    """
+    from penstock.server.metrics.alert_rules import alert_rules
+
+    return _out(alert_rules(), output)
+
+
+@print_.command
+def dashboard(*, output: Output = PLAIN) -> int:
+    """Print a dashboard for Grafana.
+
+    For example:
+
+      penstock print dashboard > penstock-dashboard.json
+    """
+    from penstock.server.metrics.grafana import dashboard as board
+
+    return _out(board(), output)
+
+
+@print_.command
+def metrics(*, output: Output = PLAIN) -> int:
+    """Print the reference of every metric, as Markdown.
+
+    For example:
+
+      penstock print metrics
+    """
+    from penstock.server.ops.reference_pages import metrics_reference
+
+    return _out(metrics_reference(), output)
+
+
+@print_.command
+def http(*, output: Output = PLAIN) -> int:
+    """Print the reference of every HTTP route, as Markdown.
+
+    For example:
+
+      penstock print http
+    """
+    from penstock.server.ops.reference_pages import http_reference
+
+    return _out(http_reference(), output)
+
+
+@print_.command
+def cli(*, output: Output = PLAIN) -> int:
+    """Print the reference of every command, as Markdown.
+
+    For example:
+
+      penstock print cli
+    """
+    from penstock.cli.reference import cli_reference
+
+    return _out(cli_reference(), output)
+
+
+def _out(text: str, output: Output) -> int:
+    """The text as it is, so that it can go into a file."""
+    if output.as_json:
+        print_json({"text": text})
+    else:
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,379 @@
+"""`penstock space ls|tail|send|open-stream|invite|kick`: the spaces of a running gateway, from a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import App, Parameter
+
+from penstock.cli.input import Input, chunks, lines
+from penstock.cli.options import Output, payload_of
+from penstock.cli.output import compact, print_fields, print_json, print_line, print_note, print_table
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client.space.client import Space
+    from penstock.client.space.messages import Frame, SpaceEnvelope
+
+R = TypeVar("R")
+
+PREVIEW_MAX = 200
+"""Characters of a frame that `tail` shows to people."""
+
+space = App(name="space", help="Look into MEW spaces, and take part in them.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Gateway(Output):
+    """Where the gateway is."""
+
+    url: Annotated[
+        str | None,
+        Parameter(
+            env_var="PENSTOCK_URL", help="http://host:port; else the server or gateway of this directory."
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+    ] = None
+    space: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="Which space; else the only one."),
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Seat(Gateway):
+    """For commands that join."""
+
+    name: Annotated[
+        str | None, Parameter(name="--as", help="Take part under this name; else one is made.")
+    ] = None
+
+
+GATEWAY, SEAT = Gateway(), Seat()
+
+
+def _run(seat: Seat, work: Callable[[Space], Awaitable[R]], *, reconnect: bool = False) -> R:
+    """Join, do the work, leave."""
+    from penstock.client.space.client import Space
+
+    async def go() -> R:
+        # A name of its own: a second command under the same one would throw out the first.
+        name = seat.name or f"cli-{secrets.token_hex(3)}"
+        async with Space(
+            seat.url, space=seat.space, participant=name, token=seat.token, reconnect=reconnect
+        ) as joined:
+            return await work(joined)
+
+    return asyncio.run(go())
+
+
+@space.command
+def ls(*, gateway: Gateway = GATEWAY) -> int:
+    """List the spaces; with --space, who is in it and which streams are open.
+
+    For example:
+
+      penstock space ls
+      penstock space ls --space demo
+    """
+    from penstock.client import address
+    from penstock.client.admin import RemoteSpaces
+
+    url = address.discover_http(gateway.url)
+    token = gateway.token or address.operator_token(url)
+    found = RemoteSpaces(url, token).survey(gateway.space).spaces
+    if gateway.as_json:
+        print_json({"spaces": found})
+    elif not found:
+        print("no spaces here; the config section `spaces` adds them, as in docs/tutorial/first-space.md")
+    elif gateway.space is None:
+        print_table(
+            ("space", "name", "present", "streams", "envelopes", "frames", "deliveries", "dropped"),
+            [
+                [
+                    one["id"],
+                    one.get("name") or None,
+                    sum(1 for who in one["participants"] if who.get("connected")),
+                    len(one["streams"]),
+                    *(
+                        one["counts"].get(name, 0)
+                        for name in ("envelopes", "frames", "deliveries", "dropped")
+                    ),
+                ]
+                for one in found
+            ],
+        )
+    else:
+        for one in found:
+            _print_space(one)
+    return 0
+
+
+def _print_space(one: dict[str, Any]) -> None:
+    kicked = one.get("kicked", ())
+    print_table(
+        ("participant", "as", "type", "present", "may send"),
+        [
+            [
+                who["id"],
+                who.get("as"),
+                who.get("type"),
+                "yes" if who.get("connected") else "kicked" if who.get("as") in kicked else "no",
+                ", ".join(compact(may.get("kind")) for may in who.get("capabilities", ())),
+            ]
+            for who in one["participants"]
+        ],
+    )
+    if one["streams"]:
+        print_line("")
+        print_table(
+            ("stream", "name", "owner", "writers", "to", "frames", "bytes", "deliveries", "dropped"),
+            [
+                [
+                    stream["stream_id"],
+                    stream.get("name"),
+                    stream.get("owner"),
+                    ", ".join(stream.get("authorized_writers", ())),
+                    ", ".join(stream.get("target") or ("everybody",)),
+                    *(stream.get(name, 0) for name in ("frames", "bytes", "deliveries", "dropped")),
+                ]
+                for stream in one["streams"]
+            ],
+        )
+
+
+@space.command
+def tail(
+    *,
+    kind: Annotated[
+        str, Parameter(help="Only envelopes of this kind; a trailing * stands for anything.")
+    ] = "*",
+    frames: Annotated[bool, Parameter(help="Frames too, as far as they reach us.")] = True,
+    count: Annotated[int | None, Parameter(help="Stop after that many.")] = None,
+    seat: Seat = SEAT,
+) -> int:
+    """Join, and print envelopes and frames as they come, until Ctrl-C.
+
+    With --json each envelope is a line as it came, and each frame is `{"stream_id", "bytes", "text" or "base64"}`.
+
+    For example:
+
+      penstock space tail --space demo
+      penstock space tail --space demo --kind 'mcp/*' --no-frames --json
+    """
+    from penstock.client.space.messages import Frame
+
+    async def work(joined: Space) -> int:
+        if not seat.as_json:
+            print_note(f"joined as {joined.id}; {len(joined.participants)} others are here")
+        printed = 0
+        feed = joined.arrivals(kind) if frames else joined.envelopes(kind)
+        while (count is None or printed < count) and (item := await feed.next()) is not None:
+            if isinstance(item, Frame):
+                _print_frame(item, as_json=seat.as_json)
+            else:
+                _print_envelope(item, as_json=seat.as_json)
+            printed += 1
+        return 0
+
+    return _run(seat, work, reconnect=True)
+
+
+def _print_envelope(envelope: SpaceEnvelope, *, as_json: bool) -> None:
+    if as_json:
+        print_json(envelope.fields)
+        return
+    whom = f" to {', '.join(envelope.to)}" if envelope.to else ""
+    print_line(
+        f"{_clock(envelope.ts)}  {envelope.kind}  {envelope.sender}{whom}  {compact(envelope.payload)}"
+    )
+
+
+def _print_frame(frame: Frame, *, as_json: bool) -> None:
+    try:
+        text = frame.data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if as_json:
+        told: dict[str, Any] = {"stream_id": frame.stream_id, "bytes": len(frame.data)}
+        print_json(
+            told | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
+        )
+        return
+    shown = "(binary)" if text is None else text
+    print_line(f"#{frame.stream_id}  {len(frame.data)} bytes  {shown[:PREVIEW_MAX]}")
+
+
+def _clock(ts: str) -> str:
+    """The time of day of an ISO time."""
+    return ts.partition("T")[2].rstrip("Z") or "-"
+
+
+@space.command
+def send(
+    what: Annotated[str, Parameter(help="Text for a chat; with PAYLOAD, the kind of the envelope.")],
+    payload: Annotated[str | None, Parameter(help="JSON, or plain text.")] = None,
+    *,
+    to: Annotated[
+        str | None, Parameter(help="Whom it is meant for, separated by commas; everybody sees it.")
+    ] = None,
+    corr: Annotated[str | None, Parameter(help="Id of the envelope that it answers.")] = None,
+    wait: Annotated[
+        float | None, Parameter(help="Wait that many seconds for an answer, and print it.")
+    ] = None,
+    seat: Seat = SEAT,
+) -> int:
+    """Say something, or send an envelope of any kind; returns when it is durable.
+
+    For example:
+
+      penstock space send "hello, everybody" --space demo
+      penstock space send mcp/request '{"method": "tools/list"}' --to files --wait 5
+    """
+    kind, content = ("chat", {"text": what}) if payload is None else (what, payload_of(payload))
+    whom, cause = _names(to), [corr] if corr else []
+
+    async def work(joined: Space) -> int:
+        if wait is not None:
+            answer = await joined.request(kind, content, to=whom, correlation_id=cause, timeout=wait)
+            _print_envelope(answer, as_json=seat.as_json)
+            return 0
+        sent = await joined.send(kind, content, to=whom, correlation_id=cause)
+        if seat.as_json:
+            print_json({"id": sent, "kind": kind, "from": joined.id})
+        else:
+            print_line(f"sent: {kind} {sent} from {joined.id}")
+        return 0
+
+    return _run(seat, work)
+
+
+@space.command(name="open-stream")
+def open_stream(
+    *,
+    target: Annotated[
+        str | None, Parameter(help="Who receives it, separated by commas; else everybody does.")
+    ] = None,
+    content_type: str | None = None,
+    description: str | None = None,
+    block: Annotated[int | None, Parameter(help="Send blocks of that many bytes, and not lines.")] = None,
+    lossless: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Rather disconnect a slow reader than drop frames."),
+    ] = False,
+    seat: Seat = SEAT,
+) -> int:
+    """Open a stream, send what comes on standard input, a line a frame, and close it at the end.
+
+    For example:
+
+      sensor | penstock space open-stream --target collector --space demo
+      penstock space open-stream --block 65536 --lossless --target files < data.zip
+    """
+    if block is not None and block < 1:
+        raise PenstockError(Refusal("InvalidRequest", "--block must be 1 or more", hint="see --help"))
+
+    async def work(joined: Space) -> int:
+        stream = await joined.open_stream(
+            _names(target),
+            content_type=content_type,
+            description=description,
+            overflow="disconnect" if lossless else None,
+        )
+        whom = ", ".join(stream.target) or "everybody"
+        if not seat.as_json:
+            print_note(f"opened {stream.id} to {whom}")
+        count = size = 0
+        source = Input()
+        try:
+            async for data in lines(source) if block is None else chunks(source, block):
+                await stream.write(data)
+                count += 1
+                size += len(data)
+        except asyncio.CancelledError:  # Ctrl-C; else the stream would wait for us
+            await stream.close("interrupted")
+            raise
+        # Frames and envelopes of one connection keep their order, so the echo of this one says that all are through.
+        await stream.close()
+        if seat.as_json:
+            told = {"stream_id": stream.id, "target": _names(target), "frames": count, "bytes": size}
+            print_json(told)
+        else:
+            print_line(f"{stream.id}: {count} frames, {size} bytes to {whom}")
+        return 0
+
+    return _run(seat, work)
+
+
+@space.command
+def invite(
+    participant: str,
+    *,
+    capability: Annotated[
+        list[str] | None,
+        Parameter(help="A kind that it may send, or a capability as JSON; may be repeated.", negative=""),
+    ] = None,
+    reason: str | None = None,
+    seat: Seat = SEAT,
+) -> int:
+    """Let somebody new into a space, and print the token, which is shown only now.
+
+    For example:
+
+      penstock space invite sensor-4 --capability chat --capability 'stream/*' --space demo
+    """
+    capabilities = [_capability(text) for text in capability or ()]
+
+    async def work(joined: Space) -> int:
+        invitation = await joined.invite(participant, capabilities, reason)
+        if seat.as_json:
+            print_json(invitation)
+        else:
+            print_fields({"participant": participant, "token": invitation.token, "url": invitation.url})
+        return 0
+
+    return _run(seat, work)
+
+
+@space.command
+def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> int:
+    """Put somebody out of a space; its token lets nobody in any more.
+
+    For example:
+
+      penstock space kick sensor-4 --reason "sends nonsense" --space demo
+    """
+
+    async def work(joined: Space) -> int:
+        await joined.kick(participant, reason)
+        if seat.as_json:
+            print_json({"kicked": participant})
+        else:
+            print_line(f"{participant} is out")
+        return 0
+
+    return _run(seat, work)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else []
+
+
+def _capability(text: str) -> dict[str, Any]:
+    if not text.startswith("{"):
+        return {"kind": text}
+    found = payload_of(text)
+    if not isinstance(found.get("kind"), str):
+        hint = """for example --capability '{"kind": "mcp/request", "payload": {"method": "tools/*"}}'"""
+        raise PenstockError(Refusal("InvalidRequest", "a capability needs a `kind`", hint=hint))
+    return dict(found)

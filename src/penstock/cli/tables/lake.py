@@ -1,0 +1,203 @@
+"""`penstock lake ls|history|compact|vacuum`: the tables as files, for those who look after them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.output import print_json, print_line, print_note, print_table
+from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.plain_values import iso
+
+if TYPE_CHECKING:
+    from penstock.spark.lake.table import LakeTable
+
+NO_TABLES_HINT = (
+    "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
+)
+
+lake = App(name="lake", help="Look after the tables: sizes, versions, small files, old files.")
+
+
+@lake.command
+def ls(*, place: Place = PLACE) -> int:
+    """List the tables: rows, files, how far each has come, and how long ago it changed.
+
+    For example:
+
+      penstock lake ls
+      penstock lake ls --data /var/lib/penstock --json
+    """
+    from penstock.journal.tables import table_names
+    from penstock.spark.lake.catalog import summary
+
+    with speaking():
+        folder = place.data / "lake"
+        found = [summary(folder, name) for name in table_names(folder)]
+    if place.as_json:
+        rows = [{**vars(one), "at": iso(one.at_ms * 1000)} for one in found]
+        print_json({"tables": [{name: row[name] for name in row if name != "at_ms"} for row in rows]})
+    elif not found:
+        print_note(f"there are no tables in `{place.data}` yet; {NO_TABLES_HINT}")
+    else:
+        columns = ("table", "rows", "files", "bytes", "version", "offset", "changed")
+        now_ms = time.time() * 1000
+        cells = [
+            (one.table, one.rows, one.files, one.bytes, one.version, one.offset, _ago(now_ms - one.at_ms))
+            for one in found
+        ]
+        print_table(columns, cells)
+    return 0
+
+
+@lake.command
+def history(
+    table: Annotated[str, Parameter(help="Name of the table.")],
+    *,
+    limit: Annotated[int, Parameter(help="Newest versions to show.")] = 20,
+    place: Place = PLACE,
+) -> int:
+    """List the versions of a table, newest first, with the range that each brought.
+
+    Those that can still be read are told apart: `penstock_delta` reads them with `versionAsOf`.
+
+    For example:
+
+      penstock lake history envelopes
+      penstock lake history queue_minutes --limit 100 --json
+    """
+    from penstock.spark.lake.catalog import open_table
+
+    with speaking():
+        opened = open_table(place.data / "lake", table)
+        kept = opened.log.kept()
+        rows: list[dict[str, Any]] = [
+            {
+                "version": commit.version,
+                "at": iso(commit.at_ms * 1000),
+                "operation": commit.operation,
+                "app": commit.app,
+                "from": commit.first,
+                "to": commit.end,
+                "readable": commit.version in kept,
+            }
+            for commit in opened.history(limit)
+        ]
+    if place.as_json:
+        print_json({"table": table, "versions": rows})
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    return 0
+
+
+@lake.command
+def compact(
+    *,
+    table: Annotated[str | None, Parameter(help="Only this table.")] = None,
+    place: Place = PLACE,
+) -> int:
+    """Merge small files into larger ones now; the pipeline does so by itself every few minutes.
+
+    Waits for whoever writes the table, and changes no row. The files that are
+    replaced stay until `vacuum` finds them old.
+
+    For example:
+
+      penstock lake compact
+      penstock lake compact --table envelopes
+    """
+    from penstock.spark.lake import compaction as upkeep
+
+    with speaking():
+        done = []
+        for one in _tables(place.data, table):
+            with one.writing():
+                went, came = one.compact(files_min=2)
+                entries = upkeep.shorten(one)
+            done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
+    return _report(place, done, "merged")
+
+
+@lake.command
+def vacuum(
+    *,
+    table: Annotated[str | None, Parameter(help="Only this table.")] = None,
+    place: Place = PLACE,
+) -> int:
+    """Remove files that no version speaks of any more, and that are at least an hour old.
+
+    The pipeline does so by itself. Versions that `history` calls readable stay so.
+
+    For example:
+
+      penstock lake vacuum
+      penstock lake vacuum --table alerts --json
+    """
+    from penstock.spark.lake import compaction as upkeep
+
+    with speaking():
+        done = []
+        for one in _tables(place.data, table):
+            with one.writing():
+                entries = upkeep.shorten(one)
+                count, size = upkeep.sweep(one)
+            done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
+    return _report(place, done, "removed")
+
+
+def _tables(data: Path, name: str | None) -> list[LakeTable]:
+    from penstock.journal.tables import table_names
+    from penstock.spark.lake.catalog import EVENTS, open_table
+
+    if name == EVENTS:
+        hint = "sealing publishes it and looks after it; `penstock log seal` does so now"
+        raise PenstockError(Refusal("InvalidRequest", f"`{EVENTS}` is not the pipeline's table", hint=hint))
+    folder = data / "lake"
+    names = [name] if name is not None else [one for one in table_names(folder) if one != EVENTS]
+    return [open_table(folder, one) for one in names]
+
+
+def _report(place: Place, done: list[dict[str, Any]], counted: str) -> int:
+    if place.as_json:
+        print_json({"tables": done})
+        return 0
+    for one in done:
+        facts = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "table"
+        )
+        print_line(
+            f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}"
+        )
+    if not done:
+        print_note(f"there are no tables in `{place.data}` to look after yet; {NO_TABLES_HINT}")
+    return 0
+
+
+@contextmanager
+def speaking() -> Iterator[None]:
+    """What may go wrong with a table, in the words of the error table."""
+    from penstock.spark.lake.snapshots import LakeError
+
+    try:
+        yield
+    except LakeError as error:
+        message, _, hint = str(error).partition("; ")
+        raise PenstockError(Refusal("InvalidRequest", message, hint=hint or NO_TABLES_HINT)) from None
+    except OSError as error:
+        hint = "the directory must be readable, and writable to change something"
+        text = f"cannot use `{error.filename}`: {error.strerror}"
+        raise PenstockError(Refusal("InvalidRequest", text, hint=hint)) from None
+
+
+def _ago(age_ms: float) -> str:
+    seconds = max(int(age_ms / 1000), 0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"

@@ -1,0 +1,359 @@
+"""One connection to the server that outlives its sockets: requests, answers, and coming back after a loss.
+
+Owns the link, the greeting and the routes of deliveries. A request is a frame without its last brace; it
+gets its `reqId` here. Lines written in one loop turn leave in one write.
+
+Invariants: a request that may be repeated is sent again after a reconnect, under the same `reqId`; any
+other that had been sent fails as `Unreachable`, because nobody can know whether it was done. What was not
+sent yet waits for the link, or for its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from penstock.client.address import Address
+from penstock.client.links.frames import Deliver, Error, Expired, Hello, Live, Ok, decode_frame, head
+from penstock.client.links.lines import Link, open_link
+from penstock.client.links.pending import Pending, Requests
+from penstock.client.links.raw_link import Uplink
+from penstock.core.errors import PenstockError, Refusal
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 5.0
+AGAIN = (
+    "nobody knows whether it was done; the client reconnects by itself, so do it again if twice does no harm"
+)
+"""The cure of whoever loses a connection in the middle of a request."""
+CLOSE_S = 2.0
+"""How long a close waits for the server to take the last lines."""
+
+
+class Listener(Protocol):
+    """A subscription or a followed view, as the connection sees it."""
+
+    sub_id: str
+
+    def arrived(self, frame: Deliver) -> None: ...
+
+    def expired(self, frame: Expired) -> None: ...
+
+    def changed(self, frame: Live) -> None: ...
+
+    def emit(self) -> None:
+        """Submit what gathered during this loop turn."""
+
+    def resume(self) -> None:
+        """Subscribe again on a fresh link."""
+
+    def link_lost(self, reason: str) -> None: ...
+
+    def failed(self, error: PenstockError) -> None:
+        """The connection is over for good."""
+
+
+class Connection:
+    """Requests and answers over whatever link is up."""
+
+    def __init__(
+        self,
+        address: Address,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        reconnect: bool = True,
+    ) -> None:
+        self.address = address
+        self.hello = Hello()
+        self.loop = asyncio.get_running_loop()
+        self.reconnects = 0
+        """How often the link was lost and found again."""
+        self.unread_frames = 0
+        """Frames of a kind we do not know; a newer server may send them."""
+        self._token = token
+        self._timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._may_reconnect = reconnect
+        self._requests = Requests(self.loop, self._late)
+        self._requests.is_link_paused = self._is_link_paused
+        self._listeners: dict[str, Listener] = {}
+        self._marked: dict[Listener, None] = {}
+        self._out: list[bytes] = []
+        self._is_flush_due = False
+        self._link: Link | None = None
+        self._is_ready = False
+        self._greeting: asyncio.Future[Hello] | None = None
+        self._last_error: PenstockError | None = None
+        self._failure: PenstockError | None = None
+        self._comeback: asyncio.Task[None] | None = None
+
+    # -- requests
+
+    async def request(self, body: bytes, *, is_repeatable: bool, timeout_s: float | None = None) -> Raw:
+        """Send a frame and wait for its result; raises PenstockError."""
+        if self._requests.is_full() and self._failure is None:
+            await self._requests.room()
+        return await self.submit(body, is_repeatable=is_repeatable, timeout_s=timeout_s)
+
+    def submit(
+        self, body: bytes, *, is_repeatable: bool = False, timeout_s: float | None = None
+    ) -> asyncio.Future[Raw]:
+        """Send a frame at the end of this loop turn; never waits for room."""
+        future: asyncio.Future[Raw] = self.loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return future
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        pending = self._requests.add(body, future, repeat=is_repeatable, timeout_s=timeout_s)
+        if self._is_ready and not future.done():
+            self._send(pending)
+        return future
+
+    def mark(self, listener: Listener) -> None:
+        """Have `listener.emit()` called at the end of this loop turn."""
+        self._marked[listener] = None
+        self._flush_soon()
+
+    def _send(self, pending: Pending) -> None:
+        pending.sends += 1
+        self._out.append(pending.line)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._is_ready:
+            for listener in list(self._marked):
+                listener.emit()
+        self._marked.clear()
+        self._is_flush_due = False
+        if self._out and self._link is not None:
+            self._link.write(self._out)
+            self._out = []
+
+    def _is_link_paused(self) -> bool:
+        return self._link is not None and self._link.is_paused
+
+    def _late(self) -> PenstockError:
+        if self._is_ready:
+            return _error(
+                "Timeout",
+                "the server did not answer in time",
+                hint="retry, or connect with a longer `timeout`",
+            )
+        return _error("Unreachable", f"no connection to {self.address.url} in time")
+
+    # -- what the link tells us
+
+    def lines_received(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if not line:
+                continue
+            try:
+                frame = decode_frame(line)
+            except msgspec.ValidationError:
+                self.unread_frames += 1
+                continue
+            except msgspec.DecodeError:
+                if self._link is not None:
+                    self._link.abort(
+                        "no Control v1 is spoken there; an HTTP port is named as `http://HOST:PORT`"
+                    )
+                return
+            if isinstance(frame, Deliver):
+                listener = self._listeners.get(frame.sub_id)
+                if listener is not None:
+                    listener.arrived(frame)
+            elif isinstance(frame, Ok):
+                if not self._requests.answered(frame.req_id, frame.result) and frame.req_id == "hello":
+                    self._greeted(frame.result)
+            elif isinstance(frame, Error):
+                self._refused(frame)
+            elif isinstance(frame, Live):
+                listener = self._listeners.get(frame.sub_id)
+                if listener is not None:
+                    listener.changed(frame)
+            else:
+                listener = self._listeners.get(frame.sub_id)
+                if listener is not None:
+                    listener.expired(frame)
+
+    def _greeted(self, result: Raw) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(msgspec.json.decode(result, type=Hello))
+
+    def _refused(self, frame: Error) -> None:
+        error = frame.exception()
+        if self._requests.refused(frame.req_id, error):
+            return
+        if frame.req_id not in {"req", "hello"}:
+            return  # a second refusal of a request that had several parts
+        listener = self._listeners.get(frame.ref or "")
+        if listener is not None:
+            self._evicted(listener, error)
+            return
+        # Nobody asked: most likely the server says why it is about to close.
+        self._last_error = error
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+
+    def _evicted(self, listener: Listener, error: PenstockError) -> None:
+        """The server ended a subscription; it starts anew where that may help."""
+        if error.retryable:
+            listener.link_lost(error.refusal.message)
+            listener.resume()
+        else:
+            self.detach(listener)
+            listener.failed(error)
+
+    def link_writable(self) -> None:
+        self._requests.admit()
+
+    def link_lost(self, reason: str) -> None:
+        was_ready, self._is_ready = self._is_ready, False
+        self._link = None
+        self._out = []
+        if self._last_error is not None:
+            reason = f"{reason} ({self._last_error.code}: {self._last_error.refusal.message})"
+        hint = AGAIN if self._may_reconnect else None
+        error = _error("Unreachable", f"the connection to {self.address.url} was lost: {reason}", hint=hint)
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(error)
+        if not was_ready:
+            return
+        for listener in list(self._listeners.values()):
+            listener.link_lost(reason)
+        if self._may_reconnect:
+            self._requests.link_lost(error)
+            self._comeback = self.loop.create_task(self._come_back())
+        else:
+            self._end(error)
+
+    # -- the life of the connection
+
+    async def open(self) -> None:
+        """Connect for the first time; raises PenstockError when that fails."""
+        try:
+            await self._establish()
+        except PenstockError as error:
+            self._failure = error
+            raise
+
+    async def _establish(self) -> None:
+        self._last_error = None
+        greeting: asyncio.Future[Hello] = self.loop.create_future()
+        self._greeting = greeting
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                self._link = await open_link(self.address, self, self._token)
+                hello = head("hello", version="v1", features=[], token=self._token)
+                self._link.write([hello + b',"reqId":"hello"}\n'])
+                self.hello = await greeting
+        except TimeoutError:
+            self._abandon_link()
+            raise _error("Unreachable", f"{self.address.url} did not answer in time") from None
+        except OSError as error:
+            self._abandon_link()
+            raise _error("Unreachable", f"cannot connect to {self.address.url}: {_reason(error)}") from error
+        except BaseException:
+            self._abandon_link()
+            raise
+        finally:
+            self._greeting = None
+            if not greeting.done():
+                greeting.cancel()
+            elif not greeting.cancelled():
+                greeting.exception()  # seen above, or replaced by a better one
+        if self._link is None:
+            raise _error("Unreachable", f"{self.address.url} closed the connection after hello")
+        again = self._requests.waiting()
+        self._is_ready = True
+        for listener in list(self._listeners.values()):
+            listener.resume()
+        for pending in again:
+            self._send(pending)
+        self._requests.admit()
+
+    def _abandon_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.abandon()
+
+    async def _come_back(self) -> None:
+        delay_s = BACKOFF_FIRST_S
+        while self._failure is None:
+            # Full jitter: clients that lost the same server must not return in step.
+            await asyncio.sleep(random.uniform(0, delay_s))
+            try:
+                await self._establish()
+            except PenstockError as error:
+                if not error.retryable:
+                    self._end(error)
+                    return
+                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+            else:
+                self.reconnects += 1
+                return
+
+    async def uplink(self) -> Uplink:
+        """Another connection to the same place, with the same token, for whoever speaks Control v1 himself."""
+        return await Uplink.open(self.address, self._token)
+
+    def attach(self, listener: Listener) -> None:
+        """Route deliveries to a subscription and open it, now or when the link is back."""
+        if self._failure is not None:
+            raise self._failure
+        self._listeners[listener.sub_id] = listener
+        if self._is_ready:
+            listener.resume()
+
+    def detach(self, listener: Listener) -> None:
+        self._listeners.pop(listener.sub_id, None)
+        self._marked.pop(listener, None)
+
+    def _end(self, error: PenstockError) -> None:
+        self._failure = error
+        self._is_ready = False
+        self._requests.fail_all(error)
+        for listener in list(self._listeners.values()):
+            listener.failed(error)
+
+    async def close(self) -> None:
+        """Send what is written, then end; whoever still waits gets `Unreachable`."""
+        if self._is_ready:
+            self._flush()
+        if self._failure is None:
+            self._end(_error("Unreachable", "the client was closed", hint="open a new one with `connect`"))
+        if self._comeback is not None:
+            self._comeback.cancel()
+            await asyncio.wait([self._comeback])
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await link.closed()
+            except TimeoutError:
+                link.abandon()
+
+
+def _reason(error: OSError) -> str:
+    """Why a connection failed, without numbers and tuples."""
+    if error.errno == errno.ECONNREFUSED:
+        return "nobody listens there"
+    return error.strerror or str(error)
+
+
+def _error(code: str, message: str, *, hint: str | None = None) -> PenstockError:
+    return PenstockError(Refusal(code, message, hint=hint))

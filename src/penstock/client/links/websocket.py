@@ -1,0 +1,155 @@
+"""Lines over the WebSocket `/v1/control`, for places where only HTTP passes.
+
+Several lines share a message, both ways. Writing is a queue and one task, because a WebSocket write may
+have to wait; the queue is bounded by what the connection above keeps in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from penstock.client.address import Address
+from penstock.client.links.lines import LINE_MAX, WRITE_HIGH, Link, Receiver
+from penstock.core.errors import PenstockError, Refusal
+
+CLOSE_S = 1.0
+"""How long the goodbye of a WebSocket may take."""
+MESSAGE_BYTES = 1024 * 1024
+"""Lines are gathered up to this into one message; a longer line travels alone."""
+
+
+class WebSocketLink:
+    """A `Link` on a WebSocket."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, receiver: Receiver
+    ) -> None:
+        self.is_paused = False
+        self._session = session
+        self._socket = socket
+        self._receiver: Receiver | None = receiver
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._wake = asyncio.Event()
+        self._readable = asyncio.Event()
+        self._readable.set()
+        self._is_closing = False
+        self._reason = ""
+        self._reader = asyncio.create_task(self._read())
+        self._writer = asyncio.create_task(self._write())
+
+    def write(self, lines: list[bytes]) -> None:
+        self._outbox.extend(lines)
+        self._outbox_bytes += sum(map(len, lines))
+        self.is_paused = self._outbox_bytes > WRITE_HIGH
+        self._wake.set()
+
+    def hold(self, on: bool) -> None:
+        """The library stops reading the socket when we stop taking messages from it."""
+        if on and not self._is_closing:
+            self._readable.clear()
+        else:
+            self._readable.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._readable.set()
+        self._wake.set()
+
+    def abort(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._outbox.clear()
+        self.close()
+
+    def abandon(self) -> None:
+        self._receiver = None
+        self._reader.cancel()
+
+    async def closed(self) -> None:
+        await asyncio.wait([self._reader])
+
+    async def _read(self) -> None:
+        reason = ""
+        try:
+            async for message in self._socket:
+                if message.type is aiohttp.WSMsgType.TEXT:
+                    data = message.data.encode()
+                elif message.type is aiohttp.WSMsgType.BINARY:
+                    data = message.data
+                else:
+                    break
+                if self._receiver is not None:
+                    self._receiver.lines_received(data.split(b"\n"))
+                await self._readable.wait()
+        except (aiohttp.ClientError, OSError) as error:
+            reason = str(error)
+        finally:
+            self._writer.cancel()
+            try:
+                await self._socket.close()
+            finally:  # also when the loop ends meanwhile
+                await self._session.close()
+            code = self._socket.close_code
+            receiver, self._receiver = self._receiver, None
+            if receiver is not None:
+                receiver.link_lost(self._reason or reason or f"the WebSocket was closed with code {code}")
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._outbox:
+                    await self._socket.send_str(self._next_message().decode())
+                    if self.is_paused and self._outbox_bytes < WRITE_HIGH // 2:
+                        self.is_paused = False
+                        if self._receiver is not None:
+                            self._receiver.link_writable()
+                if self._is_closing:
+                    await self._socket.close()
+                    return
+        except (aiohttp.ClientError, OSError) as error:
+            self._reason = self._reason or str(error)
+            await self._socket.close()
+
+    def _next_message(self) -> bytes:
+        size = count = 0
+        for line in self._outbox:
+            if count and size + len(line) > MESSAGE_BYTES:
+                break
+            size += len(line)
+            count += 1
+        message = b"".join(self._outbox[:count])
+        del self._outbox[:count]
+        self._outbox_bytes -= size
+        return message
+
+
+async def open_websocket(address: Address, receiver: Receiver, token: str | None) -> Link:
+    """Dial; raises OSError when nobody answers there or what answers is no control door."""
+    session = aiohttp.ClientSession()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        socket = await session.ws_connect(
+            address.url,
+            headers=headers,
+            max_msg_size=LINE_MAX,
+            heartbeat=30,
+            compress=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        await session.close()
+        code = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute"}.get(error.status)
+        if code is None:
+            raise OSError(f"the upgrade was answered with status {error.status}") from error
+        raise PenstockError(Refusal(code, f"`{address.url}` answered with status {error.status}")) from error
+    except aiohttp.ClientError as error:
+        await session.close()
+        raise OSError(str(error)) from error
+    except BaseException:
+        await session.close()
+        raise
+    return WebSocketLink(session, socket, receiver)

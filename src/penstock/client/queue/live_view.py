@@ -1,0 +1,222 @@
+"""A view that is followed: its rows as they stand, and every change of them, across lost connections.
+
+Owns the copy of the rows and the version they are of. Whatever the server sends (a whole table, or one change), the application
+sees only additions, updates and removals, so it need not care for reconnections. Changes that wait here are bounded by the
+credit; at the bound the server joins changes of the same row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from msgspec import Raw, Struct
+
+from penstock.client.links.connection import Connection
+from penstock.client.links.frames import Deliver, Delta, Expired, Live, head
+from penstock.core.errors import PenstockError
+
+
+class Change(Struct, frozen=True):
+    """One row of a view changed."""
+
+    op: Literal["add", "update", "remove"]
+    addr: str
+    row: Any
+    """The row as it is now: of `latestPerAgent` the envelope; None when it was removed."""
+    version: int
+
+
+class LiveView:
+    """`async for change in view`, best inside `async with`; `rows` is the whole table as far as it was read.
+
+    Example:
+        async with client.live("latestPerAgent") as view:
+            async for change in view:
+                print(change.op, change.addr, len(view.rows))
+    """
+
+    def __init__(
+        self, connection: Connection, view: str, sub_id: str, *, addr: str | None, credit: int
+    ) -> None:
+        self.view = view
+        self.addr = addr
+        self.credit = credit
+        self.sub_id = sub_id
+        self.rows: dict[str, Any] = {}
+        """By address, as of the change that was taken last."""
+        self.version = 0
+        """The version of that change."""
+        self._connection = connection
+        self._received: int | None = None
+        """The version of the last message."""
+        self._changes: deque[Change] = deque()
+        self._charged: deque[bool] = deque()
+        """Of each change that waits, whether it used credit."""
+        self._owed = 0
+        self._wake = asyncio.Event()
+        self._opened: asyncio.Future[None] | None = None
+        self._filled: asyncio.Future[None] = connection.loop.create_future()
+        self._failure: PenstockError | None = None
+        self._is_closed = False
+
+    async def open(self) -> Self:
+        """Follow; returns when the first snapshot is here. Iterating does this by itself."""
+        if self._opened is None:
+            self._opened = self._connection.loop.create_future()
+            self._connection.attach(self)
+        await asyncio.shield(self._opened)
+        await asyncio.shield(self._filled)
+        return self
+
+    async def next_change(self) -> Change | None:
+        """The next change; None when the view is closed."""
+        if not self._is_closed and (self._opened is None or not self._opened.done()):
+            await self.open()
+        while not self._changes:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        change = self._changes.popleft()
+        if self._charged.popleft():
+            self._owed += 1
+            self._connection.mark(self)
+        if change.op == "remove":
+            self.rows.pop(change.addr, None)
+        else:
+            self.rows[change.addr] = change.row
+        self.version = change.version
+        return change
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        was_open = self._opened is not None and self._opened.done() and not self._opened.exception()
+        if was_open and self._failure is None:
+            try:
+                body = head("unsubscribe", subId=self.sub_id)
+                await self._connection.request(body, is_repeatable=False)
+            except PenstockError:
+                pass  # a lost connection ends it as well
+        self._connection.detach(self)
+        self._wake.set()
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        change = await self.next_change()
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- for the connection
+
+    def resume(self) -> None:
+        # What waits here is still counted by us, and by no server: the new window is what is left of ours.
+        self._owed = 0
+        credit = max(self.credit - sum(self._charged), 0)
+        body = head(
+            "live", view=self.view, subId=self.sub_id, credit=credit, since=self._received, addr=self.addr
+        )
+        self._connection.submit(body).add_done_callback(self._agreed)
+
+    def _agreed(self, answer: asyncio.Future[Raw]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            if self._opened is not None and not self._opened.done():
+                self._opened.set_result(None)
+        elif isinstance(error, PenstockError) and error.code != "Unreachable":
+            self._connection.detach(self)
+            self.failed(error)
+
+    def changed(self, frame: Live) -> None:
+        if frame.snapshot is not None:
+            self._replace(frame.snapshot.rows, frame.snapshot.watermark)
+        elif frame.delta is not None:
+            delta = frame.delta
+            if delta.prev != self._received:
+                self._again()
+                return
+            self._received = delta.version
+            self._take(Change(delta.op, delta.addr, _content(delta), delta.version), charged=True)
+        self._wake.set()
+
+    def _replace(self, rows: list[Delta], watermark: int) -> None:
+        """A whole table takes the place of the changes that wait: it is compared with what the application has."""
+        self._received = watermark
+        self._owed += sum(self._charged)
+        self._connection.mark(self)
+        self._changes.clear()
+        self._charged.clear()
+        fresh = {row.addr: _content(row) for row in rows}
+        for addr in self.rows:
+            if addr not in fresh:
+                self._take(Change("remove", addr, None, watermark))
+        for addr, content in fresh.items():
+            if addr not in self.rows:
+                self._take(Change("add", addr, content, watermark))
+            elif self.rows[addr] != content:
+                self._take(Change("update", addr, content, watermark))
+        if not self._filled.done():
+            self._filled.set_result(None)
+
+    def _take(self, change: Change, *, charged: bool = False) -> None:
+        self._changes.append(change)
+        self._charged.append(charged)
+
+    def _again(self) -> None:
+        """Something is missing between two messages: take the whole table again."""
+        self._received = None
+        self._connection.submit(head("unsubscribe", subId=self.sub_id)).add_done_callback(_ignore)
+        self.resume()
+
+    def emit(self) -> None:
+        # Half a window at the server keeps it busy; granting earlier only makes more lines.
+        if 2 * self._owed >= self.credit and not self._is_closed:
+            grant, self._owed = self._owed, 0
+            body = head("grant", n=grant, subId=self.sub_id)
+            self._connection.submit(body).add_done_callback(_ignore)
+
+    def arrived(self, frame: Deliver) -> None:
+        return None
+
+    def expired(self, frame: Expired) -> None:
+        return None
+
+    def link_lost(self, reason: str) -> None:
+        return None
+
+    def failed(self, error: PenstockError) -> None:
+        self._failure = error
+        for waiting in (self._opened, self._filled):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # nobody may be waiting
+        self._wake.set()
+
+
+def _content(row: Delta) -> Any:
+    return row.env if row.env is not None else row.row
+
+
+def _ignore(answer: asyncio.Future[Raw]) -> None:
+    """The reconnect or the next message mends what was refused; nobody waits for it."""
+    if not answer.cancelled():
+        answer.exception()

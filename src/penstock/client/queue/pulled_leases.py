@@ -1,0 +1,130 @@
+"""Pulled deliveries: leases that belong to the caller, not to a connection.
+
+They are settled by id and lease over any connection, so a reconnect does not lose them, and settling them
+is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+from msgspec import Raw
+
+from penstock.client.links.connection import Connection
+from penstock.client.links.frames import Pull, Sent, Settled, head
+from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error
+from penstock.client.queue.renewals import Renewals, half_lease_s
+from penstock.core.errors import PenstockError
+
+decode_pull = msgspec.json.Decoder(Pull).decode
+
+
+class PulledLeases:
+    """The leases one client pulled and wants to keep."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        renewals: Renewals,
+        replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
+    ) -> None:
+        self.reply = replier
+        self._connection = connection
+        self._renewals = renewals
+        self._held: dict[str, Delivery] = {}
+        self._lease_ms: dict[str, int | None] = {}
+        renewals.watch(self)
+
+    def held(self) -> Iterable[Delivery]:
+        return self._held.values()
+
+    def take(self, result: Raw, *, lease_ms: int | None, renew: bool) -> list[Delivery]:
+        """Make deliveries of a pull's answer; with `renew` their leases are kept until settled."""
+        now = self._connection.loop.time()
+        deliveries = []
+        for row in decode_pull(result).deliveries:
+            renew_at = now + half_lease_s(lease_ms, row.lease_expires_at) if renew else float("inf")
+            delivery = Delivery(
+                self,
+                row.deliver,
+                row.stream,
+                row.seq,
+                row.attempt,
+                row.lease_id,
+                row.lease_expires_at,
+                renew_at,
+            )
+            deliveries.append(delivery)
+            if renew:
+                self._held[row.lease_id] = delivery
+                self._lease_ms[row.lease_id] = lease_ms
+                self._renewals.arm(renew_at)
+        return deliveries
+
+    async def settle(self, delivery: Delivery, op: str, **fields: object) -> None:
+        delivery.check()
+        delivery.state = State.SETTLING
+        body = self._frame(delivery, op, **fields)
+        try:
+            await self._connection.request(body, is_repeatable=True)
+        except BaseException as error:
+            delivery.state = State.HELD
+            # An interruption is about the delivery of the handler that we are called from, and not about this one.
+            if isinstance(error, PenstockError) and not isinstance(error, asyncio.CancelledError):
+                raise self._judge(delivery, error) from None
+            raise
+        delivery.state = State.SETTLED
+        self._forget(delivery)
+
+    async def extend(self, delivery: Delivery, ms: int | None) -> int:
+        try:
+            result = await self._connection.request(self._extension(delivery, ms), is_repeatable=True)
+        except PenstockError as error:
+            raise self._judge(delivery, error) from None
+        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
+        delivery.lease_expires_at_ms = expires_at_ms
+        if delivery.lease_id in self._held:
+            delivery.renew_at = self._connection.loop.time() + half_lease_s(ms, expires_at_ms)
+            self._renewals.arm(delivery.renew_at)
+        return expires_at_ms
+
+    def renew(self, delivery: Delivery) -> None:
+        lease_ms = self._lease_ms.get(delivery.lease_id)
+        half_s = half_lease_s(lease_ms, delivery.lease_expires_at_ms)
+        delivery.renew_at = self._connection.loop.time() + half_s
+        answer = self._connection.submit(self._extension(delivery, lease_ms), is_repeatable=True)
+        answer.add_done_callback(lambda done: self._renewed(delivery, done))
+
+    def lost(self, delivery: Delivery, error: LeaseLost) -> None:
+        delivery.lose(error)
+        self._forget(delivery)
+
+    def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
+        return self._frame(delivery, "extend", ms=ms)
+
+    def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
+        # The lease is what counts; the stream tells the server where to look once it is gone.
+        return head(
+            "settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields
+        )
+
+    def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
+        elif isinstance(error, PenstockError) and delivery.state is State.HELD:
+            self._judge(delivery, error)
+            if not error.retryable:
+                self._forget(delivery)
+
+    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
+        error = lease_error(error)
+        if isinstance(error, LeaseLost):
+            self.lost(delivery, error)
+        return error
+
+    def _forget(self, delivery: Delivery) -> None:
+        self._held.pop(delivery.lease_id, None)
+        self._lease_ms.pop(delivery.lease_id, None)

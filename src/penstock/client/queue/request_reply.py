@@ -1,0 +1,120 @@
+"""Questions and their answers: an `ask` waits for an envelope with its `corr` on the asker's own inbox.
+
+Owns the open questions, and a private subscription to the inbox that lives only while a question is open
+and the application listens to no inbox itself. What arrives there and answers nothing is kept aside and
+goes back, uncounted, when the last question is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.links.frames import Sent
+from penstock.client.queue.delivery import Delivery
+from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client.queue.subscription import Subscription
+
+ASIDE_MAX = 1_000
+"""Credit of the private subscription: how many envelopes may be in front of an answer."""
+
+
+class Asks:
+    """The open questions of one client."""
+
+    def __init__(self, subscribe: Callable[[int], Subscription]) -> None:
+        self._subscribe = subscribe
+        self._answers: dict[str, asyncio.Future[Delivery]] = {}
+        self._listening: set[Subscription] = set()
+        """Subscriptions of the application to its own inbox."""
+        self._private: Subscription | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Acks of answers, and the opening of a private inbox: loops hold tasks only weakly."""
+
+    def intercept(self, delivery: Delivery) -> bool:
+        """Take a delivery that answers an open question; it is acked, and the asker gets it."""
+        if not self._answers:
+            return False
+        corr = delivery.head.corr
+        answer = self._answers.get(corr) if corr else None
+        if answer is None or answer.done():
+            return False
+        answer.set_result(delivery)
+        # The asker has the content: an ack that fails costs a second delivery that nobody waits for.
+        self._keep(_ack(delivery))
+        return True
+
+    def listening(self, subscription: Subscription) -> None:
+        self._listening.add(subscription)
+
+    def stopped(self, subscription: Subscription) -> None:
+        """An inbox of the application was closed; questions that relied on it get a private one."""
+        self._listening.discard(subscription)
+        if self._answers and self._private is None and not self._is_heard():
+            private = self._private = self._subscribe(ASIDE_MAX)
+            self._keep(_open(private))
+
+    async def expect(self, corr: str) -> asyncio.Future[Delivery]:
+        """Open a question; must be followed by `close`."""
+        answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self._answers[corr] = answer
+        if not self._is_heard():
+            if self._private is None:
+                self._private = self._subscribe(ASIDE_MAX)
+            await self._private.open()
+        return answer
+
+    async def close(self, corr: str) -> None:
+        """The question is answered, or given up."""
+        self._answers.pop(corr, None)
+        if not self._answers and self._private is not None:
+            private, self._private = self._private, None
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await private.close()
+
+    def _is_heard(self) -> bool:
+        """Whether the application listens to its inbox, and so hears an answer."""
+        return any(subscription.is_open for subscription in self._listening)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _open(private: Subscription) -> None:
+    try:
+        await private.open()
+    except PenstockError:
+        pass  # the connection is over, and whoever asks hears it from there
+
+
+async def _ack(delivery: Delivery) -> None:
+    try:
+        await delivery.ack()
+    except PenstockError:
+        pass
+
+
+def no_agent() -> PenstockError:
+    """Asking, and reading an inbox, need a name to be addressed by."""
+    refusal = Refusal("InvalidRequest", "this client has no agent name", hint="connect with `agent=…`")
+    return PenstockError(refusal)
+
+
+def unanswered(to: str, timeout_s: float, sent: Sent | None) -> PenstockError:
+    """Why there is no answer, as far as we can tell; nothing was sent yet where `sent` is none."""
+    hint = "wait longer with `timeout=…`"
+    if sent is None:
+        message = f"the question to `{to}` was not taken in {timeout_s:g} s"
+    else:
+        message = f"`{to}` did not answer in {timeout_s:g} s"
+        if sent.recipient is not None and not sent.recipient.present:
+            hint = f"nobody listened to `{sent.to}`: start who answers there; the question waits in its inbox"
+        else:
+            hint += ", or see that the other side calls `delivery.reply(…)`"
+    return PenstockError(Refusal("Timeout", message, hint=hint))

@@ -1,0 +1,412 @@
+"""A subscription: a window of credit over one stream, and the deliveries inside it.
+
+Owns the window, the buffer of what the application has not taken yet, and what is unsettled. Invariants:
+credit outstanding at the server plus deliveries held here never pass `credit`; a delivery of a lost link,
+or one whose envelope came again, is lost and cannot be settled. Acks and grants of one loop turn travel
+together. Cost of an arrival: one object and one dict entry an envelope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from msgspec import Raw
+
+from penstock.client.links.connection import Connection
+from penstock.client.links.frames import Deliver, Expired, Live, Sent, Settled, decode_bodies, head
+from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
+from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error, raise_first
+from penstock.client.queue.renewals import Renewals, half_lease_s
+from penstock.client.queue.worker import Handler, check_concurrency, handle
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.limits import Limits
+
+CREDIT_MAX = Limits().credit_max
+
+
+class Subscription:
+    """`async for delivery in subscription`, best inside `async with`, which gives back what is left.
+
+    Credit is granted again as deliveries are settled, so at most `credit` of them are here. After a lost connection the subscription
+    goes on by itself; what was unsettled is lost then, and comes again.
+
+    Example:
+        async with client.subscribe("jobs", credit=10) as jobs:
+            async for job in jobs:
+                print(job.payload)
+                await job.ack()
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        renewals: Renewals,
+        stream: str,
+        *,
+        sub_id: str,
+        credit: int,
+        lease_ms: int | None = None,
+        batch: int = 1,
+        intercept: Callable[[Delivery], bool] | None = None,
+        replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
+        on_close: Callable[[Subscription], None] | None = None,
+    ) -> None:
+        if not 1 <= credit <= CREDIT_MAX:
+            raise PenstockError(Refusal("InvalidCredit", f"credit is 1 to {CREDIT_MAX}, not {credit}"))
+        self.stream = stream
+        self.sub_id = sub_id
+        self.credit = credit
+        self.lease_ms = lease_ms
+        self.batch = batch
+        self.reply = replier
+        self._connection = connection
+        self._renewals = renewals
+        self._intercept = intercept
+        self._on_close = on_close
+        self._outstanding = 0
+        """Credit the server has and did not use yet."""
+        self._owed = 0
+        """Credit to grant again."""
+        self._held: dict[int, Delivery] = {}
+        self._buffer: deque[Delivery] = deque()
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._acks = Acks(connection, sub_id, self._refused)
+        self._opened: asyncio.Future[None] | None = None
+        self._failure: PenstockError | None = None
+        self._is_closed = False
+
+    # -- for the application
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server agreed, and nothing ended it since."""
+        opened = self._opened
+        return opened is not None and opened.done() and self._failure is None and not self._is_closed
+
+    async def open(self) -> Self:
+        """Subscribe; returns when the server agreed. Iterating does this by itself."""
+        if self._opened is None:
+            self._opened = self._connection.loop.create_future()
+            self._renewals.watch(self)
+            self._connection.attach(self)
+        await asyncio.shield(self._opened)
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while True:
+            if self._buffer:
+                delivery = self._buffer.popleft()
+                if delivery.state is State.HELD:
+                    return delivery
+                continue
+            if not await self._arrival():
+                raise StopAsyncIteration
+
+    async def next_batch(self, count_max: int = ACKS_MAX) -> list[Delivery]:
+        """What arrived and nobody took yet, at least one; empty when the subscription is closed."""
+        while True:
+            taken: list[Delivery] = []
+            while self._buffer and len(taken) < count_max:
+                delivery = self._buffer.popleft()
+                if delivery.state is State.HELD:
+                    taken.append(delivery)
+            if taken or not await self._arrival():
+                return taken
+
+    async def batches(self, count_max: int = ACKS_MAX) -> AsyncIterator[list[Delivery]]:
+        """All that arrived, list by list: the fast way to read together with `ack`."""
+        while batch := await self.next_batch(count_max):
+            yield batch
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Ack many at once; raises when one of them failed, after all others are on record."""
+        starts = range(0, len(deliveries), ACKS_MAX)
+        futures = [self._ack_soon(deliveries[start : start + ACKS_MAX]) for start in starts]
+        errors: Errors = []
+        for future in futures:
+            errors += await future
+        raise_first(errors)
+
+    async def work(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
+
+        A handler that returns has its delivery acked, unless it settled it itself; one that raises has it nacked, and the exception
+        is logged. Leases are renewed while handlers work. When one is lost all the same, `LeaseLost` is raised inside its handler.
+        Cancelling the work stops the handlers and gives back what they did not settle.
+
+        Example:
+            async def resize(delivery):
+                await asyncio.to_thread(make_small, delivery.payload["file"])
+
+            async with penstock.connect() as client:
+                await client.subscribe("images/in", credit=8).work(resize, concurrency=8)
+        """
+        check_concurrency(concurrency)
+
+        async def worker() -> None:
+            async for delivery in self:
+                await handle(delivery, handler)
+
+        async with self:
+            workers = [self._connection.loop.create_task(worker()) for _ in range(concurrency)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for task in workers:
+                    task.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Unsubscribe; deliveries that are not settled go back to the stream."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        was_open = self._opened is not None and self._opened.done() and not self._opened.exception()
+        if was_open and self._failure is None:
+            self.emit()
+            body = head("unsubscribe", subId=self.sub_id)
+            try:
+                await self._connection.request(body, is_repeatable=False)
+            except PenstockError:
+                pass  # a lost connection ends the subscription as well
+        self._drop(LeaseLost(Refusal("NotLeaseHolder", f"the subscription to `{self.stream}` was closed")))
+        self._connection.detach(self)
+        self._renewals.forget(self)
+        self._wake(len(self._takers))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _arrival(self) -> bool:
+        """Wait for a delivery; False when none can come any more."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            return False
+        if self._opened is None or not self._opened.done():
+            await self.open()
+        if not self._buffer:
+            taker: asyncio.Future[None] = self._connection.loop.create_future()
+            self._takers.append(taker)
+            try:
+                await taker
+            except asyncio.CancelledError:
+                if taker.done() and not taker.cancelled():
+                    self._wake(1)  # what woke us is for somebody else now
+                raise
+        return True
+
+    # -- settling, for Delivery
+
+    async def settle(self, delivery: Delivery, op: str, **fields: object) -> None:
+        if op == "ack":
+            raise_first(await self._ack_soon((delivery,)))
+            return
+        delivery.check()
+        self._let_go(delivery)
+        body = head(op, id=delivery.id, subId=self.sub_id, leaseId=delivery.lease_id, **fields)
+        raise_first(await self._acks.settle(delivery, body))
+
+    async def extend(self, delivery: Delivery, ms: int | None) -> int:
+        try:
+            result = await self._connection.request(self._extension(delivery, ms), is_repeatable=False)
+        except PenstockError as error:
+            raise self._judge(delivery, error) from None
+        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
+        delivery.lease_expires_at_ms = expires_at_ms
+        delivery.renew_at = self._connection.loop.time() + half_lease_s(ms or self.lease_ms, expires_at_ms)
+        self._renewals.arm(delivery.renew_at)
+        return expires_at_ms
+
+    def renew(self, delivery: Delivery) -> None:
+        half_s = half_lease_s(self.lease_ms, delivery.lease_expires_at_ms)
+        delivery.renew_at = self._connection.loop.time() + half_s
+        answer = self._connection.submit(self._extension(delivery, self.lease_ms))
+        answer.add_done_callback(lambda done: self._renewed(delivery, done))
+
+    def lost(self, delivery: Delivery, error: LeaseLost) -> None:
+        if self._held.get(delivery.seq) is delivery:
+            self._make_room(delivery)
+        delivery.lose(error)
+
+    def held(self) -> Iterable[Delivery]:
+        return self._held.values()
+
+    def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
+        return head("extend", id=delivery.id, subId=self.sub_id, leaseId=delivery.lease_id, ms=ms)
+
+    def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is None:
+            settled = msgspec.json.decode(answer.result(), type=Settled)
+            delivery.lease_expires_at_ms = settled.lease_expires_at
+        elif isinstance(error, PenstockError) and delivery.state is State.HELD:
+            self._judge(delivery, error)
+            if not error.retryable:
+                # For instance at the longest lease there is: asking again will not help.
+                delivery.renew_at = float("inf")
+
+    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
+        """What a refused settle or extension means for the delivery."""
+        error = lease_error(error)
+        if isinstance(error, LeaseLost):
+            self.lost(delivery, error)
+        return error
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """The application is done with it."""
+        delivery.state = State.SETTLING
+        self._make_room(delivery)
+
+    def _make_room(self, delivery: Delivery) -> None:
+        """Its place in the window is free."""
+        if self._held.pop(delivery.seq, None) is not None:
+            self._owed += 1
+            self._connection.mark(self)
+
+    def _ack_soon(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Errors]:
+        for delivery in deliveries:
+            delivery.check()
+        # `_let_go` for many at once, because this path is hot.
+        held, held_before = self._held, len(self._held)
+        for delivery in deliveries:
+            delivery.state = State.SETTLING
+            held.pop(delivery.seq, None)
+        self._owed += held_before - len(held)
+        self._connection.mark(self)
+        return self._acks.add(deliveries)
+
+    def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
+        """What a refused settle means for the delivery."""
+        if delivery.state is State.LOST or error.code == "Unreachable":
+            message = f"the connection was lost before seq {delivery.seq} of `{self.stream}` was settled"
+            loss = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
+            delivery.lose(loss)
+            return loss
+        error = self._judge(delivery, error)
+        if not isinstance(error, LeaseLost):
+            # Still ours: the caller may try again, and until then the lease is kept.
+            delivery.state = State.HELD
+            self._held[delivery.seq] = delivery
+        return error
+
+    # -- for the connection
+
+    def resume(self) -> None:
+        self._outstanding = self.credit
+        self._owed = 0
+        body = head(
+            "subscribe",
+            stream=self.stream,
+            subId=self.sub_id,
+            credit=self.credit,
+            leaseMs=self.lease_ms,
+            batch=self.batch if self.batch > 1 else None,
+            expired=True,
+        )
+        self._connection.submit(body).add_done_callback(self._agreed)
+
+    def _agreed(self, answer: asyncio.Future[Raw]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            if self._opened is not None and not self._opened.done():
+                self._opened.set_result(None)
+        elif isinstance(error, PenstockError) and error.code != "Unreachable":
+            # `Unreachable` is followed by another `resume`, or by `failed`.
+            self._connection.detach(self)
+            self.failed(error)
+
+    def arrived(self, frame: Deliver) -> None:
+        stream = frame.stream or self.stream
+        expires_at_ms = frame.lease_expires_at
+        renew_at = self._connection.loop.time() + half_lease_s(self.lease_ms, expires_at_ms)
+        if isinstance(frame.seq, list):
+            bodies, seqs = decode_bodies(frame.env), frame.seq
+            attempts, lease_ids = frame.attempt, frame.lease_id
+            if not isinstance(attempts, list) or not isinstance(lease_ids, list):
+                return
+        else:
+            bodies, seqs = [frame.env], [frame.seq]
+            attempts, lease_ids = [frame.attempt], [frame.lease_id]  # type: ignore[list-item]
+        held, buffer, intercept = self._held, self._buffer, self._intercept
+        for raw, seq, attempt, lease_id in zip(bodies, seqs, attempts, lease_ids, strict=False):
+            delivery = Delivery(self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at)
+            if attempt > 1 and seq in held:
+                message = f"seq {seq} of `{stream}` was delivered again: its lease had expired"
+                self.lost(held[seq], LeaseLost(Refusal("LeaseExpired", message, ref=lease_id)))
+            held[seq] = delivery
+            if intercept is None or not intercept(delivery):
+                buffer.append(delivery)
+        self._outstanding -= len(seqs)
+        self._renewals.arm(renew_at)
+        if self._owed:
+            self._connection.mark(self)
+        self._wake(len(seqs))
+
+    def expired(self, frame: Expired) -> None:
+        for delivery in list(self._held.values()):
+            if delivery.lease_id == frame.lease_id:
+                message = f"the lease on `{frame.id}` expired before it was settled"
+                self.lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
+
+    def changed(self, frame: Live) -> None:
+        return None
+
+    def emit(self) -> None:
+        self._acks.send()
+        # Half a window at the server keeps it busy; granting earlier only makes more lines.
+        if self._owed and 2 * self._outstanding < self.credit and not self._is_closed:
+            grant, self._owed = self._owed, 0
+            self._outstanding += grant
+            answer = self._connection.submit(head("grant", n=grant, subId=self.sub_id))
+            answer.add_done_callback(_ignore)
+
+    def link_lost(self, reason: str) -> None:
+        message = f"the connection that held the lease was lost: {reason}"
+        self._drop(LeaseLost(Refusal("LeaseExpired", message)))
+
+    def failed(self, error: PenstockError) -> None:
+        self._failure = error
+        self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # nobody may be waiting
+        self._wake(len(self._takers))
+
+    def _drop(self, error: LeaseLost) -> None:
+        """Every delivery that is not settled is lost."""
+        for delivery in self._held.values():
+            delivery.lose(error)
+        self._held.clear()
+        self._buffer.clear()
+        self._acks.lose(error)
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+                count -= 1
+
+
+def _ignore(answer: asyncio.Future[Raw]) -> None:
+    """A refused grant shows as silence that the reconnect or the window mends; nobody waits for it."""
+    if not answer.cancelled():
+        answer.exception()

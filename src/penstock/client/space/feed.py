@@ -1,0 +1,204 @@
+"""What arrived from a space and was not read yet, for one reader: `async for`, bounded, with a policy at the bound.
+
+Owns the two queues of one reader, and the order between them. At the bound the oldest frame goes and is counted, because telemetry is
+worth less the older it is; with the policy `wait` the socket is not read until there is room. Envelopes are never dropped silently: a
+reader that is too far behind gets those it holds and then `SlowConsumer`. Cost: constant an arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, cast
+
+from penstock.client.space.messages import Arrival, Frame, SpaceEnvelope
+from penstock.core.errors import PenstockError, Refusal
+
+ENVELOPES_MAX = 10_000
+"""Envelopes that wait for one reader."""
+FRAMES_MAX = 10_000
+"""Frames that wait for one reader."""
+HELD_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of frames, and again of envelopes, that wait for one reader; one larger than that waits alone."""
+
+Overflow = Literal["drop-oldest", "wait"]
+
+T = TypeVar("T", bound=Arrival)
+
+
+class Feed(Generic[T]):
+    """Envelopes, frames or both, in the order in which they came; made by `Space.envelopes`, `frames` and `arrivals`."""
+
+    def __init__(
+        self,
+        accepts: Callable[[Arrival], bool],
+        *,
+        overflow: Overflow = "drop-oldest",
+        room: Callable[[], None] = lambda: None,
+        dropped: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.dropped = 0
+        """Frames that this reader was too slow for."""
+        self._accepts = accepts
+        self._overflow = overflow
+        self._has_room = room
+        self._has_dropped = dropped
+        self._envelopes: deque[tuple[int, SpaceEnvelope]] = deque()
+        self._envelope_bytes = 0
+        self._frames: deque[tuple[int, Frame]] = deque()
+        self._frame_bytes = 0
+        self._serial = 0
+        self._wake = asyncio.Event()
+        self._failure: PenstockError | None = None
+        self._is_over = False
+
+    async def next(self) -> T | None:
+        """The next one; None at the end. Raises what ended the connection."""
+        while not self._envelopes and not self._frames:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        return cast("T", self._take())
+
+    def close(self) -> None:
+        """Read no more."""
+        self._envelopes.clear()
+        self._frames.clear()
+        self._envelope_bytes = self._frame_bytes = 0
+        self.end()
+        self._has_room()
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        item = await self.next()
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- for the space
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more may be read from the socket for now."""
+        return self._overflow == "wait" and not self._is_over and self._is_over_bound()
+
+    def put(self, item: Arrival) -> None:
+        """Take what arrived, if this reader wants it."""
+        if self._is_over or not self._accepts(item):
+            return
+        self._serial += 1
+        if isinstance(item, Frame):
+            self._frames.append((self._serial, item))
+            self._frame_bytes += len(item.data)
+            if self._overflow == "drop-oldest":
+                self._drop()
+        elif self._envelopes and (
+            len(self._envelopes) >= ENVELOPES_MAX or self._envelope_bytes + item.size > HELD_BYTES_MAX
+        ):
+            message = f"{len(self._envelopes)} envelopes wait to be read from this feed, and it takes no more"
+            self.end(
+                PenstockError(Refusal("SlowConsumer", message, hint="read faster, or ask for fewer kinds"))
+            )
+        else:
+            self._envelopes.append((self._serial, item))
+            self._envelope_bytes += item.size
+        self._wake.set()
+
+    def end(self, error: PenstockError | None = None) -> None:
+        """Nothing more will come; what is held can still be read."""
+        if not self._is_over:
+            self._is_over = True
+            self._failure = error
+        self._wake.set()
+
+    def _take(self) -> Arrival:
+        if not self._frames or (self._envelopes and self._envelopes[0][0] < self._frames[0][0]):
+            _, envelope = self._envelopes.popleft()
+            self._envelope_bytes -= envelope.size
+            return envelope
+        was_full = self.is_full
+        _, frame = self._frames.popleft()
+        self._frame_bytes -= len(frame.data)
+        if was_full and not self.is_full:
+            self._has_room()
+        return frame
+
+    def _is_over_bound(self) -> bool:
+        return len(self._frames) > 1 and (
+            len(self._frames) > FRAMES_MAX or self._frame_bytes > HELD_BYTES_MAX
+        )
+
+    def _drop(self) -> None:
+        count = 0
+        while self._is_over_bound():
+            self._frame_bytes -= len(self._frames.popleft()[1].data)
+            count += 1
+        if count:
+            self.dropped += count
+            self._has_dropped(count)
+
+
+class Feeds:
+    """All readers of one participant; those that nobody holds any more are forgotten."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Frames that readers were too slow for, all together."""
+        self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+        self._has_room = asyncio.Event()
+        self._failure: PenstockError | None = None
+        self._is_over = False
+
+    def add(self, accepts: Callable[[Arrival], bool], overflow: Overflow = "drop-oldest") -> Feed[Any]:
+        """A reader of what comes from now on."""
+        feed: Feed[Any] = Feed(accepts, overflow=overflow, room=self._has_room.set, dropped=self._count)
+        weakref.finalize(feed, self._has_room.set)  # one that is gone must not hold the others
+        if self._is_over:
+            feed.end(self._failure)
+        self._feeds.add(feed)
+        return feed
+
+    def put(self, arrival: Arrival) -> None:
+        for feed in list(self._feeds):
+            feed.put(arrival)
+
+    async def room(self) -> None:
+        """Wait while a reader wants every frame and has no room for more."""
+        while any(feed.is_full for feed in self._feeds):
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def end(self, error: PenstockError | None = None) -> None:
+        """Nothing more will come, for those that are there and those that will be."""
+        if not self._is_over:
+            self._is_over, self._failure = True, error
+        for feed in list(self._feeds):
+            feed.end(error)
+        self._has_room.set()
+
+    def _count(self, count: int) -> None:
+        self.dropped += count
+
+
+def kinds(wanted: str | Sequence[str]) -> Callable[[str], bool]:
+    """Whether a kind fits one of the patterns; `a/*` means everything below `a/`."""
+    patterns = (wanted,) if isinstance(wanted, str) else wanted
+    exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return lambda kind: kind in exact or kind.startswith(prefixes)

@@ -1,0 +1,165 @@
+"""One WebSocket to the gateway of a space: dialling, joining, single messages both ways, and why it ended.
+
+Owns the socket and nothing of its meaning beyond the join. A message larger than `MESSAGE_MAX` ends the link, so a peer can never make us
+hold more than one of these. The library pings, and ends a link that is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from penstock.client.links.lines import LINE_MAX
+from penstock.client.space.messages import (
+    Arrival,
+    SpaceEnvelope,
+    SpaceError,
+    join_message,
+    object_of,
+    read_message,
+)
+from penstock.core.errors import PenstockError, Refusal
+
+MESSAGE_MAX = LINE_MAX
+"""Bytes of one message that we take."""
+PING_S = 30.0
+CLOSE_S = 2.0
+"""How long the goodbye of a link may take."""
+TAKEN_OVER = 4001
+"""Close code: somebody else joined under our name, and coming back would only throw that one out."""
+
+_STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
+
+
+def socket_url(url: str) -> str:
+    """The WebSocket of a gateway given by its HTTP address."""
+    parts = urlsplit(url)
+    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
+    if scheme is None or not parts.netloc:
+        hint = "use `http://host:port`; spaces are not on the control door"
+        raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of a gateway", hint=hint))
+    path = "/ws" if parts.path in {"", "/"} else parts.path
+    return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+class SpaceLink:
+    """A joined WebSocket; made by `join`."""
+
+    def __init__(self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.unread = 0
+        """Messages that were neither an envelope nor a frame."""
+        self._session = session
+        self._socket = socket
+        self._reason = ""
+
+    @property
+    def is_taken_over(self) -> bool:
+        return self._socket.close_code == TAKEN_OVER
+
+    @property
+    def reason(self) -> str:
+        """Why it ended."""
+        return self._reason or f"the WebSocket was closed with code {self._socket.close_code}"
+
+    async def receive(self) -> Arrival | None:
+        """The next message; None at the end."""
+        while True:
+            try:
+                message = await self._socket.receive()
+            except (aiohttp.ClientError, OSError) as error:
+                self._reason = str(error)
+                return None
+            if message.type is aiohttp.WSMsgType.TEXT:
+                arrival = read_message(message.data.encode())
+            elif message.type is aiohttp.WSMsgType.BINARY:
+                arrival = read_message(message.data)
+            else:
+                if message.type is aiohttp.WSMsgType.CLOSE and message.extra:
+                    self._reason = f"the gateway closed it: {message.extra}"
+                elif message.type is aiohttp.WSMsgType.ERROR:
+                    self._reason = str(message.data)
+                return None
+            if arrival is not None:
+                return arrival
+            self.unread += 1
+
+    async def send(self, message: str | bytes) -> None:
+        """Hand over a message; waits while the gateway does not read. Raises OSError when the link is gone."""
+        try:
+            if isinstance(message, str):
+                await self._socket.send_str(message)
+            else:
+                await self._socket.send_bytes(message)
+        except aiohttp.ClientError as error:
+            raise OSError(str(error)) from error
+
+    async def close(self) -> None:
+        """Say goodbye; a gateway that does not answer is left alone."""
+        try:
+            await self._socket.close()
+        finally:
+            await self._session.close()
+
+
+async def join(
+    url: str, space: str | None, participant: str, token: str | None, *, timeout_s: float
+) -> tuple[SpaceLink, SpaceEnvelope]:
+    """Dial and join; returns the link and the welcome. Raises PenstockError."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            link = await _dial(url)
+            try:
+                await link.send(join_message(space, participant, token))
+                return link, await _welcome(link, url)
+            except BaseException:
+                await asyncio.shield(link.close())
+                raise
+    except TimeoutError:
+        raise PenstockError(Refusal("Unreachable", f"{url} did not answer in time")) from None
+    except OSError as error:
+        raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {error}")) from error
+
+
+async def _welcome(link: SpaceLink, url: str) -> SpaceEnvelope:
+    while (arrival := await link.receive()) is not None:
+        if not isinstance(arrival, SpaceEnvelope):
+            continue
+        if arrival.kind == "system/welcome":
+            return arrival
+        if arrival.kind == "system/error":
+            raise SpaceError(object_of(arrival.payload), is_join=True)
+    raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {link.reason}"))
+
+
+async def _dial(url: str) -> SpaceLink:
+    session = aiohttp.ClientSession()
+    try:
+        socket = await session.ws_connect(
+            url,
+            max_msg_size=MESSAGE_MAX,
+            heartbeat=PING_S,
+            compress=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        await session.close()
+        code = _STATUSES.get(error.status) or ("Unreachable" if error.status >= 500 else "Unsupported")
+        message = f"`{url}` is no gateway for us: it answered with status {error.status}"
+        hint = (
+            "has it spaces? the section `spaces` of a server's config adds them"
+            if code == "UnknownRoute"
+            else None
+        )
+        raise PenstockError(Refusal(code, message, hint=hint)) from error
+    except aiohttp.ClientConnectorError as error:
+        await session.close()
+        raise OSError(error.os_error.strerror or str(error)) from error
+    except aiohttp.ClientError as error:
+        await session.close()
+        raise OSError(str(error)) from error
+    except BaseException:
+        await session.close()
+        raise
+    return SpaceLink(session, socket)

@@ -1,0 +1,89 @@
+"""Envelopes of ours that wait for an echo or an answer.
+
+Owns the open exchanges, at most `OPEN_MAX`; whoever wants one more waits. An envelope is confirmed by its echo, which the gateway sends
+when it is durable, or by the gateway's own answer where it swallows the envelope. An answer is the first other envelope that is correlated
+to ours; where only the gateway can answer, nobody else's word counts. A correlated `system/error` ends each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of
+from penstock.core.errors import PenstockError
+
+OPEN_MAX = 1_000
+"""Envelopes of one participant that wait for an echo or an answer."""
+
+
+Wanted = Literal["echo", "answer", "gateway"]
+"""What settles an exchange: its own echo, anybody's answer, or the gateway's."""
+
+
+class Exchange:
+    """One envelope of ours on its way."""
+
+    def __init__(self, envelope_id: str, wants: Wanted) -> None:
+        self.id = envelope_id
+        self.wants = wants
+        self.future: asyncio.Future[SpaceEnvelope] = asyncio.get_running_loop().create_future()
+
+
+class Exchanges:
+    """All that are open."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Exchange] = {}
+        self._slots = asyncio.Semaphore(OPEN_MAX)
+        self._stem = secrets.token_hex(6)
+        self._serial = 0
+
+    def next_id(self) -> str:
+        self._serial += 1
+        return f"{self._stem}-{self._serial}"
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Room for one more; waits for it."""
+        async with self._slots:
+            yield
+
+    def begin(self, wants: Wanted) -> Exchange:
+        """Open one; `end` closes it."""
+        exchange = Exchange(self.next_id(), wants)
+        self._open[exchange.id] = exchange
+        return exchange
+
+    def end(self, exchange: Exchange) -> None:
+        del self._open[exchange.id]
+        exchange.future.cancel()
+
+    def take(self, envelope: SpaceEnvelope) -> bool:
+        """Whether an envelope from the wire settled something."""
+        settled = False
+        for cause in envelope.correlation_id:
+            exchange = self._open.get(cause)
+            if exchange is None or exchange.future.done():
+                continue
+            if envelope.kind == "system/error" and envelope.is_from_gateway:
+                exchange.future.set_exception(SpaceError(object_of(envelope.payload)))
+                settled = True
+            elif exchange.wants == "answer" or envelope.is_from_gateway:
+                exchange.future.set_result(envelope)
+                settled = True
+        echoed = self._open.get(envelope.id)
+        if echoed is not None and echoed.wants == "echo" and not echoed.future.done():
+            echoed.future.set_result(envelope)
+            settled = True
+        return settled
+
+    def fail(self, error: PenstockError) -> None:
+        """Nobody can know any more what became of those that are open."""
+        for exchange in self._open.values():
+            if not exchange.future.done():
+                exchange.future.set_exception(error)
+                exchange.future.exception()  # it may be ending at this moment

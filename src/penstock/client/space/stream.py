@@ -1,0 +1,135 @@
+"""A stream of a space in the hands of somebody who may write to it.
+
+Owns nothing but the last refusal of a frame: a frame has no id, so the gateway's complaint about one comes later and is raised by the next
+`write`. Everything else about the stream is in the roster of the space, which the gateway keeps true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of, text_of, texts_of
+from penstock.core.errors import PenstockError, Refusal
+
+
+class Room(Protocol):
+    """The space, as its streams see it."""
+
+    @property
+    def active_streams(self) -> dict[str, dict[str, Any]]: ...
+
+    async def write_frame(self, stream_id: str, data: bytes | str) -> None: ...
+
+    async def ask_gateway(
+        self, kind: str, payload: object, *, timeout: float | None = None
+    ) -> SpaceEnvelope: ...
+
+    async def send(
+        self,
+        kind: str,
+        payload: object = None,
+        *,
+        to: str | Sequence[str] = (),
+        correlation_id: str | Sequence[str] = (),
+        confirm: bool = True,
+        timeout: float | None = None,
+    ) -> str: ...
+
+
+class SpaceStream:
+    """A stream; made by `Space.open_stream`, or by `Space.stream` for one that somebody else opened.
+
+    Example:
+        stream = await space.open_stream("collector", content_type="application/json")
+        await stream.write('{"celsius": 21.5}')
+        await stream.close()
+    """
+
+    def __init__(self, room: Room, stream_id: str) -> None:
+        self.id = stream_id
+        self._room = room
+        self._refusal: SpaceError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gateway knows it."""
+        return self.id in self._room.active_streams
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the gateway says of it; empty when it is closed."""
+        return dict(self._room.active_streams.get(self.id, {}))
+
+    @property
+    def owner(self) -> str:
+        """Who may close it and let others write."""
+        return text_of(self.info.get("owner"))
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """Who receives its frames; nobody named means everybody."""
+        return texts_of(self.info.get("target"))
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """Who may write to it."""
+        return texts_of(self.info.get("authorized_writers"))
+
+    async def write(self, data: bytes | str) -> None:
+        """Send one frame; returns when it is on its way, and waits while the gateway does not read.
+
+        Raises the gateway's refusal of an earlier frame, once, and `UnknownStream` when the stream is closed.
+        """
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+        await self._room.write_frame(self.id, data)
+
+    async def close(self, reason: str | None = None) -> None:
+        """Close it, if it is open; only its owner may."""
+        if self.is_open:
+            payload = {"stream_id": self.id} | ({"reason": reason} if reason else {})
+            await self._room.send("stream/close", payload)
+
+    async def grant_write(self, participant: str, reason: str | None = None) -> None:
+        """Let somebody else write; only the owner may."""
+        await self._ask("stream/grant-write", participant_id=participant, reason=reason)
+
+    async def revoke_write(self, participant: str, reason: str | None = None) -> None:
+        """Let somebody write no more; only the owner may."""
+        await self._ask("stream/revoke-write", participant_id=participant, reason=reason)
+
+    async def transfer(self, new_owner: str, reason: str | None = None) -> None:
+        """Give the stream away, and the right to write with it. Its target stays as it is."""
+        await self._ask("stream/transfer-ownership", new_owner=new_owner, reason=reason)
+
+    async def _ask(self, kind: str, **fields: str | None) -> None:
+        given = {name: value for name, value in fields.items() if value is not None}
+        await self._room.ask_gateway(kind, {"stream_id": self.id, **given})
+
+    def __repr__(self) -> str:
+        whom = ", ".join(self.target) or "everybody"
+        return f"<SpaceStream {self.id} to {whom}>" if self.is_open else f"<SpaceStream {self.id}, closed>"
+
+    # -- for the space
+
+    def refused(self, error: SpaceError) -> None:
+        """The gateway did not take a frame."""
+        self._refusal = error
+
+
+def closed_error(stream_id: str) -> PenstockError:
+    return PenstockError(
+        Refusal(
+            "UnknownStream",
+            f"the stream `{stream_id}` is not open",
+            ref=stream_id,
+            hint="its owner closed it, or was gone for too long: open another with `open_stream`",
+        )
+    )
+
+
+def opened_id(envelope: SpaceEnvelope) -> str:
+    """The stream that a `stream/open` is about."""
+    return text_of(object_of(envelope.payload).get("stream_id"))

@@ -1,0 +1,56 @@
+"""Token streams: `TokenPublisher` on one side, `TokenStream` on the other, and how they agree on keys."""
+
+from __future__ import annotations
+
+from penstock.client.tokens.errors import (
+    BrokenStream,
+    GapError,
+    StreamCancelled,
+    StreamFailed,
+    TamperedStream,
+    TruncatedStream,
+)
+from penstock.client.tokens.local_relay import LocalRelay, load_signing_key, local_relay
+from penstock.client.tokens.offer import (
+    Agreement,
+    Answer,
+    StreamOffer,
+    answer_offer,
+    answer_offer_with_key,
+    new_signing_key,
+)
+from penstock.client.tokens.publisher import TokenPublisher
+from penstock.client.tokens.reader import TokenStream
+from penstock.client.tokens.zmq_socket import Curve
+from penstock.dialects.streamservice.block_sizes import Batching
+from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.compose_stream import Keeping
+from penstock.dialects.streamservice.signatures import SigningKey
+from penstock.dialects.streamservice.verify_stream import Patience
+
+__all__ = [
+    "Agreement",
+    "Answer",
+    "Batching",
+    "BlockChain",
+    "BrokenStream",
+    "ChainedStreamHmac",
+    "Curve",
+    "GapError",
+    "Keeping",
+    "LocalRelay",
+    "Patience",
+    "SigningKey",
+    "StreamCancelled",
+    "StreamFailed",
+    "StreamOffer",
+    "TamperedStream",
+    "TokenPublisher",
+    "TokenStream",
+    "TruncatedStream",
+    "answer_offer",
+    "answer_offer_with_key",
+    "load_signing_key",
+    "local_relay",
+    "new_signing_key",
+]

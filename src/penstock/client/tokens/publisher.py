@@ -1,0 +1,259 @@
+"""A token stream in the hands of its publisher: `await publisher.send(token)`.
+
+Owns the promise that a stream ends properly: with `complete`, with `error`, or, whatever happens, with an error of our own. Leaving an
+`async with` block completes the stream, an exception ends it with an error, and a publisher that is simply forgotten says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from types import TracebackType
+from typing import Self
+
+from penstock.client.tokens.errors import StreamCancelled
+from penstock.client.tokens.sender import DROPPED, Outlet
+from penstock.client.tokens.zmq_socket import Curve
+from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice.block_sizes import Batching
+from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Composer, Keeping
+from penstock.dialects.streamservice.keys import StreamKeys
+from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
+from penstock.dialects.streamservice.signatures import SigningKey
+from penstock.dialects.streamservice.verify_stream import Format
+
+TURN_SENDS = 256
+"""Tokens after which others on the loop have their turn."""
+DROP_S = 1.0
+"""How long the end of a forgotten publisher may take."""
+
+
+class TokenPublisher:
+    """A stream of tokens to one reader, through a relay that cannot change them; best inside `async with`.
+
+    Example:
+        async with penstock.TokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+            for token in ("Once ", "upon ", "a ", "time"):
+                await publisher.send(token)
+    """
+
+    def __init__(
+        self,
+        push: str,
+        keys: StreamKeys,
+        *,
+        signer: SigningKey,
+        sub: str = "publisher",
+        stream_id: str = "",
+        format: Format = "block",  # noqa: A002 - the word of the protocol
+        pub: str | None = None,
+        curve: Curve | None = None,
+        lifetime: float = 300.0,
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+        batching: Batching | None = None,
+        keeping: Keeping | None = None,
+    ) -> None:
+        """`push` is where a relay takes messages; `pub`, where it publishes, is needed to hear a reader cancel. `lifetime` is that of
+        a registration, which is renewed. `timeout` is how long `send` waits for a relay that takes nothing."""
+        self.push = push
+        self._keys = keys
+        self._signer = signer
+        self._sub = sub
+        self._pub = pub
+        self._curve = curve
+        self._lifetime_s = lifetime
+        self._timeout_s = timeout
+        self._connect_timeout_s = connect_timeout
+        self._composer = Composer(
+            _now_us(), keys, stream_id=stream_id, format=format, batching=batching, keeping=keeping
+        )
+        self._began_us = _now_us()
+        self._sends = 0
+        self._outlet: Outlet | None = None
+        self._finalizer: weakref.finalize[[Outlet], TokenPublisher] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """The reader wants no more."""
+        return self._outlet is not None and self._outlet.cancelled.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """The stream has its terminal message."""
+        return self._composer.is_over
+
+    @property
+    def unsent(self) -> int:
+        """Messages that wait for the relay."""
+        return self._composer.unsent
+
+    async def open(self) -> Self:
+        """Connect and register; raises when no relay is there in time."""
+        if self._outlet is None:
+            outlet = self._outlet = Outlet(
+                self._composer,
+                self._keys,
+                self._signer,
+                push=self.push,
+                pub=self._pub,
+                curve=self._curve,
+                sub=self._sub,
+                lifetime_s=self._lifetime_s,
+            )
+            self._finalizer = weakref.finalize(self, _forget, outlet)
+            try:
+                await outlet.linked(self._connect_timeout_s)
+            except BaseException:
+                outlet.close()
+                raise
+            self._began_us = _now_us()
+        return self
+
+    async def send(self, token: str) -> None:
+        """Send a token. Waits while too much waits already; raises `StreamCancelled` when the reader wants no more."""
+        outlet = self._open_outlet()
+        _check(token)
+        outlet.add(Token(token, self._composer.stream_id))
+        self._composer.tokens += 1
+        self._sends += 1
+        if self._composer.is_full:
+            await self._wait_for_room(outlet)
+        elif self._sends % TURN_SENDS == 0:
+            await asyncio.sleep(0)
+
+    async def heartbeat(self) -> None:
+        """Show that we live. This happens by itself in silence."""
+        self._open_outlet().add(Heartbeat(self._composer.stream_id))
+
+    async def flush(self) -> None:
+        """Let what waits for company go, and wait until the relay has been sent everything."""
+        outlet = self._open_outlet()
+        self._composer.flush(_now_us())
+        outlet.pump()
+        if not await outlet.room(0, self._timeout_s):
+            raise _stuck()
+
+    async def complete(
+        self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0
+    ) -> Complete:
+        """End the stream well; returns what the reader is told."""
+        outlet = self._open_outlet()
+        took_us = max(_now_us() - self._began_us, 1)
+        stats = Complete(
+            tokens=self._composer.tokens,
+            finish_reason=_clipped(finish_reason),
+            generation_ms=took_us // 1000,
+            tokens_per_second=self._composer.tokens * 1_000_000 / took_us,
+            perplexity=perplexity,
+            entropy=entropy,
+            stream_id=self._composer.stream_id,
+        )
+        outlet.add(stats)
+        return stats
+
+    async def error(self, message: str, code: str = "internal", details: str = "") -> None:
+        """End the stream with an error, which the reader is told."""
+        texts = (_clipped(message), _clipped(code), _clipped(details))
+        self._open_outlet().add(Failure(*texts, self._composer.stream_id))
+
+    def take_control(self, message: bytes) -> bool:
+        """Take what a reader's `cancellation()` made and brought by another way; false when it does not count."""
+        outlet = self._outlet
+        return outlet is not None and outlet.take_control(outlet.control_parts(message))
+
+    async def close(self) -> None:
+        """Be gone, after what waits was sent. A stream without an end is ended with an error."""
+        outlet = self._outlet
+        if outlet is None or outlet.is_closed:
+            return
+        if not self.is_over:
+            outlet.add(Failure(DROPPED, "internal", "", self._composer.stream_id))
+        try:
+            await outlet.room(0, self._timeout_s)
+        finally:
+            outlet.close()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_over and self._outlet is not None and not self._outlet.is_closed:
+            if error is None:
+                await self.complete()
+            elif isinstance(error, asyncio.CancelledError):
+                await self.error("the publisher was stopped", "cancelled")
+            else:
+                # What went wrong inside is for the publisher's own log; the reader learns that something did.
+                await self.error("the publisher failed", "internal", type(error).__name__)
+        await self.close()
+
+    def _open_outlet(self) -> Outlet:
+        outlet = self._outlet
+        if outlet is None or outlet.is_closed:
+            raise PenstockError(
+                Refusal("InvalidRequest", "the publisher is not open", hint="use it inside `async with`")
+            )
+        if outlet.cancelled.is_set():
+            raise StreamCancelled
+        if self._composer.is_over:
+            raise PenstockError(
+                Refusal("InvalidRequest", "the stream has ended", hint="each stream ends once; make another")
+            )
+        return outlet
+
+    async def _wait_for_room(self, outlet: Outlet) -> None:
+        if not await outlet.room(None, self._timeout_s):
+            raise _stuck()
+        if outlet.cancelled.is_set():
+            raise StreamCancelled
+
+
+def _forget(outlet: Outlet) -> None:
+    """The end of a publisher that nobody holds any more, on whichever thread that is found out."""
+    loop = outlet.loop
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop or not loop.is_running():
+        outlet.drop()
+        return
+
+    async def drop() -> None:
+        outlet.drop()
+
+    try:
+        asyncio.run_coroutine_threadsafe(drop(), loop).result(DROP_S if here is None else 0)
+    except TimeoutError:
+        pass
+
+
+def _check(token: str) -> None:
+    try:
+        size = len(token.encode())
+    except UnicodeEncodeError:
+        raise PenstockError(Refusal("InvalidRequest", "a token is text that UTF-8 can hold")) from None
+    if size > TEXT_MAX:
+        raise PenstockError(
+            Refusal("TooLarge", f"a token has at most {TEXT_MAX} bytes", hint="send it in several")
+        )
+
+
+def _clipped(text: str) -> str:
+    """A text that fits, whatever was given."""
+    return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
+
+
+def _stuck() -> PenstockError:
+    hint = "what was sent so far keeps its place and goes out when the relay is back"
+    return PenstockError(Refusal("Unreachable", "the relay takes nothing", hint=hint))
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,284 @@
+"""A token stream in the hands of its reader: `async for token in stream`.
+
+Owns the socket, the timers and the tokens that nobody took yet; the follower decides what counts. What it keeps: every token was proved
+to be the next one before it is given out; the iteration ends only where the publisher said so, and raises otherwise. At most
+`WAITING_MAX` tokens wait; then the socket is left alone until they are taken, and the silence does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from penstock.client.tokens.errors import error_of
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, Line
+from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice.control import ControlChannel
+from penstock.dialects.streamservice.keys import StreamKeys
+from penstock.dialects.streamservice.messages import Complete, Token
+from penstock.dialects.streamservice.verify_stream import Counts, Follower, Format, Patience
+
+WAITING_MAX = 10_000
+"""Tokens that wait here; then we read no more until the application has taken some."""
+LOOK_S = 0.5
+"""How often we look at the socket without being told, should a sign of it have been missed."""
+RESUME = b"\x02"
+"""What a request to resume begins with; it goes as a subscription that is never granted, and is taken back at once."""
+
+
+class TokenStream:
+    """The tokens of one stream, each of them proved; best inside `async with`.
+
+    Example:
+        async with penstock.TokenStream(agreement.endpoint, agreement.keys) as stream:
+            async for token in stream:
+                print(token, end="")
+        print(stream.stats)
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        keys: StreamKeys,
+        *,
+        format: Format | None = None,  # noqa: A002 - the word of the protocol
+        push: str | None = None,
+        curve: Curve | None = None,
+        expires: float | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`endpoint` is where a relay publishes; `push`, where it takes messages, is needed only to cancel. `expires` is a Unix time."""
+        self.endpoint = endpoint
+        self._keys = keys
+        self._push = push
+        self._curve = curve
+        self._patience = patience or Patience()
+        now_us = _now_us()
+        ends_us = None if expires is None else now_us + int((expires - time.time()) * 1_000_000)
+        self._follower = Follower(
+            now_us, keys, self._patience, format=format, ends_us=ends_us, jitter=random.random()
+        )
+        self._control = ControlChannel(keys)
+        self._topic = keys.topic.encode()
+        self._tokens: deque[str] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._line: Line | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._was_linked = False
+        self._is_closed = False
+
+    # What is known of it
+
+    @property
+    def stats(self) -> Complete | None:
+        """What the publisher said at the end; none before."""
+        ending = self._follower.ending
+        return ending if isinstance(ending, Complete) else None
+
+    @property
+    def counts(self) -> Counts:
+        """What arrived, and what became of it."""
+        return self._follower.counts
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes; tokens may still wait."""
+        return self._follower.ending is not None
+
+    # Reading
+
+    async def open(self) -> Self:
+        """Subscribe. Iterating does this by itself."""
+        if self._is_closed:
+            raise _closed()
+        if self._line is None:
+            self._follower.rested(_now_us())
+            self._line = Line(
+                zmq.XSUB, self.endpoint, self._curve, arrived=self._arrived, linked=self._linked
+            )
+            self._line.send((b"\x01" + self._topic,))
+            self._tick()
+        return self
+
+    async def next_batch(self, count_max: int = 4096) -> list[str]:
+        """Tokens that came and nobody took yet, at least one; empty at the proper end. Raises at any other."""
+        await self.open()
+        while not self._tokens:
+            ending = self._follower.ending
+            if ending is not None:
+                error = error_of(ending)
+                if error is not None:
+                    raise error
+                return []
+            self._go_on()
+            if self._is_closed:
+                raise _closed()  # it is not at its end
+            if self._waiter is not None:
+                raise PenstockError(Refusal("InvalidRequest", "the stream is being read by another task"))
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        tokens = self._tokens
+        if len(tokens) <= count_max:
+            batch = list(tokens)
+            tokens.clear()
+        else:
+            batch = [tokens.popleft() for _ in range(count_max)]
+        self._go_on()
+        return batch
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        if self._tokens and not self._is_paused:
+            return self._tokens.popleft()
+        batch = await self.next_batch(1)
+        if not batch:
+            raise StopAsyncIteration
+        return batch[0]
+
+    async def close(self) -> None:
+        """Read no more. What was not taken is dropped."""
+        self._is_closed = True
+        self._hang_up()
+        self._tokens.clear()
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Telling the publisher
+
+    def cancellation(self) -> bytes:
+        """A message that stops the publisher, for any way that leads to it: see `TokenPublisher.take_control`. Each works once."""
+        _, frame, mac = self._control.seal("cancel", time.time_ns() // 1000)
+        return frame + mac
+
+    async def cancel(self, timeout: float = 5.0) -> None:
+        """Tell the publisher, through the relay, to stop. It ends the stream with the error `cancelled`."""
+        if self._push is None:
+            hint = "open the stream with `push=…`, or carry `cancellation()` to the publisher yourself"
+            raise PenstockError(
+                Refusal("InvalidRequest", "there is no way to the relay's publishers", hint=hint)
+            )
+        parts = self._control.seal("cancel", time.time_ns() // 1000)
+        done = asyncio.get_running_loop().create_future()
+
+        def push() -> None:
+            if not done.done() and line.send(parts):
+                done.set_result(None)
+
+        line = Line(
+            zmq.PUSH, self._push, self._curve, moved=push, linked=lambda is_up: push() if is_up else None
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                await done
+        except TimeoutError:
+            refusal = Refusal("Unreachable", f"nobody takes messages at `{self._push}`")
+            raise PenstockError(refusal) from None
+        finally:
+            line.close(LINGER_MS)
+
+    # The socket and the clock
+
+    def _arrived(self, burst: list[list[bytes]]) -> None:
+        now_us = _now_us()
+        take, tokens = self._follower.take, self._tokens
+        for parts in burst:
+            for payload in take(now_us, parts):
+                if isinstance(payload, Token):
+                    tokens.append(payload.text)
+        if len(tokens) >= WAITING_MAX and self._line is not None:
+            self._is_paused = True
+            self._line.pause()
+        self._step(now_us)
+        if tokens or self._follower.ending is not None:
+            self._wake()
+
+    def _linked(self, is_up: bool) -> None:
+        if is_up and self._was_linked:
+            self._follower.reconnected(_now_us())
+            self._step(_now_us())
+        self._was_linked = self._was_linked or is_up
+
+    def _go_on(self) -> None:
+        """The application takes what came, so read on."""
+        if self._is_paused and len(self._tokens) < WAITING_MAX and self._line is not None:
+            self._is_paused = False
+            self._follower.rested(_now_us())
+            self._line.resume()
+
+    def _step(self, now_us: int) -> None:
+        if self._is_paused or self._line is None:
+            return
+        ask = self._follower.step(now_us)
+        if ask is not None:
+            if ask.mark is None:
+                self._line.send((b"\x00" + self._topic,))
+                self._line.send((b"\x01" + self._topic,))
+            else:
+                asked = RESUME + writing.resume(self._topic, ask.mark)
+                self._line.send((b"\x01" + asked,))
+                self._line.send((b"\x00" + asked,))
+        if self._follower.ending is not None:
+            self._hang_up()
+            self._wake()
+        else:
+            self._arm(now_us)
+
+    def _arm(self, now_us: int) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = min(max(self._follower.due_us() - now_us, 0) / 1_000_000, LOOK_S)
+        when = loop.time() + wait_s
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._line is None:
+            return
+        self._line.look()
+        if self._line is not None and not self._is_paused:
+            self._step(_now_us())
+        if self._line is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
+
+    def _hang_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _closed() -> PenstockError:
+    return PenstockError(Refusal("InvalidRequest", "the stream is closed", hint="open another one"))
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

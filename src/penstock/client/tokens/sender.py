@@ -1,0 +1,217 @@
+"""A publisher's way to the relay: registrations, messages in order, and what readers say.
+
+Owns the sockets and the timers of one stream; the composer decides what a message is. What it keeps: nothing is sent before the topic is
+registered over the same link; a message leaves in its order or waits; after a lost link the topic is registered anew, and what was
+sent lately goes out again, because the relay may have lost its memory. A registration is renewed at half of its life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+
+import zmq
+
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, Line
+from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice.compose_stream import Composer, Parts
+from penstock.dialects.streamservice.control import ControlChannel
+from penstock.dialects.streamservice.keys import StreamKeys
+from penstock.dialects.streamservice.messages import Failure, Payload
+from penstock.dialects.streamservice.signatures import SigningKey, sign_registration
+
+NONCE_SIZE = 16
+DROPPED = "publisher dropped without terminal frame"
+
+
+class Outlet:
+    """One stream's sockets."""
+
+    def __init__(
+        self,
+        composer: Composer,
+        keys: StreamKeys,
+        signer: SigningKey,
+        *,
+        push: str,
+        pub: str | None,
+        curve: Curve | None,
+        sub: str,
+        lifetime_s: float,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.composer = composer
+        self.is_closed = False
+        self.cancelled = asyncio.Event()
+        self._channel = ControlChannel(keys)
+        self._topics = (keys.topic, keys.ctrl_topic) if pub is not None else (keys.topic,)
+        self._signer = signer
+        self._sub = sub
+        self._lifetime_s = lifetime_s
+        self._registrations: list[Parts] = []
+        """Those that are still to be sent."""
+        self._renew_us = 0
+        self._is_linked = False
+        self._was_linked = False
+        self._linked = asyncio.Event()
+        self._changed: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._line = Line(zmq.PUSH, push, curve, moved=self.pump, linked=self._link)
+        self._ears: Line | None = None
+        if pub is not None:
+            self._ears = Line(zmq.XSUB, pub, curve, arrived=self._heard)
+            self._ears.send((b"\x01" + self._channel.topic,))
+
+    async def linked(self, timeout: float) -> None:
+        """Wait until the relay is there."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._linked.wait()
+        except TimeoutError:
+            hint = "is the relay up, and are the keys of the link right?"
+            raise PenstockError(Refusal("Unreachable", "the relay does not answer", hint=hint)) from None
+
+    # Sending
+
+    def add(self, payload: Payload) -> bool:
+        """Take a payload; false after the end."""
+        now_us = _now_us()
+        is_taken = self.composer.add(now_us, payload)
+        if self.composer.unsent:
+            self.pump()
+        self._arm(now_us)
+        return is_taken
+
+    def pump(self) -> None:
+        """Send what can be sent."""
+        if self.is_closed or not self._is_linked:
+            return
+        while self._registrations:
+            if not self._line.send(self._registrations[0]):
+                return
+            self._registrations.pop(0)
+        composer, before = self.composer, self.composer.unsent
+        while (parts := composer.next()) is not None and self._line.send(parts):
+            composer.sent()
+        if composer.unsent < before and self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def room(self, unsent_max: int | None, timeout: float) -> bool:
+        """Wait until so many messages are left, or until there is room; false when that takes too long."""
+        composer = self.composer
+        try:
+            async with asyncio.timeout(timeout):
+                while composer.is_full if unsent_max is None else composer.unsent > unsent_max:
+                    if self.is_closed:
+                        return False
+                    if self._changed is None or self._changed.done():
+                        self._changed = self.loop.create_future()
+                    await asyncio.shield(self._changed)
+        except TimeoutError:
+            return False
+        return True
+
+    def _link(self, is_up: bool) -> None:
+        self._is_linked = is_up
+        if not is_up:
+            return
+        if self._was_linked:
+            self.composer.again()
+        self._was_linked = True
+        self._register()
+        self._linked.set()
+        self.pump()
+        self._arm(_now_us())
+
+    def _register(self) -> None:
+        """Sign anew: a relay takes each registration once."""
+        now_ms = time.time_ns() // 1_000_000
+        exp_s = int(now_ms / 1000 + self._lifetime_s) + 1
+        self._registrations = [
+            (
+                sign_registration(
+                    topic,
+                    exp_s,
+                    self._signer,
+                    nonce=secrets.token_bytes(NONCE_SIZE),
+                    now_ms=now_ms,
+                    sub=self._sub,
+                ),
+            )
+            for topic in self._topics
+        ]
+        self._renew_us = _now_us() + int(self._lifetime_s * 500_000)
+
+    # Time
+
+    def _arm(self, now_us: int) -> None:
+        if self.is_closed:
+            return
+        due_us = self.composer.due_us()
+        if self._renew_us and not self.composer.is_over:
+            due_us = self._renew_us if due_us is None else min(due_us, self._renew_us)
+        if due_us is None:
+            return
+        when = self.loop.time() + max(due_us - now_us, 0) / 1_000_000
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_us = _now_us()
+        self.composer.step(now_us)
+        if self._renew_us and now_us >= self._renew_us and self._is_linked:
+            self._register()
+        elif now_us >= self._renew_us:
+            self._renew_us = now_us + 1_000_000
+        self.pump()
+        self._arm(now_us)
+
+    # What readers say
+
+    def _heard(self, burst: list[list[bytes]]) -> None:
+        for parts in burst:
+            self.take_control(parts)
+
+    def take_control(self, parts: list[bytes]) -> bool:
+        """Take a message of the control channel; false when it does not count."""
+        word = self._channel.open(parts)
+        if word == "cancel" and not self.composer.is_over:
+            self.cancelled.set()
+            self.add(Failure("the reader cancelled the stream", "cancelled", "", self.composer.stream_id))
+        return word is not None
+
+    def control_parts(self, message: bytes) -> list[bytes]:
+        """A message of the control channel that came by another way."""
+        return [self._channel.topic, message[:-16], message[-16:]]
+
+    # The end
+
+    def drop(self) -> None:
+        """Nobody holds this stream any more: say so, and be gone."""
+        if self.is_closed:
+            return
+        if not self.composer.is_over:
+            self.composer.add(_now_us(), Failure(DROPPED, "internal", "", self.composer.stream_id))
+        self.pump()
+        self.close()
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._line.close(LINGER_MS)
+        if self._ears is not None:
+            self._ears.close()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,246 @@
+"""A channel: an ordered, bounded, addressable sequence of records, and what it remembers of past ones.
+
+Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
+timers and no journal: the machine in `queue.py` tells it what happens. Each operation is O(1), in `head` order
+O(log n). What a line other than a plain queue costs is in `lines.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.links import Consumer
+from penstock.core.queue.counters import Counters, Latencies, Rate
+from penstock.core.queue.policy import Policy
+from penstock.core.queue.ready_order import HeadFirst, Levels, Line, Turn, line_of
+from penstock.core.records import DELAYED, GONE, HELD, READY, Record
+from penstock.core.tenants import Holding
+
+NO_IDS: deque[str] = deque(maxlen=0)
+NO_CONSUMERS: deque[Consumer] = deque(maxlen=0)
+UNCOUNTED = Counters()
+"""What a quiet channel has in place of its own: a deque alone would be a quarter of what it weighs. Never changed."""
+
+
+class Seen(msgspec.Struct, gc=False, eq=False):
+    """What is remembered of a settled record."""
+
+    seq: int
+    check: int
+    settled_us: int
+    outcome: str
+    batch: int
+    """The commit of its settle: who asks earlier waits for it."""
+
+
+class Channel(msgspec.Struct, gc=False, eq=False):
+    """One queue.
+
+    Not tracked by the garbage collector, as little as its records: a hundred thousand channels must not cost a pause. Consumers
+    leave it, and so break the only cycle that it is part of.
+    """
+
+    name: str
+    policy: Policy
+    seq: int = 0
+    live: dict[str, Record] = {}
+    """Every record not settled, by id: pending, ready, leased, delayed, held."""
+    bytes: int = 0
+    line: Line | None = None
+    """The order of its ready records, where that is more than a plain queue's."""
+    ready: deque[Record] | HeadFirst | Line = None  # type: ignore[assignment]  # set below
+    turn: deque[Record] | HeadFirst | Turn | Levels = None  # type: ignore[assignment]  # set below
+    """Those ready records that may be leased now, next one first."""
+    leased: int = 0
+    delayed: int = 0
+    held: int = 0
+    settled: dict[str, Seen] = {}
+    order: deque[str] = msgspec.field(default_factory=lambda: NO_IDS)
+    """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
+    consumers: dict[int, Consumer] = {}
+    ring: deque[Consumer] = msgspec.field(default_factory=lambda: NO_CONSUMERS)
+    """Consumers that can take a record now, next one first."""
+    counters: Counters = msgspec.field(default_factory=Counters)
+    rate_in: Rate = msgspec.field(default_factory=Rate)
+    rate_out: Rate = msgspec.field(default_factory=Rate)
+    latencies: Latencies = msgspec.field(default_factory=Latencies)
+    last_wall_us: int = 0
+    touched_us: int = 0
+    ticket: int = 0
+    gauged: Counters = msgspec.field(default_factory=lambda: UNCOUNTED)
+    """Its counters when its last gauge was written: the next one says what changed since."""
+    holding: Holding | None = None
+    """What its tenant holds, when it has one."""
+    wants_gauge: bool = False
+    """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
+
+    def __post_init__(self) -> None:
+        self.line = line_of(self.policy)
+        if self.line is None:
+            plain: deque[Record] | HeadFirst = deque() if self.policy.redelivery == "tail" else HeadFirst()
+            self.ready = self.turn = plain
+        else:
+            self.ready, self.turn = self.line, self.line.turn
+
+    @property
+    def balance(self) -> int:
+        """Zero, always: invariant 2."""
+        here = len(self.ready) + self.leased + self.delayed + self.held
+        return self.counters.in_ - self.counters.settled - here
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.live and not self.consumers
+
+    def adopt(self, policy: Policy) -> None:
+        """Go on with another policy; what is ready keeps its place, or goes by its number where that is the new order.
+
+        Keys and levels count anew only in a channel that is empty: what waits in one has been sorted as it came.
+        """
+        if self.live and (self.line is not None or policy.partitioned or policy.priority):
+            before = self.policy
+            policy = msgspec.structs.replace(
+                policy,
+                partitioned=before.partitioned,
+                priority=before.priority,
+                priority_wait_us=before.priority_wait_us,
+                redelivery=before.redelivery if self.line is not None else policy.redelivery,
+            )
+        is_other = policy.redelivery != self.policy.redelivery
+        is_other |= (policy.partitioned, policy.priority) != (self.policy.partitioned, self.policy.priority)
+        self.policy = policy
+        if is_other:
+            waiting = list(self.ready)
+            self.__post_init__()
+            for record in waiting:
+                assert isinstance(self.ready, deque | HeadFirst)
+                self.ready.append(record)
+
+    def leave(self, record: Record) -> None:
+        """Take a record out of the count of its state; the caller gives it another."""
+        match record.state:
+            case 1:  # READY
+                self.ready.remove(record)
+            case 2:  # LEASED
+                self.leased -= 1
+                if self.line is not None:
+                    self.line.free(record)
+            case 3:  # DELAYED
+                self.undelay(record)
+            case 4:  # HELD
+                self.held -= 1
+            case _:
+                return
+
+    def make_ready(self, record: Record, now_us: int, *, first: bool = False) -> None:
+        record.state = READY
+        ready = self.ready
+        if not isinstance(ready, deque | HeadFirst):
+            ready.put(record, now_us, first=first)
+        elif first:
+            ready.appendleft(record)
+        else:
+            ready.append(record)
+
+    def put_back(self, record: Record, place: int, now_us: int) -> None:
+        """Make ready again what had been taken from this place in the line."""
+        if isinstance(self.ready, deque):
+            record.state = READY
+            self.ready.insert(place, record)
+        elif isinstance(self.ready, Levels):
+            record.state = READY
+            self.ready.put_back(record, now_us)
+        else:
+            self.make_ready(record, now_us)
+
+    def make_delayed(self, record: Record) -> None:
+        """A record waits for its time. One that was delivered before keeps others of its key waiting too."""
+        record.state = DELAYED
+        self.delayed += 1
+        if self.line is not None and record.attempt:
+            self.line.block(record)
+
+    def undelay(self, record: Record) -> None:
+        """Its wait is over; the caller gives it another state."""
+        self.delayed -= 1
+        if self.line is not None and record.attempt:
+            self.line.free(record)
+
+    def make_held(self, record: Record) -> None:
+        record.state = HELD
+        self.held += 1
+
+    def forget(self, record: Record) -> None:
+        """A record that never was: its commit was refused."""
+        record.state = GONE
+        del self.live[record.id]
+        self.bytes -= len(record.body)
+
+    def remember(self, record: Record, outcome: str, now_us: int, batch: int, decided: int) -> int:
+        """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
+        self.mark_settled(record, outcome, now_us, batch)
+        self.bytes -= len(record.body)
+        return 1 - self.trim(now_us, decided)
+
+    def mark_settled(self, record: Record, outcome: str, now_us: int, batch: int) -> None:
+        """`remember` for one of many: the caller counts their bytes and trims the window once for all of them."""
+        record.state = GONE
+        record.ticket = 0
+        record.holder = record.lapsed = None
+        del self.live[record.id]
+        check = crc32(record.body) if record.check is None else record.check
+        self.settled[record.id] = Seen(record.seq, check, now_us, outcome, batch)
+        if self.order is NO_IDS:
+            self.order = deque()
+        self.order.append(record.id)
+
+    def is_decided(self, decided: int) -> bool:
+        """Whether the journal has answered for every settle here."""
+        return not self.order or self.settled[self.order[-1]].batch <= decided
+
+    def trim(self, now_us: int, decided: int, keep: int | None = None) -> int:
+        """Forget settled ids beyond the window's count and age. Returns how many.
+
+        A settle that may still be refused is kept: its id must not come in again meanwhile.
+        """
+        order = self.order
+        settled = self.settled
+        limit = self.policy.dedup_count if keep is None else keep
+        oldest_us = now_us - self.policy.dedup_us
+        gone = 0
+        while order:
+            seen = settled[order[0]]
+            if seen.batch > decided or (len(order) <= limit and seen.settled_us > oldest_us):
+                break
+            del settled[order.popleft()]
+            gone += 1
+        return gone
+
+    def unsettle(self, id_: str) -> None:
+        """Forget a settled id before its time, so that it may come in again. O(window), and rare."""
+        del self.settled[id_]
+        self.order.remove(id_)
+
+    def resettle(self, id_: str, seen: Seen) -> None:
+        """Undo `unsettle`: the id did not come in again after all. O(window), and rare."""
+        settled, order = self.settled, self.order
+        place = next(
+            (n for n, other in enumerate(order) if settled[other].settled_us > seen.settled_us), len(order)
+        )
+        settled[id_] = seen
+        if order is NO_IDS:
+            self.order = deque((id_,))
+        else:
+            order.insert(place, id_)
+        if place < len(self.order) - 1:  # both in the same order
+            self.settled = {known: settled[known] for known in self.order}
+
+    def recall(self, record: Record) -> None:
+        """Undo `remember`, when the journal refused the settle."""
+        if record.id in self.settled:
+            self.unsettle(record.id)
+        self.live[record.id] = record
+        self.bytes += len(record.body)

@@ -1,0 +1,222 @@
+"""Delivery: credits, fairness, leases.
+
+Invariants: no delivery at zero credit; first deliveries leave in sequence order; a lease has one holder. A
+record is leased only when its link has room, so the lease's clock never runs in a buffer. `dispatch` is O(1) a
+delivery and O(1) when nothing can move.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappush
+
+from penstock.core.clock import Now
+from penstock.core.effects import Deliver
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue import taps as tapping
+from penstock.core.queue.channel import NO_CONSUMERS, Channel
+from penstock.core.queue.counters import bucket_of
+from penstock.core.queue.state import Book
+from penstock.core.records import LEASED, Record
+
+FRAME_BYTES = 128
+"""What a delivery adds to its body on the wire, roughly."""
+
+
+def subscribe(book: Book, now: Now, link: Link, name: str, lease_us: int = 0) -> Consumer | Refusal:
+    """Add a consumer to a channel, with no credit."""
+    if book.draining:
+        return Refusal("Draining", "the server is shutting down")
+    channel = _crowding(book, link) or book.open_channel(name)
+    if isinstance(channel, Refusal):
+        return channel
+    return _join(book, link, channel, lease_us)
+
+
+def _crowding(book: Book, link: Link) -> Refusal | None:
+    """Why one connection may not have another consumer: it must not use up what others need."""
+    limit = book.limits.subscriptions_max
+    if len(link.consumers) < limit:
+        return None
+    return Refusal("QuotaExceeded", f"one connection has at most {limit} subscriptions and waiting pulls")
+
+
+def pull(
+    book: Book, now: Now, link: Link, name: str, count: int, wait_us: int, lease_us: int = 0
+) -> Consumer | Refusal:
+    """Take up to `count` records as soon as one is there; a `Deliver` effect follows, at the latest after the wait."""
+    if book.draining:
+        return Refusal("Draining", "the server is shutting down")
+    if book.waiting_pulls >= book.limits.waiters_max:
+        return Refusal("QuotaExceeded", f"{book.waiting_pulls} pulls wait already", retry_after_ms=1_000)
+    channel = _crowding(book, link) or book.open_channel(name)
+    if isinstance(channel, Refusal):
+        return channel
+    consumer = _join(book, link, channel, lease_us)
+    consumer.pull = True
+    consumer.credit = consumer.granted = count
+    book.waiting_pulls += 1
+    book.timers.arm(now.us + max(wait_us, 0), consumer)
+    _enter_ring(consumer)
+    dispatch(book, now, channel)
+    if wait_us <= 0 and consumer.delivered == 0:
+        end_pull(book, now, consumer)
+    return consumer
+
+
+def _join(book: Book, link: Link, channel: Channel, lease_us: int) -> Consumer:
+    book.consumer_no += 1
+    consumer = Consumer(book.consumer_no, channel, link, lease_us or channel.policy.lease_us)
+    book.consumers[consumer.no] = consumer
+    channel.consumers[consumer.no] = consumer
+    link.consumers.append(consumer)
+    return consumer
+
+
+def end_pull(book: Book, now: Now, consumer: Consumer) -> None:
+    """A pull's wait is over with nothing to show."""
+    book.effects.append(Deliver(consumer, []))
+    detach(book, now, consumer)
+
+
+def detach(book: Book, now: Now, consumer: Consumer) -> None:
+    """A consumer takes no more; it stays findable while it holds leases."""
+    channel = consumer.channel
+    consumer.credit = 0
+    consumer.ticket = 0
+    if channel.consumers.pop(consumer.no, None) is None:
+        return
+    if consumer.ringed:
+        channel.ring.remove(consumer)
+        consumer.ringed = False
+    if consumer.pull:
+        book.waiting_pulls -= 1
+    if consumer in consumer.link.consumers:
+        consumer.link.consumers.remove(consumer)
+    if not consumer.leases:
+        book.consumers.pop(consumer.no, None)
+    book.rest(channel, now)
+
+
+def grant(book: Book, now: Now, consumer: Consumer, n: int) -> Refusal | None:
+    """Add credit; refused whole when it would pass the cap, so both sides agree on the number."""
+    if n < 1:
+        return Refusal("InvalidCredit", f"credit must be 1 or more, not {n}")
+    if consumer.credit + n > book.limits.credit_max:
+        return Refusal(
+            "InvalidCredit",
+            f"{consumer.credit} + {n} is over the cap of {book.limits.credit_max} outstanding",
+        )
+    consumer.credit += n
+    consumer.granted += n
+    _enter_ring(consumer)
+    dispatch(book, now, consumer.channel)
+    return None
+
+
+def _enter_ring(consumer: Consumer) -> None:
+    if not consumer.ringed and consumer.credit > 0:
+        consumer.ringed = True
+        channel = consumer.channel
+        if channel.ring is NO_CONSUMERS:
+            channel.ring = deque()
+        channel.ring.append(consumer)
+
+
+def writable(book: Book, now: Now, link: Link) -> None:
+    """The peer has read: there is room again."""
+    link.room = book.limits.outbox_max
+    if not link.stalled:
+        return
+    link.stalled = False
+    if link.taps:
+        tapping.tell(book, link)
+    for consumer in list(link.consumers):
+        if consumer.credit > 0:
+            _enter_ring(consumer)
+            dispatch(book, now, consumer.channel)
+
+
+def dispatch(book: Book, now: Now, channel: Channel) -> None:
+    """Lease ready records to consumers with credit and room, one each in turn."""
+    ready = channel.turn
+    ring = channel.ring
+    if not ready or not ring or book.draining:
+        return
+    room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
+    now_us, wall_us = now
+    if channel.line is not None:
+        channel.line.at(now_us)
+    handed: dict[Consumer, list[Record]] = {}
+    timers = book.timers
+    heap = timers.heap
+    ticket = timers.ticket
+    buckets = channel.latencies.buckets(now_us)
+    counters = channel.counters
+    out = 0
+    arrived_us = bucket = -1
+    while ready and ring and room_leases > 0:
+        consumer = ring[0]
+        link = consumer.link
+        if consumer.credit <= 0 or link.room <= 0:
+            ring.popleft()
+            consumer.ringed = False
+            if consumer.credit > 0:
+                link.stalled = True
+            continue
+        ring.rotate(-1)
+        # A lone consumer takes what it can in one go; otherwise one each.
+        share = min(consumer.credit, len(ready), room_leases) if len(ring) == 1 else 1
+        records = handed.get(consumer)
+        if records is None:
+            records = handed[consumer] = []
+        leases = consumer.leases
+        deadline_us = now_us + consumer.lease_us
+        taken = 0
+        room = link.room
+        while taken < share and room > 0:
+            record = ready.popleft()
+            ticket += 1
+            taken += 1
+            record.state = LEASED
+            record.holder = consumer
+            record.ticket = record.lease = ticket
+            record.deadline_us = deadline_us
+            record.leased_us = now_us
+            record.attempt = attempt = record.attempt + 1
+            if attempt == 1:
+                record.first_wall_us = wall_us
+                if record.arrived_us != arrived_us:  # what came together waited equally long
+                    arrived_us = record.arrived_us
+                    bucket = bucket_of(now_us - arrived_us)
+                buckets[bucket] += 1
+            else:
+                counters.re += 1
+            leases[ticket] = record
+            heappush(heap, (deadline_us, ticket, record))
+            records.append(record)
+            room -= len(record.body) + FRAME_BYTES
+        link.room = room
+        consumer.credit -= taken
+        consumer.delivered += taken
+        out += taken
+        room_leases -= taken
+    timers.ticket = ticket
+    timers.sweep()
+    channel.leased += out
+    if out:
+        counters.out += out
+        channel.rate_out.add(now_us, out)
+    for consumer, records in handed.items():
+        book.effects.append(Deliver(consumer, records))
+        if consumer.pull:
+            detach(book, now, consumer)
+
+
+def regrant(book: Book, consumer: Consumer, n: int) -> None:
+    """A consumer with `auto` gets back the credit of what it settled."""
+    if consumer.auto and consumer.no in consumer.channel.consumers:
+        consumer.credit += n
+        consumer.granted += n
+        _enter_ring(consumer)

@@ -1,0 +1,360 @@
+"""Intake: a record is checked, numbered, proposed to the journal, and visible once that has it.
+
+Keeps "visible only when durable" and "a duplicate of an uncommitted id waits for the same commit". A refused
+request changes nothing; an array is taken whole or not at all. O(1) a record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue import taps as tapping
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.deliver import dispatch
+from penstock.core.queue.ready_order import take_out
+from penstock.core.queue.state import Batch, Book
+from penstock.core.queue.views import note_arrivals
+from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
+from penstock.core.rules import firing as triggers
+from penstock.core.rules.firing import Cascade
+
+RETRY_FULL_MS = 1_000
+"""What a producer is told to wait when a stream is full: about one look of a person."""
+RETRY_WRITE_MS = 50
+"""What a producer is told to wait for an earlier request of its own: a few commits."""
+SETTLE_RETRY_US = 1_000_000
+"""A record whose settle the journal refused is held back this long, or a broken disk would make it spin."""
+
+
+class Admitted(msgspec.Struct, gc=False):
+    """The answer to an enqueue, good once `gate` is committed."""
+
+    gate: int
+    seqs: list[int]
+    duplicates: list[str] | None = None
+
+
+def enqueue(
+    book: Book,
+    now: Now,
+    name: str,
+    records: list[Record],
+    *,
+    counted: bool = True,
+    cascade: Cascade | None = None,
+) -> Admitted | Refusal:
+    """Admit records to a channel, or none of them. A caller that will offer them one by one does not count refusals.
+
+    With a cascade they come from a rule: consequences of what was taken before, which a shutdown does not refuse.
+    """
+    if book.draining and cascade is None:
+        return Refusal("Draining", "the server is shutting down and takes nothing new")
+    is_new = not book.known(name)
+    channel = book.open_channel(name)
+    if isinstance(channel, Refusal):
+        return channel
+    live = channel.live
+    settled = channel.settled
+    fresh: list[Record] = []
+    size = 0
+    seqs: list[int] = []
+    duplicates: list[str] | None = None
+    gate = 0
+    is_split = False
+    own: dict[str, Record] = {}
+    if settled:
+        book.ids -= channel.trim(now.us, book.decided)
+    for record in records:
+        id_ = record.id
+        twin = live.get(id_) or own.get(id_)
+        if twin is not None:
+            same = is_same(twin, record.body)
+            seq, batch = twin.seq, twin.batch if twin.state == PENDING else 0
+        elif (seen := settled.get(id_)) is not None:
+            same = seen.check == crc32(record.body)
+            # A rule may have moved it away in the commit that brings it: then that is what to wait for.
+            is_born = seen.outcome != "moved" or seen.batch <= book.decided
+            seq, batch = seen.seq, 0 if is_born else seen.batch
+        else:
+            fresh.append(record)
+            own[id_] = record
+            size += len(record.body)
+            record.seq = channel.seq + len(fresh)
+            record.batch = book.gate
+            seqs.append(record.seq)
+            continue
+        if batch and gate not in (0, batch):
+            is_split = True
+        if not same:
+            channel.counters.reject += counted
+            leave(book, now, channel, is_new)
+            return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
+        if duplicates is None:
+            duplicates = []
+        duplicates.append(id_)
+        seqs.append(seq)
+        gate = max(gate, batch)
+    if is_split or (fresh and gate not in (0, book.gate)):
+        # One answer cannot wait for two commits that may end differently.
+        leave(book, now, channel, is_new)
+        busy = "an earlier request with some of these ids is being written"
+        return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
+    if fresh:
+        refusal = book.sort(channel, fresh) if channel.line is not None else None
+        rules = book.triggers.on_insert
+        if rules and refusal is None:
+            size += triggers.enrich(book, now, channel, fresh)
+        refusal = refusal or _make_room(book, now, channel, len(fresh), size)
+        if refusal is not None:
+            channel.counters.reject += len(fresh) * counted
+            leave(book, now, channel, is_new)
+            return refusal
+        gate = book.gate
+        admit(book, now, channel, fresh, size)
+        if rules:
+            triggers.inserted(book, now, channel, fresh, cascade)
+    if duplicates is not None:
+        channel.counters.dup += len(duplicates)
+    book.rest(channel, now)
+    return Admitted(gate, seqs, duplicates)
+
+
+def is_same(twin: Record, body: bytes) -> bool:
+    """Whether these are the bytes that a live record came with."""
+    return twin.body == body if twin.check is None else twin.check == crc32(body)
+
+
+def leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
+    """A refused request makes no stream, and keeps none awake."""
+    if is_new:
+        book.drop_channel(channel)
+    else:
+        book.rest(channel, now)
+
+
+def admit(book: Book, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
+    """Take checked and numbered records in as pending, into the open batch."""
+    live = channel.live
+    now_us, wall_us = now
+    for record in fresh:
+        record.channel = channel
+        record.arrived_us = now_us
+        record.arrived_wall_us = wall_us
+        live[record.id] = record
+    channel.seq = fresh[-1].seq
+    channel.bytes += size
+    book.bytes += size
+    book.pending_bytes += size
+    book.facts += fresh
+
+
+def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) -> Refusal | None:
+    """Check every bound before anything changes; with `drop-oldest`, make the room."""
+    limits = book.limits
+    policy = channel.policy
+    if book.pending_bytes + size > limits.pending_max or book.bytes + size > limits.memory_max:
+        return overload(book, size)
+    if len(channel.live) + count <= policy.max_depth and channel.bytes + size <= policy.max_bytes:
+        return None if channel.holding is None else book.tenants.admit(now, channel, count, size)
+    victims = overflowing(channel, count, size)
+    refusal = victims if isinstance(victims, Refusal) else book.tenants.admit(now, channel, count, size)
+    if refusal is not None:
+        return refusal
+    assert isinstance(victims, list)
+    drop(book, now, channel, victims)
+    return None
+
+
+def overload(book: Book, size: int) -> Refusal | None:
+    """Why the server as a whole cannot take so many bytes more."""
+    limits = book.limits
+    if book.pending_bytes + size > limits.pending_max:
+        return Refusal("JournalUnavailable", "the journal is behind", retry_after_ms=RETRY_FULL_MS)
+    if book.bytes + size > limits.memory_max:
+        return Refusal(
+            "QuotaExceeded",
+            f"all streams together hold {book.bytes} bytes and `limits.memory_max` allows no more",
+            retry_after_ms=RETRY_FULL_MS,
+        )
+    return None
+
+
+def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refusal:
+    """The records that have to go before so much fits into a channel; it must not be filled beyond its bounds."""
+    policy = channel.policy
+    depth_over = len(channel.live) + count - policy.max_depth
+    bytes_over = channel.bytes + size - policy.max_bytes
+    victims: list[Record] = []
+    if policy.overflow == "drop-oldest" and count <= policy.max_depth and size <= policy.max_bytes:
+        for record in channel.ready if channel.line is None else channel.line.expendable():
+            if depth_over <= 0 and bytes_over <= 0:
+                break
+            victims.append(record)
+            depth_over -= 1
+            bytes_over -= len(record.body)
+    if depth_over > 0 or bytes_over > 0:
+        what = "maxDepth" if depth_over > 0 else "maxBytes"
+        bound = policy.max_depth if depth_over > 0 else policy.max_bytes
+        return Refusal(
+            "StreamFull",
+            f"stream `{channel.name}` is at its `{what}` of {bound}",
+            ref=channel.name,
+            retry_after_ms=RETRY_FULL_MS,
+        )
+    return victims
+
+
+def drop(book: Book, now: Now, channel: Channel, victims: list[Record]) -> None:
+    """Drop ready records of a channel that `overflowing` found: of a plain line the first ones."""
+    if channel.line is None:
+        take_out(channel.ready, len(victims))
+    for record in victims:
+        if channel.line is not None:
+            channel.line.remove(record)
+        channel.counters.drop += 1
+        book.settle(record, "dropped", now)
+        book.facts.append(
+            Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
+        )
+
+
+def committed(book: Book, now: Now, first_offset: int, refused: str | None = None) -> None:
+    """The oldest proposed batch is durable; with `refused`, all but its fresh facts.
+
+    Offsets are dense over what was kept, facts first, then observations.
+    """
+    batch = _decide(book)
+    offset = first_offset
+    touched: dict[Channel, int] = {}
+    kept: list[Record] = []
+    for fact in batch.facts:
+        if refused is not None and is_fresh(fact):
+            continue
+        if isinstance(fact, Record):
+            fact.offset = offset
+            kept.append(fact)
+        offset += 1
+    if refused is not None:
+        _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
+    if book.revived:
+        for record in kept:
+            book.revived.pop(record, None)
+    now_us, wall_us = now
+    pending = book.triggers.pending
+    for record in kept:
+        channel = record.channel
+        touched[channel] = touched.get(channel, 0) + 1
+        if pending:
+            pending.pop(record, None)
+        if record.state == GONE:  # a rule moved it away in the same commit
+            channel.counters.moved += 1
+            continue
+        book.pending_bytes -= len(record.body)
+        if record.due_wall_us > wall_us:
+            channel.make_delayed(record)
+            book.timers.arm(now.us + record.due_wall_us - wall_us, record)
+        else:
+            ready = channel.ready
+            if isinstance(ready, deque):
+                record.state = READY
+                ready.append(record)
+            else:
+                channel.make_ready(record, now_us)
+    note_arrivals(book.views.latest, touched, kept)
+    for channel, count in touched.items():
+        channel.counters.in_ += count
+        channel.rate_in.add(now.us, count)
+        channel.last_wall_us = wall_us
+        dispatch(book, now, channel)
+    if book.taps:
+        tapping.show(book, kept)
+
+
+def refused(book: Book, now: Now) -> None:
+    """The oldest proposed batch was refused whole: undo it, newest first."""
+    _withdraw(book, now, _decide(book).facts)
+
+
+def _decide(book: Book) -> Batch:
+    """The oldest proposed batch has its outcome."""
+    batch = book.proposed.popleft()
+    book.decided = batch.no
+    book.observed -= len(batch.observations)
+    book.observed_bytes -= batch.observed_bytes
+    book.undecided -= len(batch.facts)
+    return batch
+
+
+def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
+    restored: dict[Channel, None] = {}
+    for fact in reversed(facts):
+        if isinstance(fact, Record):
+            channel = fact.channel
+            firing = book.triggers.pending.pop(fact, None)
+            if firing is not None:
+                triggers.withdrawn(book, now, firing)
+            channel.forget(fact)
+            seen = book.revived.pop(fact, None)
+            if seen is not None:
+                channel.resettle(fact.id, seen)
+                book.ids += 1
+            book.bytes -= len(fact.body)
+            book.pending_bytes -= len(fact.body)
+            book.totals.records_refused += 1
+            book.rest(channel, now)
+        elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
+            _restore(book, now, fact)
+            if fact.record.state != PENDING:
+                restored[fact.record.channel] = None
+        elif isinstance(fact, Applied):
+            book.forget_applied(fact)
+        elif isinstance(fact, Ruled):
+            triggers.unchange(book, fact)
+        elif isinstance(fact, Settle) and fact.fate:
+            _spare(book, now, fact.record)
+    for channel in restored:  # somebody may have come to wait for them meanwhile
+        dispatch(book, now, channel)
+
+
+def _spare(book: Book, now: Now, record: Record) -> None:
+    """Nobody was told that a record is given up: it is not, and will be delivered again, as after a crash."""
+    record.due_wall_us = 0
+    if record.state == HELD:
+        record.channel.leave(record)
+        record.channel.make_delayed(record)
+        book.timers.arm(now.us + SETTLE_RETRY_US, record)
+
+
+_UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}
+
+
+def _restore(book: Book, now: Now, fact: Settle) -> None:
+    """A settle did not become durable: the record is live again, and will be delivered again."""
+    record = fact.record
+    channel = record.channel
+    ids_before = len(channel.order)
+    channel.recall(record)
+    book.ids += len(channel.order) - ids_before
+    book.bytes += len(record.body)
+    if channel.holding is not None:
+        channel.holding.regain(len(record.body))
+    if fact.event == "move" and fact.fresh:  # it is refused together with the record itself, and next
+        record.state = PENDING
+        book.pending_bytes += len(record.body)
+        return
+    name = _UNDO[fact.event]
+    setattr(channel.counters, name, getattr(channel.counters, name) - 1)
+    book.totals.settles_refused += 1
+    if fact.event == "drop":  # undone newest first, so this restores their order
+        channel.make_ready(record, now.us, first=True)
+        return
+    if fact.event == "dead" and record.fate and record.due_wall_us:
+        channel.make_held(record)  # it had been told that this one is given up
+    else:
+        channel.make_delayed(record)
+    book.timers.arm(now.us + SETTLE_RETRY_US, record)

@@ -1,0 +1,209 @@
+"""Looking at a queue without touching it: numbers, rows, where an id is, and why nothing flows.
+
+Reads only. A look at one channel is O(1) or O(rows asked for), except `where`, which asks every channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.counters import Counters
+from penstock.core.queue.ready_order import Keyed
+from penstock.core.queue.state import Book
+from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
+from penstock.core.tenants import dead_name
+
+Row = dict[str, Any]
+
+
+def _ms(us: int) -> float:
+    return round(us / 1000, 3)
+
+
+def stats(book: Book, now: Now, channel: Channel) -> Row:
+    """The seed's figures of one stream, and the rest that a person asks for next."""
+    p50, p95, p99 = channel.latencies.percentiles_us(now.us, (0.50, 0.95, 0.99))
+    oldest = next((r for r in channel.live.values() if r.state != PENDING), None)
+    return {
+        "depth": len(channel.ready),
+        "inflight": channel.leased,
+        "rateIn": channel.rate_in.per_second(now.us),
+        "rateOut": channel.rate_out.per_second(now.us),
+        "latP50": _ms(p50),
+        "latP95": _ms(p95),
+        "latP99": _ms(p99),
+        "lastTs": channel.last_wall_us,
+        "delayed": channel.delayed + channel.held,
+        "bytes": channel.bytes,
+        "consumers": len(channel.consumers),
+        "credit": sum(consumer.credit for consumer in channel.consumers.values()),
+        "seq": channel.seq,
+        "oldestMs": _ms(now.us - oldest.arrived_us) if oldest is not None else 0,
+    }
+
+
+def metrics(book: Book, now: Now, channel: Channel) -> Row:
+    """Counters by the seed's names; invariant 2 holds over them at any instant."""
+    return _named(channel.counters, len(channel.ready), channel.leased, channel.delayed + channel.held)
+
+
+def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
+    return {
+        "q.in": count.in_,
+        "q.out": count.out,
+        "q.ack": count.ack,
+        "q.nack": count.nack,
+        "q.re": count.re,
+        "q.release": count.release,
+        "q.timeout": count.timeout,
+        "q.dup": count.dup,
+        "q.drop": count.drop,
+        "q.dead": count.dead,
+        "q.purged": count.purged,
+        "q.moved": count.moved,
+        "q.reject": count.reject,
+        "q.depth": depth,
+        "q.if": leased,
+        "q.delayed": delayed,
+    }
+
+
+def overview(book: Book, channels: Iterable[Channel], *, asleep: Iterable[Counters] = ()) -> Row:
+    """The same of several channels together, and of what those counted that sleep. O(channels)."""
+    counts, depth, leased, delayed = Counters(), 0, 0, 0
+    rows = []
+    for channel in channels:
+        rows.append(msgspec.structs.astuple(channel.counters))
+        depth += len(channel.ready)
+        leased += channel.leased
+        delayed += channel.delayed + channel.held
+    rows += map(msgspec.structs.astuple, asleep)
+    if rows:
+        counts = Counters(*map(sum, zip(*rows, strict=True)))
+    return _named(counts, depth, leased, delayed)
+
+
+def place(book: Book, now: Now, record: Record) -> Row:
+    """Where a live record stands."""
+    row: Row = {
+        "stream": record.channel.name,
+        "state": STATE_NAMES[record.state],
+        "seq": record.seq,
+        "attempt": record.attempt,
+    }
+    if record.state == LEASED and record.holder is not None:
+        row["holder"] = record.holder.holder_name
+        row["leaseExpiresAt"] = (now.wall_us + record.deadline_us - now.us) // 1000
+    elif record.state == DELAYED and record.due_wall_us:
+        row["dueAt"] = record.due_wall_us // 1000
+    if record.error:
+        row["lastError"] = record.error
+    return row
+
+
+_PEEK_STATES = {"inflight": (LEASED,), "delayed": (DELAYED, HELD)}
+
+
+def peek(book: Book, now: Now, channel: Channel, state: str, limit: int) -> list[Record]:
+    """Up to `limit` records of one state, next first."""
+    if state == "dead":
+        dead = book.channels.get(dead_name(channel.name))
+        return [] if dead is None else peek(book, now, dead, "ready", limit)
+    rows: list[Record] = []
+    source = channel.ready if state == "ready" else channel.live.values()
+    wanted = _PEEK_STATES.get(state)
+    for record in source:
+        if len(rows) >= limit:
+            break
+        if wanted is None or record.state in wanted:
+            rows.append(record)
+    return rows
+
+
+def where(book: Book, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:
+    """Which of these streams, or of all, hold an id or remember it. O(streams)."""
+    rows: list[Row] = []
+    for name in [*book.channels, *book.dormant] if names is None else names:
+        channel = book.channels.get(name)
+        record = None if channel is None else channel.live.get(id_)
+        if record is not None:
+            if record.state != PENDING:
+                rows.append(place(book, now, record))
+            continue
+        known = channel or book.dormant.get(name)
+        seen = None if known is None else known.settled.get(id_)
+        if seen is not None:
+            rows.append({"stream": name, "state": "settled", "seq": seen.seq, "outcome": seen.outcome})
+    return rows
+
+
+def explain(book: Book, now: Now, channel: Channel) -> Row:
+    """Why nothing flows, or that it does, in words that say what to do."""
+    reasons: list[Row] = []
+    policy = channel.policy
+    consumers = list(channel.consumers.values())
+    able = [c for c in consumers if c.credit > 0 and c.link.room > 0]
+
+    def because(code: str, message: str, **more: Any) -> None:
+        reasons.append({"code": code, "message": message, **more})
+
+    if book.draining:
+        because("draining", "the server is shutting down and delivers nothing more")
+    if channel.ready:
+        if not consumers:
+            because("no_consumer", "nobody is subscribed; start a consumer, or pull")
+        elif not able:
+            dry = [c for c in consumers if c.credit <= 0]
+            if dry:
+                because("no_credit", "no consumer has credit; grant some", consumers=len(dry))
+            if len(dry) < len(consumers):
+                slow = len(consumers) - len(dry)
+                because(
+                    "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
+                )
+        if isinstance(channel.line, Keyed) and any(channel.line.blocked):
+            count, keys = channel.line.blocked
+            why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"
+            because("key_blocked", why, count=count, keys=keys)
+        if policy.max_inflight and channel.leased >= policy.max_inflight:
+            because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
+    elif channel.leased:
+        soonest = min((r.deadline_us for c in book.consumers.values() for r in c.leases.values()
+                       if r.channel is channel), default=now.us)  # fmt: skip
+        because("all_leased", "every envelope is with a consumer", nextExpiryMs=_ms(soonest - now.us))
+    elif not channel.live:
+        because("empty", "there is nothing in the stream")
+    if channel.delayed:
+        due = [r.due_wall_us for r in channel.live.values() if r.state == DELAYED and r.due_wall_us]
+        because(
+            "delayed",
+            "envelopes wait for their time",
+            count=channel.delayed,
+            nextDueAt=min(due, default=now.wall_us) // 1000,
+        )
+    if channel.held:
+        dead = dead_name(channel.name)
+        why = f"`{dead}` cannot take them: it is full, or holds the same ids; make room there"
+        because("dead_letters_full", why, count=channel.held)
+    if len(channel.live) >= policy.max_depth or channel.bytes >= policy.max_bytes:
+        because("full", "the stream is at its bound and refuses new envelopes")
+    return {
+        "stream": channel.name,
+        "flowing": bool(channel.turn and able) and not book.draining,
+        "reasons": reasons,
+        "consumers": [
+            {
+                "holder": c.holder_name,
+                "credit": c.credit,
+                "inflight": len(c.leases),
+                "delivered": c.delivered,
+                "writable": c.link.room > 0,
+            }
+            for c in consumers[:100]
+        ],
+    }

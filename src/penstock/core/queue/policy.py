@@ -1,0 +1,58 @@
+"""How one channel behaves: a value, chosen by name from the config, never by code."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.core.rules.rate_limits import Rate
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Back-off after a nack without a delay, and after an expiry."""
+
+    base_us: int
+    factor: float = 2.0
+    max_us: int = 60_000_000
+    jitter: float = 0.0
+    """Share of the delay that is drawn at random: 0.2 means 80 to 100 %."""
+
+    def delay_us(self, failures: int, draw: float) -> int:
+        """The delay after this many failures; `draw` is a number from 0 to 1."""
+        delay = float(self.base_us)
+        for _ in range(failures - 1):
+            delay *= self.factor
+            if delay >= self.max_us:
+                break
+        return int(min(delay, self.max_us) * (1.0 - self.jitter * draw))
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """The settings of one channel."""
+
+    lease_us: int = 30_000_000
+    max_depth: int = 100_000
+    """Bound on ready, delayed and leased records together."""
+    max_bytes: int = 256 * 1024 * 1024
+    overflow: Literal["reject", "drop-oldest"] = "reject"
+    redelivery: Literal["tail", "head"] = "tail"
+    max_deliveries: int = 0
+    """Deliveries that count before a record goes to the dead letters; 0 means no limit."""
+    max_inflight: int = 0
+    """Leases at once; 0 means no limit, 1 means strict processing order."""
+    on_disconnect: Literal["release", "hold"] = "release"
+    late_ack: Literal["reject", "accept"] = "reject"
+    dedup_count: int = 10_000
+    dedup_us: int = 600_000_000
+    retry: Retry | None = None
+    rate: Rate | None = None
+    """How fast envelopes may come in; None means any rate."""
+    schema_mode: Literal["off", "warn", "enforce"] = "off"
+    """Whether payloads are held against the schema their envelope names."""
+    partitioned: bool = False
+    """At most one record of a partition key is out at a time; excludes `priority`."""
+    priority: bool = False
+    """Urgent records go first."""
+    priority_wait_us: int = 30_000_000
+    """A record that waited this long gets a turn whatever its urgency."""

@@ -1,0 +1,389 @@
+"""Lines: the orders in which ready records wait, other than a plain queue's.
+
+A channel's policy chooses one: `HeadFirst` by number, `Keyed` by partition key, `Levels` by priority; a plain channel has a
+deque. Each line holds the ready records of one channel and nothing else. `Keyed` keeps "at most one record of a key is out,
+and the smallest number of a key goes first", `Levels` keeps "the most urgent first, and nobody waits for ever". No
+operation scans what waits: each is O(1), O(log n) by number, and O(n of one key or level) for what comes out of its turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import islice
+
+from penstock.core.queue.policy import Policy
+from penstock.core.records import Record
+
+LEVELS = 10
+"""Levels of urgency, 0 to 9; 9 is the most urgent."""
+NORMAL = 5
+"""The level of a record that asks for none."""
+AGED_EVERY = 4
+"""Of so many deliveries one goes to whoever has waited too long: urgent work keeps three quarters of the consumers."""
+
+
+class HeadFirst:
+    """Ready records by `seq`, with the methods of a deque that a channel uses."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Record]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for _, record in sorted(self._heap, key=lambda entry: entry[0]))
+
+    def append(self, record: Record) -> None:
+        heappush(self._heap, (record.seq, record))
+
+    appendleft = append
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+    def popleft(self) -> Record:
+        return heappop(self._heap)[1]
+
+    def remove(self, record: Record) -> None:
+        rest = [entry for entry in self._heap if entry[1] is not record]
+        rest.sort()
+        self._heap[:] = rest
+
+
+def _number(record: Record) -> int:
+    return record.seq
+
+
+class Key:
+    """One partition key: its ready records by number, and how many others of it are out."""
+
+    __slots__ = ("busy", "first", "name", "rest")
+
+    def __init__(self, name: str | int | Record) -> None:
+        self.name = name
+        self.busy = 0
+        """Records that are leased, or that were delivered and wait for their time: they block the key."""
+        self.first: Record | None = None
+        self.rest: deque[Record] | None = None
+        """Made when a second one waits: a deque is large, and most keys have one."""
+
+    def __len__(self) -> int:
+        return (self.first is not None) + len(self.rest or ())
+
+    def __iter__(self) -> Iterator[Record]:
+        if self.first is not None:
+            yield self.first
+            yield from self.rest or ()
+
+    def put(self, record: Record) -> None:
+        first = self.first
+        if first is None:
+            self.first = record
+            return
+        if self.rest is None:
+            self.rest = deque()
+        rest = self.rest
+        if record.seq < first.seq:
+            self.first = record
+            rest.appendleft(first)
+        elif not rest or record.seq > rest[-1].seq:
+            rest.append(record)
+        else:  # it was scheduled, or its settle was refused
+            rest.insert(bisect(rest, record.seq, key=_number), record)
+
+    def take(self) -> Record:
+        record = self.first
+        assert record is not None
+        self.first = self.rest.popleft() if self.rest else None
+        return record
+
+    def remove(self, record: Record) -> None:
+        if record is self.first:
+            self.take()
+        else:
+            assert self.rest is not None
+            self.rest.remove(record)
+
+
+class Turn:
+    """What of a keyed line may be leased now: the first record of each key that is free, next key first."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Keyed) -> None:
+        self._line = line
+
+    def __len__(self) -> int:
+        return len(self._line.ring)
+
+    def popleft(self) -> Record:
+        return self._line.take()
+
+
+class Keyed:
+    """Ready records by partition key. A record without a key is a key of its own."""
+
+    __slots__ = ("_blocked", "_count", "_keys", "ring")
+
+    def __init__(self) -> None:
+        self.ring: OrderedDict[Key, None] = OrderedDict()
+        """Keys that have something waiting and nothing out, next one first."""
+        self._blocked: OrderedDict[Key, None] = OrderedDict()
+        """Keys that have something waiting and something out."""
+        self._keys: dict[str | int | Record, Key] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Record]:
+        """What is next first: the heads of the free keys in turn, then what is behind them, then what is blocked."""
+        for key in self.ring:
+            assert key.first is not None
+            yield key.first
+        for key in self.ring:
+            yield from key.rest or ()
+        for key in self._blocked:
+            yield from key
+
+    @property
+    def turn(self) -> Turn:
+        """What may be leased now."""
+        return Turn(self)
+
+    def expendable(self) -> Iterator[Record]:
+        """In the order in which an overflowing channel gives them up."""
+        return iter(self)
+
+    @property
+    def blocked(self) -> tuple[int, int]:
+        """Records that wait for another of their key, and their keys. O(blocked keys)."""
+        return sum(len(key) for key in self._blocked), len(self._blocked)
+
+    def at(self, now_us: int) -> None:
+        """Time means nothing to keys."""
+
+    def put(self, record: Record, now_us: int, *, first: bool) -> None:
+        """A record is ready: it waits in its key by number. With `first` its key is the next one."""
+        key = self._key(record)
+        key.put(record)
+        self._count += 1
+        if key.busy:
+            self._blocked[key] = None
+        elif first:
+            self.ring[key] = None
+            self.ring.move_to_end(key, last=False)
+        else:
+            self.ring.setdefault(key)
+
+    def take(self) -> Record:
+        """Lease out the next record: its key is blocked until it is back or gone."""
+        key, _ = self.ring.popitem(last=False)
+        record = key.take()
+        key.busy += 1
+        self._count -= 1
+        if key.first is not None:
+            self._blocked[key] = None
+        return record
+
+    def block(self, record: Record) -> None:
+        """A record that was delivered waits for its time, and its key with it."""
+        key = self._key(record)
+        key.busy += 1
+        if key in self.ring:
+            del self.ring[key]
+            self._blocked[key] = None
+
+    def free(self, record: Record) -> None:
+        """A record is out no longer: its lease or its wait is over."""
+        key = self._keys[self._name(record)]
+        key.busy -= 1
+        if key.busy:
+            return
+        if key.first is None:
+            del self._keys[key.name]
+        else:
+            del self._blocked[key]
+            self.ring[key] = None
+
+    def remove(self, record: Record) -> None:
+        """A ready record leaves the line other than by a delivery."""
+        key = self._keys[self._name(record)]
+        key.remove(record)
+        self._count -= 1
+        if key.first is not None:
+            return
+        if key.busy:
+            del self._blocked[key]
+        else:
+            del self.ring[key]
+            del self._keys[key.name]
+
+    def clear(self) -> None:
+        """Nothing waits any more; what is out stays out."""
+        self.ring.clear()
+        self._blocked.clear()
+        self._count = 0
+        for key in list(self._keys.values()):
+            key.first = key.rest = None
+            if not key.busy:
+                del self._keys[key.name]
+
+    def _key(self, record: Record) -> Key:
+        name = self._name(record)
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = Key(name)
+        return key
+
+    def _name(self, record: Record) -> str | int | Record:
+        return record if record.lane is None else record.lane
+
+
+class Levels:
+    """Ready records by urgency. Every `AGED_EVERY`th delivery goes to the record that waited longest, if it waited too long."""
+
+    __slots__ = ("_by_number", "_count", "_levels", "_max_wait_us", "_now_us", "_since_look")
+
+    def __init__(self, max_wait_us: int, *, by_number: bool) -> None:
+        self._max_wait_us = max_wait_us
+        self._by_number = by_number
+        """Whether a record that comes back goes to its place by number, or to the end of its level."""
+        self._levels: list[deque[tuple[int, Record]] | None] = [None] * LEVELS
+        """Since when each record has waited, never less than for the one before it, and the record."""
+        self._count = 0
+        self._now_us = 0
+        self._since_look = 0
+
+    @property
+    def turn(self) -> Levels:
+        return self
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Record]:
+        """The most urgent first. Those that have waited too long come sooner than it says."""
+        for level in reversed(self._levels):
+            for _, record in level or ():
+                yield record
+
+    def expendable(self) -> Iterator[Record]:
+        """In the order in which an overflowing channel gives them up: the least urgent first."""
+        for level in self._levels:
+            for _, record in level or ():
+                yield record
+
+    def at(self, now_us: int) -> None:
+        """What time it is for the deliveries that follow."""
+        self._now_us = now_us
+
+    def put(self, record: Record, now_us: int, *, first: bool) -> None:
+        """A record is ready, at its level: at its end, by number, or with `first` before all others."""
+        level = self._level(record)
+        if level is None:
+            level = self._levels[_level_of(record)] = deque()
+        self._count += 1
+        if first and not self._by_number:
+            place = 0
+        elif self._by_number and level and record.seq < level[-1][1].seq:
+            place = bisect(level, record.seq, key=lambda entry: entry[1].seq)
+        else:
+            level.append((now_us, record))
+            return
+        self._insert(level, place, record, now_us)
+
+    def put_back(self, record: Record, now_us: int) -> None:
+        """A record that was taken out from the front is ready again, before those that came after it. O(those before it)."""
+        level = self._level(record) or ()
+        place = next((n for n, entry in enumerate(level) if entry[1].seq > record.seq), None)
+        if place is None:
+            self.put(record, now_us, first=False)
+            return
+        assert isinstance(level, deque)
+        self._count += 1
+        self._insert(level, place, record, now_us)
+
+    def _insert(self, level: deque[tuple[int, Record]], place: int, record: Record, now_us: int) -> None:
+        # Nobody may hide that those behind have waited longer.
+        since_us = min(now_us, level[place][0]) if level else now_us
+        level.insert(place, (since_us, record))
+
+    def popleft(self) -> Record:
+        self._since_look += 1
+        if self._since_look >= AGED_EVERY:
+            self._since_look = 0
+            level = self._aged()
+            if level is not None:
+                return self._take(level)
+        for level in reversed(self._levels):
+            if level:
+                return self._take(level)
+        raise IndexError("nothing waits")
+
+    def _aged(self) -> deque[tuple[int, Record]] | None:
+        """The level whose head has waited longest, if that is too long."""
+        found = None
+        oldest_us = self._now_us - self._max_wait_us
+        for level in self._levels:
+            if level and level[0][0] <= oldest_us:
+                found, oldest_us = level, level[0][0] - 1
+        return found
+
+    def _take(self, level: deque[tuple[int, Record]]) -> Record:
+        self._count -= 1
+        return level.popleft()[1]
+
+    def block(self, record: Record) -> None:
+        """Nobody waits for another here."""
+
+    def free(self, record: Record) -> None:
+        """Nobody waits for another here."""
+
+    def remove(self, record: Record) -> None:
+        """A ready record leaves the line other than by a delivery."""
+        level = self._level(record)
+        assert level is not None
+        place = next(n for n, entry in enumerate(level) if entry[1] is record)
+        del level[place]
+        self._count -= 1
+
+    def clear(self) -> None:
+        self._levels = [None] * LEVELS
+        self._count = 0
+
+    def _level(self, record: Record) -> deque[tuple[int, Record]] | None:
+        return self._levels[_level_of(record)]
+
+
+def _level_of(record: Record) -> int:
+    return record.lane if isinstance(record.lane, int) else NORMAL
+
+
+Line = Keyed | Levels
+"""An order that needs to know more of a record than when it came."""
+
+
+def line_of(policy: Policy) -> Line | None:
+    """The line that a channel's policy asks for; None when a plain queue will do."""
+    if policy.partitioned:
+        return Keyed()
+    if policy.priority:
+        return Levels(policy.priority_wait_us, by_number=policy.redelivery == "head")
+    return None
+
+
+def take_out(ready: deque[Record] | HeadFirst | Line, count: int) -> list[Record]:
+    """Take the next records out of a line, other than by deliveries. O(1) a record, by number O(log n)."""
+    if isinstance(ready, Keyed | Levels):
+        taken = list(islice(ready, count))
+        for record in taken:
+            ready.remove(record)
+        return taken
+    return [ready.popleft() for _ in range(min(count, len(ready)))]

@@ -1,0 +1,365 @@
+"""Recovery: the machine rebuilt from the rows it once wrote, and written down again as rows.
+
+`snapshot` gives the state as rows; `resume` takes them back. `restore` takes rows of history in offset order and changes
+state without effects or facts; `recovered` then makes what was leased or due ready. A row about a record that is not
+live is skipped: it was settled before the rows we were given begin. Other doors' machines have the same four verbs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.clock import Now
+from penstock.core.queue import stage as staging
+from penstock.core.queue.channel import Channel, Seen
+from penstock.core.queue.counters import Counters
+from penstock.core.queue.state import Book, Dormant
+from penstock.core.queue.views import LATEST, is_inbox
+from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
+from penstock.core.rows import Row
+
+_OUTCOMES = {
+    "ack": ("ack", "acked"),
+    "dead": ("dead", "dead"),
+    "drop": ("drop", "dropped"),
+    "purge": ("purged", "purged"),
+    "move": ("moved", "moved"),
+}
+
+
+class _Meta(msgspec.Struct, omit_defaults=True):
+    """What the rows of a record keep beside the columns."""
+
+    due: int = 0
+    moved: bool = False
+    fate: str = ""
+    scheduled: int = 0
+    released: int = 0
+    error: str | None = None
+    check: int | None = None
+
+
+class _Gauge(msgspec.Struct):
+    """What the rows of a channel keep: every count of invariant 2, and when it was last used."""
+
+    counters: Counters
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
+    last: int = 0
+    floor: int = 0
+
+
+class _Beat(_Gauge):
+    """What a gauge in the history says more than one in a snapshot: enough to need no other gauge beside it."""
+
+    minute: int = 0
+    """Start of the minute that it closes."""
+    oldest: float = 0
+    """Milliseconds that the oldest ready record has waited."""
+    delta: dict[str, int] = {}
+    """Counters that grew since the channel's gauge before, and by how much."""
+
+
+OLDEST_LOOK_MAX = 10_000
+"""Records that are looked at to find the oldest ready one; behind more that are leased or delayed, its age is a bound."""
+_NOTHING = _Meta()
+_OBSERVED = ("out", "re", "nack", "release", "timeout", "dup", "reject")
+"""Counters that no fact adds up to: the latest gauge is the best that is known."""
+
+
+def _meta(row: Row) -> _Meta:
+    return msgspec.json.decode(row.meta, type=_Meta) if row.meta else _NOTHING
+
+
+def _gauge(book: Book, channel: Channel | Dormant) -> str:
+    gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=book.seq_floor)
+    return _measured(gauge, channel)
+
+
+def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
+    if isinstance(channel, Channel):
+        gauge.ready, gauge.leased = len(channel.ready), channel.leased
+        gauge.delayed = channel.delayed + channel.held
+    return msgspec.json.encode(gauge).decode()
+
+
+def beat(book: Book, now: Now, minute_us: int | None = None) -> None:
+    """Write a `tick`, so that windows over history close; with a minute, close it for every channel at once."""
+    book.observed += 1
+    book.observations.append(Note("tick", "server"))
+    if minute_us is not None:
+        close_minute(book, now, minute_us, list(book.channels.values()))
+
+
+def close_minute(book: Book, now: Now, minute_us: int, channels: list[Channel]) -> None:
+    """Write a `gauge` of each of these channels that changed: it closes the minute for them. O(channels)."""
+    for channel in channels:
+        # One that was unloaded meanwhile is not its old object's to count.
+        if not _is_ungauged(channel) or book.channels.get(channel.name) is not channel:
+            continue
+        gauge = _Beat(
+            channel.counters,
+            last=channel.last_wall_us,
+            floor=book.seq_floor,
+            minute=minute_us,
+            oldest=_oldest_ms(now, channel),
+            delta=_growth(channel),
+        )
+        channel.gauged = replace(channel.counters)
+        channel.wants_gauge = False
+        book.observed += 1
+        meta = _measured(gauge, channel)
+        book.observations.append(Note("gauge", "courier", channel.name, channel.seq, meta))
+
+
+def is_gauged(book: Book) -> bool:
+    """Whether the history says of every channel in memory where it stands."""
+    return not any(_is_ungauged(channel) for channel in book.channels.values())
+
+
+def _is_ungauged(channel: Channel) -> bool:
+    return channel.wants_gauge or channel.counters != channel.gauged
+
+
+def _growth(channel: Channel) -> dict[str, int]:
+    """What changed since the last gauge. A settle that the journal refused is no change, nor is it less than none."""
+    before = msgspec.to_builtins(channel.gauged)
+    counts = msgspec.to_builtins(channel.counters)
+    return {name: count - before[name] for name, count in counts.items() if count > before[name]}
+
+
+def _oldest_ms(now: Now, channel: Channel) -> float:
+    """How long the oldest ready record has waited; 0 when none is ready. Live records stand in order of their arrival."""
+    if not channel.ready:
+        return 0
+    arrived_us = now.us
+    for record in islice(channel.live.values(), OLDEST_LOOK_MAX):
+        arrived_us = record.arrived_us
+        if record.state == READY:
+            break
+    return round(max(now.us - arrived_us, 0) / 1000, 3)
+
+
+def note(book: Book, event: str, meta: str) -> None:
+    """Write a row about the server itself."""
+    book.observed += 1
+    book.observations.append(Note(event, "server", meta=meta))
+
+
+def snapshot(book: Book, now: Now) -> Iterator[Row]:
+    """The whole state as rows: each application's newest batch, each channel's gauge, ids and live records, the kept view."""
+    for app, applied in book.applied.items():
+        batch = staging.last_batch(book, app)
+        if batch is not None:
+            applied = Applied(app, batch, applied.envelopes)
+            yield Row(door="server", event=applied.event, meta=applied.meta)
+    for rule_id, text in book.triggers.texts.items():
+        ruled = Ruled(rule_id, text)
+        yield Row(door="server", event=ruled.event, meta=ruled.meta)
+    for name, dormant in book.dormant.items():
+        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(book, dormant))
+        yield from _window(name, dormant.settled, now)
+    for name, channel in book.channels.items():
+        yield Row(event="gauge", channel=name, seq=channel.seq, meta=_gauge(book, channel))
+        yield from _window(name, channel.settled, now)
+        for record in channel.live.values():
+            if record.offset >= 0:
+                yield _live_row(name, record)
+    for entry in book.views.latest.rows.values():
+        yield Row(event="view", channel=entry.addr, kind=LATEST, body=entry.data)
+
+
+def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
+    for id_, seen in settled.items():
+        at = now.wall_us - (now.us - seen.settled_us)
+        check = str(seen.check)
+        yield Row(
+            recorded_at=at, event="seen", channel=name, seq=seen.seq, id=id_, reason=seen.outcome, meta=check
+        )
+
+
+def _live_row(name: str, record: Record) -> Row:
+    meta = _Meta(
+        record.due_wall_us,
+        fate=record.fate,
+        scheduled=record.scheduled_wall_us,
+        released=record.released,
+        error=record.error,
+        check=record.check,
+    )
+    return Row(
+        offset=record.offset,
+        recorded_at=record.arrived_wall_us,
+        event="enqueue",
+        channel=name,
+        seq=record.seq,
+        id=record.id,
+        kind=record.kind,
+        sender=record.sender,
+        corr=record.corr,
+        attempt=record.attempt,
+        first_at=record.first_wall_us or None,
+        meta=None if meta == _NOTHING else msgspec.json.encode(meta).decode(),
+        body=record.body,
+    )
+
+
+def resume(book: Book, now: Now, row: Row) -> None:
+    """Take back one row of a snapshot."""
+    if row.door != "courier":
+        _restore_tick(book, row)
+        return
+    if row.event == "gauge":
+        # Asleep until something of it turns out to be live: most streams of a long history are empty.
+        gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
+        counters = gauge.counters
+        book.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
+        book.asleep.add(counters)
+        book.seq_floor = max(book.seq_floor, gauge.floor)
+        return
+    if row.event == "view":
+        book.views.latest.put(row.channel, row.channel, row.body or b"{}")
+        return
+    assert row.id is not None
+    if row.event == "seen":
+        dormant = book.dormant[row.channel]
+        at_us = now.us - max(now.wall_us - row.recorded_at, 0)
+        dormant.settled[row.id] = Seen(row.seq, int(row.meta or 0), at_us, row.reason or "", 0)
+        dormant.order.append(row.id)
+        book.ids += 1
+        return
+    channel = book.channels.get(row.channel) or book.load(row.channel)
+    meta = _meta(row)
+    record = _live_again(book, now, channel, row)
+    record.due_wall_us, record.fate, record.error, record.check = meta.due, meta.fate, meta.error, meta.check
+    record.scheduled_wall_us, record.released = meta.scheduled, meta.released
+    record.attempt = row.attempt or 0
+    record.first_wall_us = row.first_at or 0
+
+
+def restore(book: Book, now: Now, row: Row) -> None:
+    """Apply one row of the past."""
+    if row.door != "courier":
+        _restore_tick(book, row)
+        return
+    if row.event == "enqueue":
+        _restore_enqueue(book, now, row)
+        return
+    channel = book.channels.get(row.channel)
+    if row.event == "gauge" and channel is not None and row.meta:
+        latest = msgspec.json.decode(row.meta, type=_Gauge).counters
+        for name in _OBSERVED:
+            setattr(channel.counters, name, getattr(latest, name))
+        return
+    record = None if channel is None or row.id is None else channel.live.get(row.id)
+    if channel is None or record is None or record.seq != row.seq:
+        return
+    record.attempt = max(record.attempt, row.attempt or 0)
+    record.first_wall_us = row.first_at or record.first_wall_us
+    if row.event == "nack":
+        meta = _meta(row)
+        channel.counters.nack += not meta.fate  # with a fate it only says that the dead letters have no room
+        record.error = row.reason
+        record.due_wall_us = meta.due
+        record.fate = meta.fate
+        return
+    settled = _OUTCOMES.get(row.event)
+    if settled is None:
+        return
+    counter, outcome = settled
+    setattr(channel.counters, counter, getattr(channel.counters, counter) + 1)
+    then = Now(now.us - max(now.wall_us - row.recorded_at, 0), now.wall_us)
+    book.settle(record, outcome, then, durable=True)
+
+
+class _Tick(msgspec.Struct):
+    """What a tick may say: which batch of an application came in, or which rule was given or taken back."""
+
+    app: str | None = None
+    batch: int = 0
+    envelopes: int = 0
+    trigger: str | None = None
+    rule: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _restore_tick(book: Book, row: Row) -> None:
+    """Most ticks say nothing but the time."""
+    if row.door != "server" or row.event != "tick" or not row.meta:
+        return
+    tick = msgspec.json.decode(row.meta, type=_Tick)
+    if tick.app is not None:
+        book.applied[tick.app] = Applied(tick.app, tick.batch, tick.envelopes)
+    elif tick.trigger is not None:
+        text = bytes(tick.rule).decode()
+        if text == "null":
+            book.triggers.texts.pop(tick.trigger, None)
+        else:
+            book.triggers.texts[tick.trigger] = text
+
+
+def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
+    channel = book.channels.get(row.channel) or book.load(row.channel)
+    assert row.id is not None
+    if row.id in channel.settled:  # taken again by a redrive, or after its window
+        channel.unsettle(row.id)
+        book.ids -= 1
+    record = _live_again(book, now, channel, row)
+    meta = _meta(row)
+    record.due_wall_us = record.scheduled_wall_us = meta.due
+    record.check = meta.check
+    if not meta.moved and is_inbox(row.channel):
+        book.views.latest.put(row.channel, row.channel, record.body)
+    channel.counters.in_ += 1
+    channel.last_wall_us = row.recorded_at
+
+
+def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
+    assert row.id is not None
+    assert row.body is not None
+    sender = shared(row.sender) if row.sender else None
+    record = Record(row.id, shared(row.kind or ""), row.body, sender, row.corr)
+    record.channel = channel
+    record.seq = row.seq
+    record.offset = row.offset
+    record.arrived_wall_us = row.recorded_at
+    record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
+    if channel.line is not None:
+        book.sort(channel, [record])
+    channel.live[record.id] = record
+    channel.seq = max(channel.seq, row.seq)
+    channel.bytes += len(record.body)
+    book.bytes += len(record.body)
+    return record
+
+
+def recovered(book: Book, now: Now) -> None:
+    """Everything has been restored: make records ready in sequence order, or delayed until they are due."""
+    for channel in list(book.channels.values()):
+        for record in channel.live.values():
+            if record.state != PENDING:
+                continue
+            if record.fate:
+                record.due_wall_us = now.wall_us
+                channel.make_held(record)
+                book.timers.arm(now.us, record)
+            elif record.due_wall_us > now.wall_us:
+                channel.make_delayed(record)
+                book.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
+                assert record.state == DELAYED
+            else:
+                channel.make_ready(record, now.us)
+                assert record.state == READY
+        # What was counted before this run is not counted again; where the records stand now is worth a gauge.
+        channel.gauged = replace(channel.counters)
+        channel.wants_gauge = bool(channel.live)
+        book.rest(channel, now)
+    book.tenants.recovered()
+    for name, dormant in book.dormant.items():
+        if dormant.order:
+            book.timers.arm(now.us + book.policy_for(name).dedup_us, dormant)

@@ -1,0 +1,251 @@
+"""Staged batches: what an application gathered elsewhere comes in as one commit, exactly once.
+
+Owns the memory of each application's newest batch, which is a fact of the very commit that brings the batch's records
+in: after any crash both are there or neither. Keeps "a refused batch changes nothing" over all its streams, "a batch
+that was taken is never taken again", and "visible only when durable": whoever repeats a batch that is being written
+waits for the same commit. It knows neither parts nor uploads. O(1) a record.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, drop, is_same, leave, overflowing, overload
+from penstock.core.queue.state import Book
+from penstock.core.records import PENDING, Applied, Record
+from penstock.core.rules import firing as triggers
+from penstock.core.tenants import split
+
+SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
+"""What helps against a batch that does not fit."""
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A record of a batch that is not taken yet. A batch may be offered again, so each offer makes records anew."""
+
+    stream: str
+    id: str
+    kind: str
+    body: bytes
+    sender: str | None = None
+    corr: str | None = None
+    stamp: tuple[int, int] = (0, 0)
+    """Where in the body the time stands that we filled in: it may differ between two tries."""
+    is_named: bool = True
+    """Whether its producer gave the id; else it was made of the content, and equal rows share it."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The answer to a batch, good once `gate` is committed."""
+
+    gate: int
+    enqueued: int = 0
+    duplicate: bool = False
+    """The batch was taken before."""
+
+
+class _Load(msgspec.Struct):
+    """What a batch brings to one stream."""
+
+    channel: Channel
+    is_new: bool
+    fresh: dict[str, Record]
+    size: int = 0
+    duplicates: int = 0
+    victims: list[Record] = []
+
+
+def last_batch(book: Book, app: str) -> int | None:
+    """The newest batch of an application that is durable."""
+    applied = book.applied.get(app)
+    if applied is None:
+        return None
+    return applied.batch if applied.gate <= book.decided else applied.before
+
+
+def repeated(book: Book, app: str, batch: int) -> Taken | Refusal | None:
+    """What to say to a batch that was taken before or is in the way of another; None when it may come."""
+    applied = book.applied.get(app)
+    if applied is None:
+        return None
+    last = last_batch(book, app)
+    if last is not None and batch <= last:
+        return Taken(0, duplicate=True)
+    if applied.gate <= book.decided:
+        return None
+    if batch <= applied.batch:
+        return Taken(applied.gate, duplicate=True)
+    # Were that one refused and this one not, a retry of that one would look like a repetition.
+    busy = f"batch {applied.batch} of `{app}` is being written"
+    return Refusal("JournalUnavailable", busy, ref=app, retry_after_ms=RETRY_WRITE_MS)
+
+
+def unknown_app(book: Book, app: str) -> Refusal | None:
+    """Why no further application may be remembered."""
+    limit = book.limits.stage_apps_max
+    if app in book.applied or len(book.applied) < limit:
+        return None
+    tenant, _ = split(app)  # they are remembered for good, so no tenant may use up what others need
+    known = sum(split(other)[0] == tenant for other in book.applied)
+    if known < limit:
+        return None
+    return Refusal(
+        "QuotaExceeded",
+        f"{known} applications are remembered and `limits.stage_apps_max` allows no more",
+        ref=app,
+        hint="use the name of a known application, or raise `limits.stage_apps_max`",
+    )
+
+
+def take(
+    book: Book, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
+) -> Taken | Refusal:
+    """Admit a whole batch to all its streams and remember it, or change nothing.
+
+    One without drafts is forgotten, unless it has something else that must not come twice.
+    """
+    answer = repeated(book, app, batch)
+    if answer is not None:
+        return answer
+    if book.draining:
+        return Refusal("Draining", "the server is shutting down and takes nothing new")
+    if not drafts and not is_remembered:
+        return Taken(0)
+    loads: dict[str, _Load] = {}
+    refusal = unknown_app(book, app) or _fill(book, now, loads, drafts)
+    if refusal is None:
+        if book.triggers.on_insert:
+            for load in loads.values():
+                load.size += triggers.enrich(book, now, load.channel, list(load.fresh.values()))
+        refusal = _fit(book, now, loads)
+    if refusal is not None:
+        for load in loads.values():
+            leave(book, now, load.channel, load.is_new)
+        return refusal
+    enqueued = 0
+    for load in loads.values():
+        drop(book, now, load.channel, load.victims)
+        if load.fresh:
+            fresh = list(load.fresh.values())
+            admit(book, now, load.channel, fresh, load.size)
+            if book.triggers.on_insert:
+                triggers.inserted(book, now, load.channel, fresh)
+        load.channel.counters.dup += load.duplicates
+        enqueued += len(load.fresh)
+        book.rest(load.channel, now)
+    applied = Applied(app, batch, enqueued, book.gate, last_batch(book, app))
+    book.applied[app] = applied
+    book.facts.append(applied)
+    return Taken(book.gate, enqueued)
+
+
+def _fill(book: Book, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
+    """Sort the drafts by stream into what is new there and what is known."""
+    counts: dict[tuple[str, str], int] = {}
+    for draft in drafts:
+        load = loads.get(draft.stream)
+        if load is None:
+            is_new = not book.known(draft.stream)
+            channel = book.open_channel(draft.stream)
+            if isinstance(channel, Refusal):
+                return channel
+            book.ids -= channel.trim(now.us, book.decided)
+            load = loads[draft.stream] = _Load(channel, is_new, {})
+        if not draft.is_named:
+            key = (draft.stream, draft.id)
+            number = counts.get(key, 0)
+            counts[key] = number + 1
+            if number:
+                draft = numbered(draft, number)
+        refusal = _place(book, load, draft)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def numbered(draft: Draft, number: int) -> Draft:
+    """One of several equal rows, told apart from the others by its number."""
+    id_ = f"{draft.id}-{number}"
+    place = draft.body.index(draft.id.encode()) + len(draft.id)
+    added = b"-%d" % number
+    body = draft.body[:place] + added + draft.body[place:]
+    start, end = draft.stamp
+    stamp = (start + len(added), end + len(added)) if end else draft.stamp
+    return msgspec.structs.replace(draft, id=id_, body=body, stamp=stamp)
+
+
+def _place(book: Book, load: _Load, draft: Draft) -> Refusal | None:
+    """Put a draft among the new records of its stream, or count it as known."""
+    channel = load.channel
+    id_ = draft.id
+    twin = load.fresh.get(id_) or channel.live.get(id_)
+    seen = channel.settled.get(id_)
+    if twin is None and seen is None:
+        record = Record(id_, draft.kind, draft.body, draft.sender, draft.corr)
+        load.fresh[id_] = record
+        load.size += len(draft.body)
+        record.seq = channel.seq + len(load.fresh)
+        record.batch = book.gate
+        return None
+    if twin is not None:
+        same = _is_same(draft, twin)
+        if same and twin.state == PENDING and twin.batch != book.gate:
+            # One answer cannot wait for two commits that may end differently.
+            busy = f"an earlier request with id `{id_}` is being written"
+            return Refusal("JournalUnavailable", busy, ref=id_, retry_after_ms=RETRY_WRITE_MS)
+    else:
+        assert seen is not None
+        # Only a checksum is left of what was settled: with a time of our own in it, the id has to do.
+        same = draft.stamp[1] > 0 or seen.check == crc32(draft.body)
+    if not same:
+        channel.counters.reject += 1
+        return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
+    load.duplicates += 1
+    return None
+
+
+def _is_same(draft: Draft, twin: Record) -> bool:
+    start, end = draft.stamp
+    mine, body = draft.body, twin.body
+    if (
+        twin.check is not None
+    ):  # only a checksum is left of what came: with a time of our own in it, the id has to do
+        return end > 0 or is_same(twin, mine)
+    return len(mine) == len(body) and mine[:start] == body[:start] and mine[end:] == body[end:]
+
+
+def _fit(book: Book, now: Now, loads: dict[str, _Load]) -> Refusal | None:
+    """Check every bound of every stream, before anything changes."""
+    size = sum(load.size for load in loads.values())
+    if size > book.limits.pending_max:
+        message = f"the batch has {size} bytes and `limits.pending_max` allows no more at once"
+        return Refusal("TooLarge", message, hint=SMALLER)
+    refusal = overload(book, size)
+    if refusal is not None:
+        return refusal
+    for load in loads.values():
+        channel = load.channel
+        policy = channel.policy
+        count = len(load.fresh)
+        refusal = book.sort(channel, list(load.fresh.values())) if channel.line is not None else None
+        if refusal is not None:
+            return refusal
+        if count > policy.max_depth or load.size > policy.max_bytes:
+            message = f"the batch brings {count} envelopes of {load.size} bytes to `{channel.name}`, more than it holds"
+            hint = f"{SMALLER}, or raise the stream's `maxDepth` or `maxBytes`"
+            return Refusal("TooLarge", message, ref=channel.name, hint=hint)
+        victims = overflowing(channel, count, load.size)
+        if isinstance(victims, Refusal):
+            channel.counters.reject += count
+            return victims
+        load.victims = victims
+    for load in loads.values():
+        refusal = book.tenants.admit(now, load.channel, len(load.fresh), load.size)
+        if refusal is not None:
+            return refusal
+    return None

@@ -1,0 +1,241 @@
+"""Views: small tables that a reader may look at and follow, kept beside the queue.
+
+Owns the rows of each view, the number of its latest change, and enough of the past for a reader who was away. A row carries the
+number of its latest change and stands in that order, so what changed since a number is the end of the table: there is no log of
+updates, and a row that changed often is one change to a reader who comes late. Only rows that went away are remembered besides.
+
+Keeps: a version is never used twice, not even across restarts, because each life starts from its wall clock in microseconds;
+rows, bytes and remembered removals are bounded. A change is O(1), the changes since a version are O(those changes).
+
+`latestPerAgent` is kept here, from what is committed. The rows of `inflight` and `metrics:streams` are made by a dialect, when
+somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.tenants import TENANTS, split
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Now
+    from penstock.core.queue.channel import Channel
+    from penstock.core.records import Record
+
+LATEST = "latestPerAgent"
+INFLIGHT = "inflight"
+STREAMS = "metrics:streams"
+PREFIX = "views/"
+"""A view's name may be written as an address too."""
+_AGENTS = "agents/"
+_INBOX = "/inbox"
+
+
+NOTHING_TOLD: Mapping[str, bool] = {}
+
+
+class Entry(msgspec.Struct, gc=False, eq=False):
+    """One row as it stands."""
+
+    addr: str
+    stream: str
+    """The stream it tells about: who may not look at that, does not see the row."""
+    data: bytes
+    """JSON."""
+    version: int
+    born: int
+    """The version that added it."""
+    mark: tuple[int, ...] = ()
+    """What its maker compares to see whether it changed."""
+
+
+class Gone(msgspec.Struct, gc=False, eq=False):
+    """A row that went away."""
+
+    addr: str
+    stream: str
+    version: int
+    born: int
+
+
+class Change(msgspec.Struct, gc=False, frozen=True):
+    """What a reader is told about one row."""
+
+    op: Literal["add", "update", "remove"]
+    addr: str
+    stream: str
+    data: bytes
+    version: int
+
+
+class View:
+    """One table."""
+
+    def __init__(self, name: str, member: str, limits: Limits) -> None:
+        self.name = name
+        self.member = member
+        """What a row's content is called on the wire."""
+        self.rows: OrderedDict[str, Entry] = OrderedDict()
+        """By address, the one that changed longest ago first."""
+        self.gone: deque[Gone] = deque()
+        self.bytes = 0
+        self.version = 0
+        self.floor = 0
+        """Changes up to here can no longer be told one by one."""
+        self.evicted = 0
+        """Rows that had to go for others."""
+        self.todo: list[str] = []
+        """Of a view that is made in slices: the rows that this round has still to look at."""
+        self._limits = limits
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= self._limits.view_rows_max or self.bytes >= self._limits.view_bytes_max
+
+    def begin(self, version: int) -> None:
+        """A new life: nothing from before can be followed on, and no version from before is used again."""
+        self.version = self.floor = max(version, self.version + 1)
+        self.gone.clear()
+        for entry in self.rows.values():
+            entry.version = entry.born = self.version
+
+    def put(self, addr: str, stream: str, data: bytes, mark: tuple[int, ...] = ()) -> None:
+        """A row is new, or changed."""
+        self.version += 1
+        entry = self.rows.get(addr)
+        if entry is None:
+            self.rows[addr] = Entry(addr, stream, data, self.version, self.version, mark)
+            self.bytes += len(data)
+        else:
+            self.bytes += len(data) - len(entry.data)
+            entry.data = data
+            entry.version = self.version
+            entry.mark = mark
+            self.rows.move_to_end(addr)
+        self._fit()
+
+    def adopt(self, limits: Limits) -> None:
+        """Go on within other bounds."""
+        self._limits = limits
+        self._fit()
+
+    def _fit(self) -> None:
+        limits = self._limits
+        while len(self.rows) > limits.view_rows_max or (
+            self.bytes > limits.view_bytes_max and len(self.rows) > 1
+        ):
+            self.evicted += 1
+            self.remove(next(iter(self.rows)))
+
+    def remove(self, addr: str) -> None:
+        """A row goes away."""
+        entry = self.rows.pop(addr)
+        self.bytes -= len(entry.data)
+        self.version += 1
+        self.gone.append(Gone(addr, entry.stream, self.version, entry.born))
+        if len(self.gone) > self._limits.view_log_max:
+            self.floor = self.gone.popleft().version
+
+    def changes(
+        self, since: int, base: int | None = None, told: Mapping[str, bool] = NOTHING_TOLD
+    ) -> list[Change] | None:
+        """What a reader who is at `since` has to be told, in order; None when it needs the whole table.
+
+        One that was told only some of the changes since `base` names the rows that it was `told` of, and whether they were
+        there then; it knows these, and those that were there at `base`.
+        """
+        base = since if base is None else base
+        # A row that went and came again after `base` was there then: what it was told of is found by its first birth.
+        known_from = min(base, since)
+        if not self.floor <= known_from or since > self.version:
+            return None
+        births: dict[str, int] = {}
+        """Of a row that went away since: when it first was there, of all its times."""
+        newest: dict[str, Gone] = {}
+        for gone in reversed(self.gone):
+            if gone.version <= known_from:
+                break
+            births[gone.addr] = gone.born
+            if gone.version > since:
+                newest.setdefault(gone.addr, gone)
+        rows = self.rows
+        changed: list[Change] = []
+        for entry in reversed(rows.values()):
+            if entry.version <= since:
+                break
+            addr = entry.addr
+            is_known = told.get(addr, births.get(addr, entry.born) <= base)
+            op: Literal["add", "update"] = "update" if is_known else "add"
+            changed.append(Change(op, addr, entry.stream, entry.data, entry.version))
+        if not newest:
+            changed.reverse()
+            return changed
+        changed += [
+            Change("remove", addr, gone.stream, b"", gone.version)
+            for addr, gone in newest.items()
+            if addr not in rows and told.get(addr, births[addr] <= base)  # else it came and went unseen
+        ]
+        changed.sort(key=lambda change: change.version)
+        return changed
+
+
+class Views:
+    """Every view of one machine."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.latest = View(LATEST, "env", limits)
+        self.inflight = View(INFLIGHT, "row", limits)
+        self.streams = View(STREAMS, "row", limits)
+        self.all = {view.name: view for view in (self.latest, self.inflight, self.streams)}
+
+    def begin(self, now: Now) -> None:
+        """The machine starts to serve."""
+        for view in self.all.values():
+            view.begin(now.wall_us)
+
+    def adopt(self, limits: Limits) -> None:
+        """Go on within other bounds."""
+        for view in self.all.values():
+            view.adopt(limits)
+
+    def find(self, name: str) -> View | Refusal:
+        view = self.all.get(name.removeprefix(PREFIX))
+        if view is not None:
+            return view
+        known = ", ".join(f"`{known}`" for known in self.all)
+        return Refusal("UnknownView", f"there is no view `{name[:200]}`", ref=name, hint=f"views: {known}")
+
+
+def is_inbox(name: str) -> bool:
+    """Whether a channel is an agent's inbox: `agents/<name>/inbox`, three parts, of whatever tenant."""
+    if name.startswith(TENANTS):
+        name = split(name)[1]
+    return (
+        name.startswith(_AGENTS)
+        and name.endswith(_INBOX)
+        and name.count("/") == 2
+        and len(name) > len(_AGENTS) + len(_INBOX)
+    )
+
+
+def note_arrivals(view: View, touched: Iterable[Channel], kept: list[Record]) -> None:
+    """New records are committed: each inbox shows the last of them. What only moved here is not new."""
+    inboxes = {channel: None for channel in touched if is_inbox(channel.name)}
+    if not inboxes:
+        return
+    found: list[Record] = []
+    for record in reversed(kept):
+        if record.channel in inboxes and not record.reserved:
+            del inboxes[record.channel]
+            found.append(record)
+            if not inboxes:
+                break
+    for record in reversed(found):
+        name = record.channel.name
+        view.put(name, name, record.body)

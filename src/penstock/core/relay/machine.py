@@ -1,0 +1,444 @@
+"""The relay: hold until subscribed, forward, and send again after a mark. It never looks into a message.
+
+A topic exists from its registration until it expires, nobody uses it, or its last subscriber stays away longer than the grace. Every
+message is kept for a while, sent or not, so that a subscriber that lost some can ask for what followed the last one it has.
+Subscribers cannot be told apart, so what is sent again goes to all of a topic's; such replays are spaced out and merged.
+
+A topic's name is a secret: whoever knows it may listen. What is remembered across restarts is its hash, and a topic that is
+known by its hash alone gets its name back from the first message or subscriber.
+
+Keeps: a message is forwarded once when it comes, or once when its topic's first subscriber does; a topic's messages go out in the order
+they came; what is kept stays within every bound; nobody but its signer changes a registration. Cost of `publish`: O(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.topic import (
+    COUNTED_EVERY,
+    HELD_COST,
+    Mark,
+    Message,
+    Remembered,
+    Topic,
+    cost_of,
+    hash_of,
+)
+
+_LOW_BITS = COUNTED_EVERY - 1
+_SEARCHED_MAX = 1_024
+"""Bytes of a message up to which looking for a mark anywhere in it is cheaper than asking what its mark is."""
+
+
+class Resumed(NamedTuple):
+    """What came of a request to resume."""
+
+    found: bool
+    messages: list[Message]
+    tell: bool = False
+    """Whether the subscribers are to be told that the mark is gone."""
+
+
+class Ended(NamedTuple):
+    """A topic that is over, or a registration that nobody came back to."""
+
+    hash: str
+    reason: str
+    topic: Topic | None
+
+
+class Totals(msgspec.Struct):
+    """Counts of the whole relay, but for what its present topics have."""
+
+    messages: int = 0
+    bytes: int = 0
+    forwarded: int = 0
+    replayed: int = 0
+    lost: int = 0
+    """Never sent, and too old or too many."""
+    unregistered: int = 0
+    """Of topics that nobody registered."""
+    oversized: int = 0
+    unkept: int = 0
+    """Forwarded, but not kept for want of room."""
+    registered: int = 0
+    refused: int = 0
+    """Registrations that were refused."""
+    early_forgotten: int = 0
+    resumes: int = 0
+    resumes_missed: int = 0
+
+
+class Relay:
+    """Topics and their messages."""
+
+    def __init__(self, limits: RelayLimits, mark_of: Callable[[Message], Mark | None]) -> None:
+        """`mark_of` tells what a message is known by; only a dialect knows where that is."""
+        self.limits = limits
+        self.topics: dict[bytes, Topic] = {}
+        self.remembered: dict[str, Remembered] = {}
+        self.early: dict[bytes, list[int]] = {}
+        """Subscriptions to topics that are not registered yet: how many, and since when."""
+        self.bytes = 0
+        """What all messages cost that are held."""
+        self.totals = Totals()
+        self.counted: list[Topic] = []
+        """Topics that came past another `COUNTED_EVERY` messages; whoever counts them empties it."""
+        self._mark_of = mark_of
+        self._signers: dict[str, int] = {}
+        self._replays: dict[bytes, Topic] = {}
+        """Topics with a replay that waits for its time."""
+        self._count_max = limits.max_pending_per_topic
+        self._topic_max = limits.topic_bytes_max
+        self._bytes_max = limits.bytes_max
+        self._cost_max = limits.message_max + HELD_COST
+
+    # Registrations
+
+    def register(self, now: Now, name: bytes, signer: str, expires_s: int) -> Topic | Refusal:
+        """Let a signer publish on a topic, or go on doing so."""
+        refusal = self._register(now, name, signer, expires_s)
+        if isinstance(refusal, Refusal):
+            self.totals.refused += 1
+        else:
+            self.totals.registered += 1
+        return refusal
+
+    def _register(self, now: Now, name: bytes, signer: str, expires_s: int) -> Topic | Refusal:
+        limits = self.limits
+        expires_us = min(expires_s, now.wall_us // 1_000_000 + limits.lifetime_max_s) * 1_000_000
+        if expires_us <= now.wall_us:
+            return Refusal("Unauthorized", "the registration has expired already", ref="exp")
+        topic = self._find(now.us, name)
+        if topic is not None:
+            if topic.signer != signer:
+                return Refusal("Forbidden", "the topic is registered by another signer", ref="owner")
+            topic.expires_us = max(topic.expires_us, expires_us)
+            return topic
+        mine = self._signers.get(signer, 0)
+        count = len(self.topics) + len(self.remembered)
+        if count >= limits.topics_max or mine >= limits.signer_topics_max:
+            bound = "topics_max" if count >= limits.topics_max else "signer_topics_max"
+            return Refusal("QuotaExceeded", f"`relay.{bound}` allows no further topic", ref=bound)
+        self._signers[signer] = mine + 1
+        return self._make(now.us, name, Remembered(hash_of(name), signer, expires_us))
+
+    def _make(self, now_us: int, name: bytes, facts: Remembered) -> Topic:
+        topic = self.topics[name] = Topic(name, facts, now_us, self._count_max)
+        early = self.early.pop(name, None)
+        if early is not None:
+            topic.subscribers = early[0]
+            topic.was_used = topic.live = True
+        return topic
+
+    def remember(self, facts: Iterable[Remembered]) -> None:
+        """Take back registrations of an earlier run, by their hashes; at the bound the rest is left out."""
+        for fact in facts:
+            if len(self.topics) + len(self.remembered) >= self.limits.topics_max:
+                return
+            if fact.hash not in self.remembered:
+                self.remembered[fact.hash] = fact
+                self._signers[fact.signer] = self._signers.get(fact.signer, 0) + 1
+
+    def _find(self, now_us: int, name: bytes) -> Topic | None:
+        """A topic by its name; one that is known by its hash alone gets its name back."""
+        topic = self.topics.get(name)
+        if topic is None and self.remembered:
+            facts = self.remembered.pop(hash_of(name), None)
+            if facts is not None:
+                topic = self._make(now_us, name, facts)
+                topic.was_used = True
+        return topic
+
+    # Messages
+
+    def publish(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
+        """Take a message of a topic: the topic when it is to be forwarded now, None when it is held or dropped."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self._find(now_us, name)
+            if topic is None:
+                self.totals.unregistered += 1
+                return None
+        cost = size + HELD_COST
+        if cost > self._cost_max:
+            self.totals.oversized += 1
+            return None
+        held = topic.held
+        room = cost
+        if len(held) == self._count_max:  # the oldest goes by itself
+            room -= len(held[0]) + HELD_COST if type(held[0]) is bytes else cost_of(held[0])
+            if not topic.live and topic.first > topic.sent:
+                topic.lost += 1
+        if type(message) is not bytes:
+            topic.has_blocks = True
+        held.append(message)
+        topic.times.append(now_us)
+        topic.taken += cost
+        topic.bytes = mine = topic.bytes + room
+        self.bytes = total = self.bytes + room
+        topic.seq = no = topic.seq + 1
+        if mine > self._topic_max or total > self._bytes_max:
+            self._make_room(topic)
+        if not no & _LOW_BITS:
+            self.counted.append(topic)
+        if topic.live:
+            return topic
+        topic.was_used = True
+        topic.withheld += 1
+        return None
+
+    def publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
+        """Take messages of one topic that came together: as one by one, for a fraction of the cost while somebody listens."""
+        topic = self.topics.get(name)
+        count = len(messages)
+        if topic is None or not topic.live or count == 1 or count > self._count_max:
+            for message in messages:
+                topic = self.publish(now_us, name, message, len(message))
+            return topic
+        held = topic.held
+        cost = room = sum(map(len, messages)) + HELD_COST * count
+        excess = len(held) + count - self._count_max
+        if excess > 0:  # the oldest go by themselves
+            oldest = islice(held, excess)
+            if topic.has_blocks:
+                room -= sum(map(cost_of, oldest))
+            else:
+                room -= sum(map(len, oldest)) + HELD_COST * excess
+        held.extend(messages)
+        topic.times.extend(repeat(now_us, count))
+        topic.taken += cost
+        topic.bytes += room
+        self.bytes += room
+        before, topic.seq = topic.seq, topic.seq + count
+        if topic.bytes > self._topic_max or self.bytes > self._bytes_max:
+            self._make_room(topic)
+        if before // COUNTED_EVERY != topic.seq // COUNTED_EVERY:
+            self.counted.append(topic)
+        return topic
+
+    def _make_room(self, topic: Topic) -> None:
+        """Let the oldest messages of a topic go until the rest fits, the newest included where all the others are not enough."""
+        held = topic.held
+        while held and (topic.bytes > self._topic_max or self.bytes > self._bytes_max):
+            if len(held) == 1 and topic.live:
+                self.totals.unkept += 1
+            self._let_go(topic)
+
+    def _let_go(self, topic: Topic) -> None:
+        if not topic.live and topic.first > topic.sent:
+            topic.lost += 1
+        oldest = topic.held.popleft()
+        topic.times.popleft()
+        cost = cost_of(oldest)
+        topic.bytes -= cost
+        self.bytes -= cost
+
+    # Subscribers
+
+    def subscribe(self, now: Now, name: bytes) -> list[Message]:
+        """Somebody listens to a topic: what it is to be sent now."""
+        topic = self._find(now.us, name)
+        if topic is None:
+            early = self.early.get(name)
+            if early is not None:
+                early[0] += 1
+            else:
+                self._await(now, name, 1)
+            return []
+        topic.subscribers += 1
+        topic.was_used = True
+        topic.detached_us = 0
+        if topic.held:
+            return self._replay(now, topic, topic.first)
+        topic.live = True
+        return []
+
+    def _await(self, now: Now, name: bytes, subscribers: int) -> None:
+        """Remember who subscribed to a topic that is not registered. They are connected, and say when they leave: somebody who was
+        forgotten would be missing when the topic comes, and counted out of the others when leaving. So only want of room forgets."""
+        early, limits = self.early, self.limits
+        if len(early) >= limits.early_max:
+            self.totals.early_forgotten += 1
+            oldest = next(iter(early))
+            if early[oldest][1] > now.us - limits.early_ms * 1000:
+                return
+            del early[oldest]
+        early[name] = [subscribers, now.us]
+
+    def unsubscribe(self, now: Now, name: bytes) -> None:
+        """Somebody listens no more, or is gone. What is kept stays for a while."""
+        topic = self.topics.get(name)
+        if topic is None:
+            early = self.early.get(name)
+            if early is not None:
+                early[0] -= 1
+                if early[0] <= 0:
+                    del self.early[name]
+            return
+        if topic.subscribers:
+            topic.subscribers -= 1
+            if not topic.subscribers:
+                topic.detached_us = now.us
+                self._stop(topic)
+
+    def _stop(self, topic: Topic) -> None:
+        """Nobody is there to hear a topic."""
+        if topic.live:
+            topic.live = False
+            topic.sent = topic.seq
+        topic.replay_from = 0
+        self._replays.pop(topic.name, None)
+
+    def forget_subscribers(self, now: Now) -> None:
+        """Everybody is cut off, and those who want to will subscribe again."""
+        self.early.clear()
+        for topic in self.topics.values():
+            if topic.subscribers:
+                topic.subscribers = 0
+                topic.detached_us = now.us
+                self._stop(topic)
+
+    def resume(self, now: Now, name: bytes, mark: Mark) -> Resumed:
+        """Send again what followed a mark."""
+        self.totals.resumes += 1
+        topic = self._find(now.us, name)
+        if topic is None:
+            self.totals.resumes_missed += 1
+            return Resumed(False, [], tell=True)
+        found = self._number_of(topic, mark)
+        if found is None:
+            self.totals.resumes_missed += 1
+            tell = now.us - topic.denied_us >= self.limits.replay_interval_ms * 1000
+            if tell:
+                topic.denied_us = now.us
+            return Resumed(False, [], tell)
+        if not topic.subscribers or found == topic.seq:
+            return Resumed(True, [])  # whoever subscribes is sent everything
+        return Resumed(True, self._replay(now, topic, found + 1))
+
+    def _number_of(self, topic: Topic, mark: Mark) -> int | None:
+        """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
+        One that only mentions the mark is no match."""
+        for no, message in enumerate(topic.held, topic.first):
+            if (len(message) > _SEARCHED_MAX or mark in message) and self._mark_of(message) == mark:
+                return no
+        return None
+
+    def _replay(self, now: Now, topic: Topic, first: int) -> list[Message]:
+        """Send everything from a number on, now or together with what else is asked for in the meantime."""
+        due_us = topic.replayed_us + self.limits.replay_interval_ms * 1000
+        topic.replay_from = min(first, topic.replay_from or first)
+        if now.us < due_us:
+            topic.replay_due_us = due_us
+            self._replays[topic.name] = topic
+            return []
+        return self._send_again(now, topic)
+
+    def _send_again(self, now: Now, topic: Topic) -> list[Message]:
+        wanted, topic.replay_from = topic.replay_from, 0
+        self._replays.pop(topic.name, None)
+        topic.replayed_us = now.us
+        first, oldest_us = topic.first, now.us - self.limits.ttl_us
+        old = sum(1 for at_us in topic.times if at_us <= oldest_us)  # at the front
+        start = max(wanted, first + old)
+        messages = list(islice(topic.held, start - first, None))
+        if not topic.live:
+            unsent = max(topic.sent + 1, first)
+            topic.lost += max(start - unsent, 0)
+            topic.flushed += topic.seq + 1 - max(unsent, start)
+            topic.replayed += max(unsent - start, 0)
+            topic.live = True
+        else:
+            topic.replayed += len(messages)
+        return messages
+
+    def next_replay_us(self) -> int | None:
+        """When a replay is due that was put off."""
+        if not self._replays:
+            return None
+        return min(topic.replay_due_us for topic in self._replays.values())
+
+    def due_replays(self, now: Now) -> list[tuple[Topic, list[Message]]]:
+        """The replays whose time has come."""
+        due = [topic for topic in self._replays.values() if topic.replay_due_us <= now.us]
+        return [(topic, self._send_again(now, topic)) for topic in due]
+
+    # Time
+
+    def compact(self, now: Now) -> list[Ended]:
+        """Let go of what is too old, and of topics that are over."""
+        limits = self.limits
+        oldest_us = now.us - limits.ttl_us
+        ended: list[Ended] = []
+        for topic in list(self.topics.values()):
+            while topic.times and topic.times[0] <= oldest_us:
+                self._let_go(topic)
+            reason = self._ending(now, topic)
+            if reason is not None:
+                ended.append(Ended(topic.hash, reason, topic))
+                self._remove(now, topic)
+        for facts in [facts for facts in self.remembered.values() if facts.expires_us <= now.wall_us]:
+            ended.append(Ended(facts.hash, "expired", None))
+            del self.remembered[facts.hash]
+            self._forget_signer(facts.signer)
+        return ended
+
+    def _ending(self, now: Now, topic: Topic) -> str | None:
+        limits = self.limits
+        if topic.expires_us <= now.wall_us:
+            return "expired"
+        if not topic.was_used and now.us - topic.registered_us >= limits.idle_grace_ms * 1000:
+            return "idle"
+        if topic.detached_us and now.us - topic.detached_us >= limits.detach_grace_ms * 1000:
+            return "unsubscribed"
+        return None
+
+    def _remove(self, now: Now, topic: Topic) -> None:
+        while topic.held:
+            self._let_go(topic)
+        self._stop(topic)
+        del self.topics[topic.name]
+        _add(self.totals, topic)
+        self._forget_signer(topic.signer)
+        if topic.subscribers:  # a registration that comes later finds them
+            self._await(now, topic.name, topic.subscribers)
+
+    def _forget_signer(self, signer: str) -> None:
+        left = self._signers[signer] - 1
+        if left:
+            self._signers[signer] = left
+        else:
+            del self._signers[signer]
+
+    # Figures
+
+    def sums(self) -> Totals:
+        """The counts of the whole relay as of now."""
+        sums = msgspec.structs.replace(self.totals)
+        for topic in self.topics.values():
+            _add(sums, topic)
+        return sums
+
+    def unsent(self) -> Iterator[tuple[Topic, int]]:
+        """Topics with messages that nobody was sent yet."""
+        for topic in self.topics.values():
+            count = min(len(topic.held), topic.seq - topic.newest_sent)
+            if count:
+                yield topic, count
+
+
+def _add(totals: Totals, topic: Topic) -> None:
+    totals.messages += topic.seq
+    totals.bytes += topic.bytes_in
+    totals.forwarded += topic.forwarded
+    totals.replayed += topic.replayed
+    totals.lost += topic.lost

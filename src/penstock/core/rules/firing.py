@@ -1,0 +1,468 @@
+"""Triggers: rules tried on what happens to records, and the records they send because of it.
+
+What a rule sends is a `Send` effect that re-enters through the router in the same turn, so cause and consequence are one
+commit: after a crash both are there or neither. Its id follows from the rule and its source, so a source that comes again sends
+nothing twice. Keeps: a rule never fires on a record it had a hand in; no chain is longer than `trigger_hops_max` and no
+cause has more than `trigger_fanout_max` consequences; a failing rule never fails its producer, and rests after
+`breaker_failures` in a row; what a cooldown suppresses is counted. O(1) a record that no rule fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.effects import Send
+from penstock.core.errors import Refusal
+from penstock.core.records import Fired, Record, Ruled, Settle
+from penstock.core.rules.rule_index import HOOKS, Emission, Failure, Hook, Moment, Rule, RuleIndex
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Now
+    from penstock.core.queue.channel import Channel
+    from penstock.core.queue.state import Book
+
+
+RETRY_WRITE_MS = 50
+"""What somebody who changes a rule is told to wait for an earlier change: a few commits."""
+
+
+class Cascade(msgspec.Struct):
+    """Everything that one cause has brought about so far."""
+
+    sent: int = 0
+
+
+class Cooling(msgspec.Struct, eq=False):
+    """A rule that fired for a key and rests there for a while."""
+
+    rule: Rule
+    key: str
+    until_us: int
+    is_owed: bool = False
+    """The journal refused the firing that began it: what it suppressed has to be told of. It holds no firing itself, and so no source."""
+    suppressed: int = 0
+    last: tuple[Record, bytes] | None = None
+    """The newest suppressed source, and its bytes."""
+    ticket: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """What it keeps of that source."""
+        if self.last is None:
+            return 0
+        record, body = self.last
+        return len(body) if body is record.body else len(body) + len(record.body)
+
+
+class Firing(msgspec.Struct, eq=False):
+    """One rule acting on one source."""
+
+    rule: Rule
+    source: Record
+    left: int = 0
+    """Sends not answered yet."""
+    sent: list[tuple[str, str]] = []
+    """Where they went, under which ids."""
+    failures: list[str] = []
+    known: int = 0
+    cooling: Cooling | None = None
+    suppressed: int = 0
+    is_undone: bool = False
+
+
+class Triggers:
+    """The rules of one machine, and what they are waiting for."""
+
+    __slots__ = (
+        "base",
+        "changing",
+        "cooling",
+        "given",
+        "kept_bytes",
+        "on_ack",
+        "on_dead",
+        "on_insert",
+        "on_timeout",
+        "pending",
+        "rules",
+        "texts",
+    )
+
+    def __init__(self) -> None:
+        self.base: dict[str, Rule] = {}
+        """Rules of the config."""
+        self.given: dict[str, Rule] = {}
+        """Rules that were given at run time; each stands in for one of the config with the same id."""
+        self.texts: dict[str, str] = {}
+        """The same as they are journaled. One that this version cannot read is kept and not tried."""
+        self.rules: dict[str, Rule] = {}
+        """Both, in the order in which they are tried."""
+        self.changing: dict[str, int] = {}
+        """The commit of the newest change of a rule, while that is undecided or was lately."""
+        self.cooling: dict[tuple[str, str], Cooling] = {}
+        self.kept_bytes = 0
+        """What cooldowns keep for their summaries."""
+        self.pending: dict[Record, Firing] = {}
+        """What rules have sent and the journal has not answered for."""
+        self.on_insert = self.on_ack = self.on_timeout = self.on_dead = RuleIndex(())
+
+    def install(self, rules: list[Rule]) -> None:
+        """Replace the rules of the config. One that stays as it was keeps its counts, its cooldowns and its breaker."""
+        before = self.base
+        self.base = {
+            rule.id: before[rule.id]
+            if rule.id in before and before[rule.id].definition == rule.definition
+            else rule
+            for rule in rules
+        }
+        self._merge()
+
+    def give(self, rule_id: str, text: str | None, rule: Rule | None) -> None:
+        """Give a rule at run time, or take it back."""
+        if text is None:
+            self.texts.pop(rule_id, None)
+        else:
+            self.texts[rule_id] = text
+        if rule is None:
+            self.given.pop(rule_id, None)
+        else:
+            self.given[rule_id] = rule
+        self._merge()
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """A cooldown ends without a word. Its timer finds nothing to do, and holds no envelope meanwhile."""
+        cooling = self.cooling.pop(key)
+        self.kept_bytes -= cooling.bytes
+        cooling.ticket = 0
+        cooling.last = None
+
+    def _merge(self) -> None:
+        self.rules = rules = {**self.base, **self.given}
+        for key, cooling in list(self.cooling.items()):
+            if rules.get(key[0]) is not cooling.rule:
+                self.forget(key)
+        enabled = [rule for rule in rules.values() if rule.enabled]
+        for hook in HOOKS:
+            setattr(self, hook, RuleIndex([rule for rule in enabled if rule.hook == hook]))
+
+
+def change(book: Book, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
+    """Give a rule at run time, or take it back; durable once the returned gate is committed."""
+    triggers = book.triggers
+    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > book.decided}
+    if triggers.changing.get(rule_id, book.gate) != book.gate:
+        # Were that one refused and this one not, taking that one back would undo this one.
+        busy = f"an earlier change of `{rule_id}` is being written"
+        return Refusal("JournalUnavailable", busy, ref=rule_id, retry_after_ms=RETRY_WRITE_MS)
+    triggers.changing[rule_id] = book.gate
+    fact = Ruled(rule_id, text, triggers.texts.get(rule_id), triggers.given.get(rule_id))
+    triggers.give(rule_id, text, rule)
+    book.facts.append(fact)
+    return book.gate
+
+
+def unchange(book: Book, fact: Ruled) -> None:
+    """The commit of a change was refused: it never was."""
+    book.triggers.give(fact.id, fact.text_before, fact.rule_before)
+
+
+# What happens to records
+
+
+def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int:
+    """Let rules add to records before they are taken. Returns how many bytes they grew by."""
+    found = book.triggers.on_insert.candidates(channel.name)
+    if found is None or not any(rule.enriches for rule in found.rules):
+        return 0
+    grown = 0
+    for record in records:
+        for rule in found.of_kind(record.kind):
+            if not rule.enriches or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
+                continue
+            source = book.wrapping.read(channel.name, record.body)
+            if not rule.script.fits(source) or rule.id in source.chain or rule.id in source.enriched:
+                continue
+            if rule.open_until_us > now.us:
+                rule.activity.blocked += not rule.acts  # else that is counted when it would act
+                continue
+            moment = Moment(now.wall_us, rule.id)
+            body = rule.script.enrich(source, moment)
+            rule.activity.warn += moment.warnings
+            if isinstance(body, bytes) and len(body) > book.limits.envelope_max:
+                body = Failure(f"the envelope would have {len(body)} bytes")
+            if isinstance(body, Failure):
+                _fail(book, now, rule, body.reason)
+            else:
+                rule.activity.enriched += 1
+                if not rule.acts:
+                    rule.failures = 0
+                if record.check is None:
+                    record.check = crc32(record.body)
+                grown += len(body) - len(record.body)
+                record.body = body
+    return grown
+
+
+def inserted(
+    book: Book, now: Now, channel: Channel, records: list[Record], cascade: Cascade | None = None
+) -> None:
+    """Records were admitted to a channel: try the rules that wait for that."""
+    found = book.triggers.on_insert.candidates(channel.name)
+    if found is None:
+        return
+    for record in records:
+        rules = found.of_kind(record.kind)
+        if rules:
+            _try(book, now, rules, record, record.body, cascade or Cascade())
+
+
+def happened(book: Book, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
+    """A record was acked, timed out or died: try the rules that wait for that."""
+    found = getattr(book.triggers, hook).candidates(record.channel.name)
+    if found is None:
+        return
+    rules = found.of_kind(record.kind)
+    if rules:
+        _try(book, now, rules, record, record.body if body is None else body, Cascade())
+
+
+def _try(
+    book: Book, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade
+) -> None:
+    source: Any = None
+    for rule in rules:
+        if not rule.acts or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
+            continue
+        if source is None:
+            source = book.wrapping.read(record.channel.name, body)
+        if rule.script.fits(source) and _may_fire(book, now, rule, source):
+            _fire(book, now, rule, record, body, source, cascade)
+
+
+def _may_fire(book: Book, now: Now, rule: Rule, source: Any) -> bool:
+    """The guards that need no memory of their own: loops, hops, the breaker."""
+    activity = rule.activity
+    if rule.id in source.chain:
+        activity.looped += 1
+        return False
+    if source.hops >= book.limits.trigger_hops_max:
+        activity.hops += 1
+        return False
+    if rule.open_until_us > now.us:
+        activity.blocked += 1
+        return False
+    return True
+
+
+def _fire(
+    book: Book, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade
+) -> None:
+    firing = Firing(rule, record)
+    if rule.cooldown_us:
+        key = (rule.id, rule.script.key(source))
+        known = book.triggers.cooling
+        cooling = known.get(key)
+        if cooling is not None and now.us >= cooling.until_us:
+            if cooling.suppressed:  # its timer is late, and must not find it replaced
+                cooled(book, now, cooling)
+            cooling = known.get(key) if cooling.suppressed else None
+        if cooling is not None:
+            _suppress(book, cooling, record, body)
+            return
+        firing.cooling = _cool(book, now, rule, key)
+    attempt = record.attempt if rule.hook == "on_timeout" else 0
+    moment = Moment(now.wall_us, rule.id, attempt)
+    _send(book, now, firing, rule.script.act(source, moment), moment, cascade)
+
+
+def _suppress(book: Book, cooling: Cooling, record: Record, body: bytes) -> None:
+    cooling.suppressed += 1
+    cooling.rule.activity.suppressed += 1
+    triggers = book.triggers
+    triggers.kept_bytes -= cooling.bytes
+    cooling.last = (record, body)
+    triggers.kept_bytes += cooling.bytes
+    if cooling.ticket == 0:  # nobody is woken for a cooldown that suppressed nothing
+        book.timers.arm(cooling.until_us, cooling)
+    while triggers.kept_bytes > book.limits.cooldown_bytes_max and len(triggers.cooling) > 1:
+        _evict(book, spared=cooling)
+
+
+def _cool(book: Book, now: Now, rule: Rule, key: tuple[str, str]) -> Cooling:
+    cooling = Cooling(rule, key[1], now.us + rule.cooldown_us)
+    known = book.triggers.cooling
+    known.pop(key, None)
+    if len(known) >= book.limits.cooldowns_max:
+        _evict(book)
+    known[key] = cooling
+    return cooling
+
+
+def _evict(book: Book, spared: Cooling | None = None) -> None:
+    """Forget the oldest cooldown; one that is spared is the newest from now on."""
+    triggers = book.triggers
+    key = next(iter(triggers.cooling))
+    if triggers.cooling[key] is spared:
+        triggers.cooling[key] = triggers.cooling.pop(key)
+        return
+    triggers.forget(key)
+    book.totals.cooldowns_evicted += 1
+
+
+def cooled(book: Book, now: Now, cooling: Cooling) -> None:
+    """A cooldown that suppressed something is over: its timer says so, or whoever comes before that."""
+    cooling.ticket = 0
+    key = (cooling.rule.id, cooling.key)
+    if book.triggers.cooling.get(key) is not cooling:
+        return
+    del book.triggers.cooling[key]
+    book.triggers.kept_bytes -= cooling.bytes
+    rule = cooling.rule
+    assert cooling.last is not None
+    record, body = cooling.last
+    is_owed = cooling.is_owed
+    if (rule.trailing or is_owed) and rule.open_until_us <= now.us:
+        source = book.wrapping.read(record.channel.name, body)
+        firing = Firing(rule, record, suppressed=cooling.suppressed)
+        moment = Moment(now.wall_us, rule.id, suppressed=cooling.suppressed, is_summary=not is_owed)
+        firing.cooling = _cool(book, now, rule, key)  # a summary is a firing: a steady burst gets no more
+        _send(book, now, firing, rule.script.act(source, moment), moment, Cascade())
+        return
+    _observe(book, rule, record, "suppressed", {"suppressed": cooling.suppressed})
+
+
+def _send(
+    book: Book,
+    now: Now,
+    firing: Firing,
+    written: list[Emission | Failure],
+    moment: Moment,
+    cascade: Cascade,
+) -> None:
+    rule = firing.rule
+    rule.activity.run += 1
+    rule.activity.warn += moment.warnings
+    for one in written:
+        if isinstance(one, Emission) and cascade.sent >= book.limits.trigger_fanout_max:
+            one = Failure("one envelope has caused more than `limits.trigger_fanout_max` others")
+        if isinstance(one, Emission) and len(one.record.body) > book.limits.envelope_max:
+            one = Failure(f"the envelope would have {len(one.record.body)} bytes")
+        if isinstance(one, Failure):
+            firing.failures.append(one.reason)
+            continue
+        if one.is_source:
+            one.record.due_wall_us = one.record.scheduled_wall_us = firing.source.scheduled_wall_us
+        cascade.sent += 1
+        firing.left += 1
+        book.effects.append(
+            Send(
+                one.channel,
+                one.record,
+                firing.source,
+                "move" if one.moves else "trigger",
+                rule.id,
+                firing=firing,
+                cascade=cascade,
+            )
+        )
+    if firing.left == 0:
+        _finish(book, now, firing)
+
+
+def answered(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
+    """The channel that a rule sent to has answered."""
+    firing = send.firing
+    assert firing is not None
+    firing.left -= 1
+    if refusal is not None:
+        firing.failures.append(f"`{send.channel}`: {refusal.code}: {refusal.message}")
+    else:
+        firing.sent.append((send.channel, send.record.id))
+        if send.event == "move":
+            _move_away(book, now, send)
+    if firing.left == 0:
+        _finish(book, now, firing)
+
+
+def _move_away(book: Book, now: Now, send: Send) -> None:
+    """A source that was just admitted leaves in the very commit that brought it; its counts follow with that commit."""
+    record = send.origin
+    moved = Settle(
+        "move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True
+    )
+    book.facts.append(moved)
+    book.pending_bytes -= len(record.body)
+    book.settle(record, "moved", now)
+
+
+def _finish(book: Book, now: Now, firing: Firing) -> None:
+    """Every send of a firing was answered."""
+    rule = firing.rule
+    activity = rule.activity
+    activity.emitted += len(firing.sent) - firing.known
+    activity.duplicates += firing.known
+    told: dict[str, Any] = {"at": now.wall_us, "stream": firing.source.channel.name, "id": firing.source.id}
+    if firing.sent:
+        told["sent"] = [{"to": channel, "id": id_} for channel, id_ in firing.sent]
+    if firing.suppressed:
+        told["suppressed"] = firing.suppressed
+    if firing.failures:
+        told["failures"] = firing.failures
+        _count_failures(book, now, rule, len(firing.failures))
+    else:
+        rule.failures = 0
+    rule.recent.append(told)
+    meta = {key: value for key, value in told.items() if key not in ("at", "stream", "id")}
+    adds = len(firing.sent) > firing.known
+    _observe(book, rule, firing.source, "failed" if firing.failures else "fired", meta, adds=adds)
+
+
+def _fail(book: Book, now: Now, rule: Rule, reason: str) -> None:
+    rule.recent.append({"at": now.wall_us, "failures": [reason]})
+    _count_failures(book, now, rule, 1)
+
+
+def _count_failures(book: Book, now: Now, rule: Rule, count: int) -> None:
+    rule.activity.fail += count
+    rule.failures += 1
+    if rule.failures >= book.limits.breaker_failures:
+        rule.failures = 0
+        rule.open_until_us = now.us + book.limits.breaker_ms * 1000
+
+
+def _observe(
+    book: Book, rule: Rule, record: Record, outcome: str, meta: dict[str, Any], *, adds: bool = False
+) -> None:
+    fired = Fired("trigger", record, rule.id, record.attempt, record.first_wall_us, outcome)
+    fired.fresh = (
+        adds or record.offset < 0
+    )  # what is refused with its source, or with what it sent, never happened
+    fired.told = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
+    book.observe_settle(fired)
+
+
+# What the journal says
+
+_REFUSED = "the journal refused it"
+
+
+def withdrawn(book: Book, now: Now, firing: Firing) -> None:
+    """The journal refused what a rule sent. With its source refused too, the rule never fired; else it failed."""
+    if firing.is_undone:
+        return
+    firing.is_undone = True
+    rule = firing.rule
+    rule.activity.undone += 1
+    cooling = firing.cooling
+    if cooling is not None and book.triggers.cooling.get((rule.id, cooling.key)) is cooling:
+        if cooling.suppressed:  # what it suppressed meanwhile would never be heard of
+            cooling.is_owed = True
+            book.timers.arm(now.us, cooling)
+        else:
+            del book.triggers.cooling[(rule.id, cooling.key)]
+    if firing.source.offset >= 0:
+        _fail(book, now, rule, _REFUSED)
+        _observe(book, rule, firing.source, "failed", {"failures": [_REFUSED]})

@@ -1,0 +1,125 @@
+"""Operations that look at streams without touching them, once for HTTP and Control v1.
+
+Each checks scope and shape, asks the machine, and calls streams what its caller calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.clock import Now, rfc3339
+from penstock.core.errors import Refusal
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.inspect import place
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.core.tenants import dead_name
+from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed, may
+
+
+def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
+    """A stream that exists and that the caller may look at."""
+    refusal = allowed(machine, principal, "read", stream)
+    if refusal is not None:
+        return refusal
+    channel = machine.find(principal.place(stream))
+    if isinstance(channel, Refusal):
+        message = channel.message.replace(principal.place(stream), stream)
+        return msgspec.structs.replace(channel, message=message, ref=stream)
+    machine.rest(channel, now)
+    return channel
+
+
+def _stats(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+    row = machine.stats(now, channel)
+    row["lastTs"] = rfc3339(row["lastTs"]) if row["lastTs"] else None
+    return row
+
+
+def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Outcome:
+    channel = readable(machine, now, principal, stream)
+    return channel if isinstance(channel, Refusal) else Result(_stats(machine, now, channel))
+
+
+def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
+    """Every stream the caller may read."""
+    return Result({"streams": metrics_of(machine, now, principal, list(machine.channels))})
+
+
+def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
+    """Those of these streams that are in memory and that the caller may read."""
+    return [
+        {**stream_metrics(machine, now, channel), "id": principal.shown(name)}
+        for name in names
+        if (channel := machine.channels.get(name)) is not None and principal.allows("read", name)
+    ]
+
+
+_LATENCIES = {
+    "q.lat.p50": "latP50",
+    "q.lat.p95": "latP95",
+    "q.lat.p99": "latP99",
+    "q.oldestMs": "oldestMs",
+}
+"""Figures that have a name among the metrics too."""
+
+
+def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
+    """Figures and counters of one stream."""
+    stats = _stats(machine, now, channel)
+    figures = {name: stats[key] for name, key in _LATENCIES.items()}
+    return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
+
+
+PEEK_STATES = ("ready", "inflight", "delayed", "dead")
+
+
+def peek(
+    machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int
+) -> Outcome:
+    """Look at envelopes without taking them."""
+    if state not in PEEK_STATES:
+        return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")
+    if not 1 <= limit <= machine.limits.pull_max:
+        return Refusal("InvalidRequest", f"`max` is 1 to {machine.limits.pull_max}", ref="max")
+    channel = readable(machine, now, principal, stream)
+    if isinstance(channel, Refusal):
+        return channel
+    if state == "dead" and (refusal := may(principal, "read", dead_name(channel.name))) is not None:
+        return refusal
+    rows = [
+        {"env": msgspec.Raw(record.body), **place(machine, now, record)}
+        for record in machine.peek(now, channel, state, limit)
+    ]
+    return Result({"rows": _renamed(principal, rows)})
+
+
+def _renamed(principal: Principal, rows: list[Body]) -> list[Body]:
+    """Rows with streams as the caller calls them."""
+    if principal.tenant is not None:
+        for row in rows:
+            row["stream"] = principal.shown(row["stream"])
+    return rows
+
+
+def where(machine: QueueMachine, now: Now, principal: Principal, id_: str) -> Outcome:
+    """Every place where an id is, or was."""
+    return places(principal, id_, machine.where(now, id_))
+
+
+def places(principal: Principal, id_: str, rows: list[Body]) -> Result | Refusal:
+    """What was found of an id, as far as the caller may know: where it is before where it was."""
+    found = [row for row in rows if principal.allows("read", row["stream"])]
+    if not found:
+        return Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_)
+    found.sort(key=lambda row: row["state"] == "settled")
+    return Result({"id": id_, "places": _renamed(principal, found)})
+
+
+def explain(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Outcome:
+    channel = readable(machine, now, principal, stream)
+    if isinstance(channel, Refusal):
+        return channel
+    return Result({**machine.explain(now, channel), "stream": stream})

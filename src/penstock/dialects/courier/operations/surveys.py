@@ -1,0 +1,90 @@
+"""Surveys: what has to look at every stream there is, done a few streams a turn so that nobody waits for it.
+
+A runtime calls `step` once a turn until it is true; then `body` has the answer. What each stream says is of one instant, the streams
+are of several: one that comes meanwhile may be missing. With few streams it is all one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations.queue import Body, Result
+
+STREAMS_A_TURN = 200
+"""Streams that are looked at in one turn: a few milliseconds' work."""
+
+_encode = msgspec.json.encode
+
+
+class Survey(Protocol):
+    """A piece of work in steps."""
+
+    def step(self, now: Now) -> bool:
+        """Do a little more. True when there is nothing left to do."""
+
+
+class MetricsSurvey:
+    """The metrics of every stream the caller may read."""
+
+    def __init__(self, machine: QueueMachine, principal: Principal) -> None:
+        self._machine = machine
+        self._principal = principal
+        self._names = Slices(lambda: list(machine.channels))
+        self._parts = [b'{"streams":[']
+
+    def step(self, now: Now) -> bool:
+        found = looks.metrics_of(self._machine, now, self._principal, self._names.take())
+        if found:
+            rows = _encode(found)[1:-1]  # at once: as bytes they weigh a fifth
+            self._parts += [rows] if len(self._parts) == 1 else [b",", rows]
+        return self._names.is_over
+
+    def body(self) -> bytes:
+        """The answer as JSON, copied once: with very many streams it is large."""
+        return b"".join([*self._parts, b"]}"])
+
+
+class WhereSurvey:
+    """Every place where an id is, or was."""
+
+    def __init__(self, machine: QueueMachine, principal: Principal, id_: str) -> None:
+        self._machine = machine
+        self._principal = principal
+        self._id = id_
+        self._names = Slices(lambda: [*machine.channels, *machine.dormant])
+        self._rows: list[Body] = []
+
+    def step(self, now: Now) -> bool:
+        self._rows += self._machine.where(now, self._id, self._names.take())
+        return self._names.is_over
+
+    def body(self) -> bytes | Refusal:
+        found = looks.places(self._principal, self._id, self._rows)
+        return _encode(found.value()) if isinstance(found, Result) else found
+
+
+class Slices:
+    """Names, some at a time. They are listed when the first are taken: a survey that still waits weighs nothing."""
+
+    def __init__(self, names: Callable[[], list[str]]) -> None:
+        self._listed = names
+        self._names: list[str] = []
+        self._next = 0
+
+    def take(self) -> list[str]:
+        if self._next == 0:
+            self._names = self._listed()
+        first, self._next = self._next, self._next + STREAMS_A_TURN
+        return self._names[first : self._next]
+
+    @property
+    def is_over(self) -> bool:
+        return self._next >= len(self._names)

@@ -1,0 +1,161 @@
+"""Answers in request order, each held back until what it says is durable.
+
+A session shares one runtime with others through a `Desk`: the machine, and how far the journal is. An answer names the
+commit it waits for (its gate); when that commit is refused, the answer becomes the refusal. Deliveries do not pass
+through here: they go out between answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.records import Record
+from penstock.core.scopes import Principal
+
+if TYPE_CHECKING:
+    from penstock.dialects.courier.operations.surveys import Survey
+    from penstock.dialects.courier.sessions.view_feed import Watching
+
+Render = Callable[[Refusal | None], bytes]
+"""Makes an answer's bytes: the refusal's when one is given."""
+
+
+class Session(Protocol):
+    """What a runtime asks of every dialect's session."""
+
+    out: list[bytes]
+    """Messages to write, in order; the runtime takes them away."""
+    link: Link
+    """Its place in the machine; the runtime sets it right after the machine accepted the connection."""
+    answers: Answers
+    closing: tuple[int, str] | None
+    """Set when the connection should be closed once `out` is written: a WebSocket close code and a reason."""
+
+    def receive(self, now: Now, data: bytes) -> None:
+        """Bytes of the peer: a chunk, or one WebSocket message."""
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        """Records were leased to one of its consumers."""
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        """A lease of one of its consumers ended."""
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        """Batch `no` has its outcome. Returns whether answers still wait."""
+
+    def drain(self, refusal: Refusal) -> None:
+        """The connection ends: the server shuts down, or takes back what let the peer in."""
+
+
+class Desk(Protocol):
+    """What a session has of its runtime."""
+
+    machine: QueueMachine
+    finished: int
+    """Number of the last batch whose outcome is known."""
+
+    @property
+    def live(self) -> Watching:
+        """Who keeps the followers of views up to date."""
+
+    def apply(self, now: Now) -> None:
+        """Carry out the machine's effects before it is called again."""
+
+    def wait(self, session: Session) -> None:
+        """Tell this session when batches are finished."""
+
+    def authenticate(self, token: str | None) -> Principal | None:
+        """Who a token stands for."""
+
+    def health(self, now: Now) -> dict[str, Any]:
+        """What GET /health says."""
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do it a step a turn, then call `done`, which may leave something for the session to say."""
+
+
+class Slot:
+    """An answer whose time comes by itself, in its place among the others."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+
+class Answers:
+    """The answers of one connection."""
+
+    __slots__ = ("_desk", "_queue", "_session")
+
+    def __init__(self, desk: Desk, session: Session) -> None:
+        self._desk = desk
+        self._session = session
+        self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, data: bytes) -> None:
+        """Answer now, or behind what is still waiting."""
+        if self._queue:
+            self._queue.append((0, False, data))
+        else:
+            self._session.out.append(data)
+
+    def after(self, gate: int, render: Render, *, fresh: bool = False) -> None:
+        """Answer when batch `gate` is finished. `fresh`: the answer stands or falls with new records."""
+        desk = self._desk
+        if gate <= desk.finished:
+            if not self._queue:
+                self._session.out.append(render(None))
+                return
+            gate = 0
+        elif gate == desk.machine.gate:
+            desk.machine.gated = True
+        self._queue.append((gate, fresh, render))
+        desk.wait(self._session)
+
+    def slot(self) -> Slot:
+        """Keep a place for an answer that comes later by itself."""
+        slot = Slot()
+        self._queue.append((0, False, slot))
+        return slot
+
+    def fill(self, slot: Slot, data: bytes) -> None:
+        slot.data = data
+        self.finished(self._desk.finished, None, None)
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        """Give every answer that may go now. Returns whether gated ones remain."""
+        queue = self._queue
+        out = self._session.out
+        if fresh is not None:
+            self._refuse(no, fresh, whole)
+        while queue:
+            gate, _, what = queue[0]
+            if gate > no:
+                break
+            if isinstance(what, Slot):
+                if what.data is None:
+                    break
+                if what.data:
+                    out.append(what.data)
+            elif isinstance(what, bytes):
+                out.append(what)
+            else:
+                out.append(what(None))
+            queue.popleft()
+        return bool(queue)
+
+    def _refuse(self, no: int, fresh: Refusal, whole: Refusal | None) -> None:
+        """Batch `no` was refused: settle now what its answers say, for some may have to wait for others."""
+        for index, (gate, is_fresh, what) in enumerate(self._queue):
+            if gate == no and not isinstance(what, bytes | Slot):
+                self._queue[index] = (0, False, what(fresh if is_fresh else whole))

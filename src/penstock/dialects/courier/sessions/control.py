@@ -1,0 +1,492 @@
+"""A Control v1 session: lines in, core calls, lines out.
+
+Pure: it keeps the half line a chunk left behind, the subscriptions of its connection, and the answers that wait for the
+journal. Runs of single enqueues and acks in one chunk become one call of the machine each, so a client need not
+batch to be cheap.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.effects import Copy
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.settle import Denied
+from penstock.core.records import Record
+from penstock.dialects.courier.operations import payload_schemas as schemas
+from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.operations.queue import Late, Outcome, Result, SettleRequest
+from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
+from penstock.dialects.courier.sessions.answers import Answers, Desk, Slot
+from penstock.dialects.courier.sessions.flood_limiter import Pace
+from penstock.dialects.courier.sessions.live import Followers
+from penstock.dialects.courier.sessions.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.triggers import admin as ruling
+from penstock.dialects.courier.wire import control_frames as frames
+from penstock.dialects.courier.wire.delivery_frames import control_frames, control_prefix, tap_lines
+from penstock.dialects.courier.wire.envelopes import json_problem
+
+FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
+FEATURES += ["views", "live", "triggers", "tap", "partition"]
+HELLO_MAX = 64 * 1024
+"""Bytes of a line while its sender is unknown: strangers get little memory."""
+
+_encode = msgspec.json.encode
+
+
+class ControlSession:
+    """One connection that speaks Control v1."""
+
+    def __init__(self, desk: Desk, *, token_needed: bool) -> None:
+        self.out: list[bytes] = []
+        self.closing: tuple[int, str] | None = None
+        self.link: Link
+        """Set by the runtime, right after the machine accepted the connection."""
+        self.answers = Answers(desk, self)
+        self._desk = desk
+        self._machine = desk.machine
+        self.token_needed = token_needed
+        """Nothing but a hello with a token is heard."""
+        self._parts: list[bytes] = []
+        self._parts_size = 0
+        self._subs: dict[str, Consumer] = {}
+        self._newest: Consumer | None = None
+        self._sub_count = 0
+        self._strikes = 0
+        self._pace = Pace(desk.machine.limits.control_rate)
+        self._runs = Runs(desk, self.answers)
+        self._followers = Followers(desk, self)
+
+    # Bytes in
+
+    def receive(self, now: Now, data: bytes) -> None:
+        if self.closing is not None:
+            return
+        cut = data.rfind(b"\n")
+        if cut < 0:
+            self._keep(data)
+            return
+        whole = b"".join([*self._parts, data[:cut]]) if self._parts else data[:cut]
+        self._parts = []
+        self._parts_size = 0
+        for line in whole.split(b"\n"):
+            if len(line) > self._line_max:
+                self._runs.close(now)
+                self._too_large()
+            elif line and line != b"\r":
+                self._line(now, line)
+            if self.closing is not None:
+                break
+        self._runs.close(now)
+        if cut + 1 < len(data) and self.closing is None:
+            self._keep(data[cut + 1 :])
+
+    def _keep(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._parts_size += len(data)
+        if self._parts_size > self._line_max:
+            self._too_large()
+
+    @property
+    def _line_max(self) -> int:
+        limit = self._machine.limits.frame_max
+        return min(limit, HELLO_MAX) if self.token_needed else limit
+
+    def _too_large(self) -> None:
+        self._parts = []
+        self._fail(None, Refusal("TooLarge", f"a line has at most {self._line_max} bytes"), close=1009)
+
+    def _fail(self, req_id: str | int | None, refusal: Refusal, close: int | None = None) -> None:
+        self.answers.add(error_line(req_id, refusal))
+        if close is not None and self.closing is None:
+            self.closing = (close, refusal.code)
+
+    def _line(self, now: Now, line: bytes) -> None:
+        flood = self._pace.flood(now)
+        if flood is not None:
+            self._runs.close(now)
+            self._fail(None, flood, close=1008)
+            return
+        try:
+            frame = frames.decode_frame(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._runs.close(now)
+            self._bad_line(line, error)
+            return
+        problem = json_problem(line)
+        if problem is not None:
+            self._runs.close(now)
+            self._fail(frames.req_id_of(frame), problem)
+            return
+        if not self.token_needed and self._joins_run(now, frame):
+            return
+        self._runs.close(now)
+        self._frame(now, frame)
+        if self._machine.effects:
+            self._desk.apply(now)
+
+    def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
+        """Whether a frame was taken into the open run: the hot path ends here."""
+        if type(frame) is frames.Enqueue:
+            return self._runs.join_enqueue(now, self.link, frame)
+        if type(frame) is frames.Ack and len(self._subs) == 1 and self._newest is not None:
+            return self._runs.join_ack(now, self._newest, frame)
+        return False
+
+    def _bad_line(self, line: bytes, error: Exception) -> None:
+        req_id, refusal = frames.refusal_of(line, error)
+        self._fail(req_id, refusal)
+        if refusal.code in ("InvalidJSON", "UnknownOp"):
+            self._strike()
+
+    def _strike(self) -> None:
+        self._strikes += 1
+        if self._strikes > self._machine.limits.strikes_max and self.closing is None:
+            self.closing = (1003, "UnknownOp")
+
+    # Everything else
+
+    def _frame(self, now: Now, frame: frames.Frame) -> None:
+        if type(frame) is frames.Hello:
+            self._hello(now, frame)
+            return
+        if self.token_needed:
+            refusal = Refusal("Unauthorized", "say hello with a token first")
+            self._fail(frames.req_id_of(frame), refusal, close=1008)
+            return
+        match frame:
+            case frames.Enqueue():
+                self._enqueue(now, frame)
+            case frames.Subscribe():
+                self._subscribe(now, frame)
+            case frames.Tap():
+                self._tap(frame)
+            case frames.Unsubscribe() | frames.Grant():
+                self._with_subscription(now, frame)
+            case frames.Ack():
+                self._ack(now, frame)
+            case frames.Nack() | frames.Release() | frames.Term() | frames.Extend():
+                self._settle(now, frame)
+            case frames.Pull():
+                self._pull(now, frame)
+            case frames.Live():
+                self._follow(now, frame)
+            case frames.Metrics():
+                self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
+            case frames.Where():
+                self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
+            case _:
+                self._answer(frame.req_id, self._operate(now, frame))
+
+    def _operate(self, now: Now, frame: frames.Frame) -> Outcome:
+        """Operations that HTTP has too."""
+        machine, principal = self._machine, self.link.principal
+        match frame:
+            case frames.Send():
+                request = operations.SendRequest(
+                    frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
+                    frame.refs, frame.tags, frame.headers, frame.delay_ms, frame.schema,
+                )  # fmt: skip
+                return operations.send(machine, now, principal, request, address=self.link.address)
+            case frames.Settle():
+                settle = SettleRequest(
+                    frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
+                    frame.requeue, frame.ms,
+                )  # fmt: skip
+                return operations.settle(machine, now, principal, settle)
+            case frames.Stats():
+                return looks.stats(machine, now, principal, frame.stream)
+            case frames.Peek():
+                return looks.peek(machine, now, principal, frame.stream, frame.state, frame.max)
+            case frames.Snapshot():
+                return views.snapshot(machine, now, principal, frame.view, frame.addr)
+            case frames.Explain():
+                return looks.explain(machine, now, principal, frame.stream)
+            case frames.Rule():
+                asked = ruling.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
+                return ruling.ruled(machine, now, principal, asked)
+            case frames.Redrive():
+                redrive = operations.RedriveRequest(frame.stream, frame.max)
+                outcome = operations.redrive(machine, now, principal, redrive)
+                self._desk.apply(now)
+                return outcome
+            case frames.SchemaList():
+                return schemas.listing(machine)
+            case frames.SchemaValidate():
+                return schemas.validate(machine, frame.env)
+            case _:
+                return Result({})
+
+    def _survey(self, req_id: str | int | None, survey: MetricsSurvey | WhereSurvey) -> None:
+        """Answer, in its place among the others, when every stream was looked at."""
+        slot = self.answers.slot()
+
+        def done() -> None:
+            found = survey.body()
+            if isinstance(found, Refusal):
+                self.answers.fill(slot, error_line(req_id, found))
+            else:
+                self.answers.fill(slot, b"" if req_id is None else ok_line(req_id, msgspec.Raw(found)))
+
+        self._desk.survey(survey, done, self)
+
+    def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
+        if isinstance(outcome, Refusal):
+            self._fail(req_id, outcome)
+        elif isinstance(outcome, Late):
+            deny(self.answers, req_id, Denied(outcome.gate, outcome.refusal))
+        elif req_id is not None:
+            self.answers.after(
+                outcome.gate,
+                lambda refusal: (
+                    ok_line(req_id, outcome.value()) if refusal is None else error_line(req_id, refusal)
+                ),
+                fresh=outcome.fresh,
+            )
+
+    def _hello(self, now: Now, frame: frames.Hello) -> None:
+        req_id = "hello" if frame.req_id is None else frame.req_id
+        if frame.version != "v1":
+            self._fail(req_id, Refusal("Unsupported", f"version `{frame.version}` is not `v1`"), close=1003)
+            return
+        if frame.token is not None:
+            principal = self._desk.authenticate(frame.token)
+            if principal is None:
+                self._fail(req_id, Refusal("Unauthorized", "the token is not known"), close=1008)
+                return
+            self.link.principal = principal
+            self.token_needed = False
+        elif self.token_needed:
+            self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
+            return
+        health = self._desk.health(now)
+        result = {
+            "version": "v1",
+            "features": FEATURES,
+            "server": f"penstock/{health['version']}",
+            "bootId": health["bootId"],
+        }
+        self.answers.add(ok_line(req_id, result))
+
+    def _enqueue(self, now: Now, frame: frames.Enqueue) -> None:
+        raw = bytes(frame.env)
+        req_id = "enqueue" if frame.req_id is None else frame.req_id
+        request = operations.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
+        if raw[:1] == b"[":
+            request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        else:
+            request.envelope = frame.env
+        link = self.link
+        outcome = operations.enqueue(
+            self._machine, now, link.principal, request, assign=False, address=link.address
+        )
+        self._answer(req_id, outcome)
+
+    def _subscribe(self, now: Now, frame: frames.Subscribe) -> None:
+        machine, limits = self._machine, self._machine.limits
+        refusal = operations.allowed(machine, self.link.principal, "subscribe", frame.stream)
+        lease_us = operations.lease_us(machine, frame.lease_ms)
+        label = frame.sub_id
+        if refusal is None and isinstance(lease_us, Refusal):
+            refusal = lease_us
+        elif not 1 <= frame.batch <= limits.batch_max:
+            refusal = Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
+        elif not 0 <= frame.auto <= limits.credit_max or not 0 <= (frame.credit or 0) <= limits.credit_max:
+            refusal = Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
+        elif label is not None and (
+            label in self._subs or label in self._followers or len(label) > limits.id_max
+        ):
+            refusal = Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")
+        if refusal is not None:
+            self._fail(frame.req_id, refusal)
+            return
+        assert isinstance(lease_us, int)
+        consumer = machine.subscribe(now, self.link, self.link.principal.place(frame.stream), lease_us)
+        if isinstance(consumer, Refusal):
+            self._fail(frame.req_id, consumer)
+            return
+        while label is None or label in self._subs:
+            self._sub_count += 1
+            label = f"s{self._sub_count}"
+        consumer.label = label
+        consumer.batch = frame.batch
+        consumer.expiry_wanted = frame.expired
+        consumer.auto = frame.auto
+        consumer.tag = control_prefix(consumer)
+        self._subs[label] = consumer
+        self._newest = consumer
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"subId": label}))
+        credit = frame.credit or frame.auto
+        if credit:
+            refused = machine.grant(now, consumer, credit)
+            if refused is not None:
+                self._fail(frame.req_id, refused)
+
+    def _tap(self, frame: frames.Tap) -> None:
+        refused = operations.allowed(self._machine, self.link.principal, "read", frame.stream)
+        if refused is None:
+            refused = self._machine.tap(self.link, self.link.principal.place(frame.stream))
+        if refused is not None:
+            self._fail(frame.req_id, refused)
+        elif frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"stream": frame.stream}))
+
+    def _subscription(self, label: str | None) -> Consumer | Refusal:
+        consumer = self._newest if label is None else self._subs.get(label)
+        if consumer is not None:
+            return consumer
+        if label is None:
+            return Refusal("InvalidRequest", "subscribe first", ref="subId")
+        return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
+
+    def _with_subscription(self, now: Now, frame: frames.Unsubscribe | frames.Grant) -> None:
+        if frame.sub_id is not None and frame.sub_id in self._followers:
+            self._with_follower(frame, frame.sub_id)
+            return
+        consumer = self._subscription(frame.sub_id)
+        if isinstance(consumer, Refusal):
+            self._fail(frame.req_id, consumer)
+            return
+        if isinstance(frame, frames.Grant):
+            refusal = self._machine.grant(now, consumer, frame.n)
+            if refusal is not None:
+                self._fail(frame.req_id, refusal)
+            elif frame.req_id is not None:
+                self.answers.add(ok_line(frame.req_id, {"credit": consumer.credit}))
+            return
+        self._forget(consumer)
+        self._machine.unsubscribe(now, consumer)
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
+
+    def _follow(self, now: Now, frame: frames.Live) -> None:
+        label = self._followers.open(frame, frame.sub_id in self._subs)
+        if isinstance(label, Refusal):
+            self._fail(frame.req_id, label)
+            return
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, {"subId": label}))
+        self._followers.start(now, label)
+
+    def _with_follower(self, frame: frames.Unsubscribe | frames.Grant, label: str) -> None:
+        answer: operations.Body = {"subId": label}
+        if isinstance(frame, frames.Grant):
+            credit = self._followers.grant(label, frame.n)
+            if isinstance(credit, Refusal):
+                self._fail(frame.req_id, credit)
+                return
+            answer = {"credit": credit}
+        else:
+            self._followers.close(label)
+        if frame.req_id is not None:
+            self.answers.add(ok_line(frame.req_id, answer))
+
+    def _forget(self, consumer: Consumer) -> None:
+        self._subs.pop(consumer.label, None)
+        if self._newest is consumer:
+            self._newest = next(reversed(self._subs.values()), None)
+
+    def _holder(self, id_: str, label: str | None) -> Consumer | Refusal:
+        """Whichever subscription of this connection holds the id, unless one is named."""
+        if label is None:
+            for consumer in self._subs.values():
+                record = consumer.channel.live.get(id_)
+                if record is not None and record.holder is consumer:
+                    return consumer
+            for consumer in self._subs.values():
+                if id_ in consumer.channel.live or id_ in consumer.channel.settled:
+                    return consumer
+        return self._subscription(label)
+
+    def _ack(self, now: Now, frame: frames.Ack) -> None:
+        ids = frame.id if isinstance(frame.id, list) else [frame.id]
+        if len(ids) > self._machine.limits.batch_max:
+            limit = self._machine.limits.batch_max
+            self._fail(frame.req_id, Refusal("InvalidRequest", f"an array has at most {limit} ids"))
+            return
+        if frame.lease_id is not None and len(ids) == 1:
+            self._settle_one(now, frame, SettleRequest(ids[0], "ack", frame.lease_id))
+            return
+        denied: list[Denied] = []
+        for id_ in ids:
+            consumer = self._holder(id_, frame.sub_id)
+            if isinstance(consumer, Refusal):
+                denied.append(Denied(0, consumer))
+            else:
+                denied += self._machine.ack(now, consumer, [id_])
+        if denied:
+            for one in denied:
+                deny(self.answers, frame.req_id, one)
+        elif frame.req_id is not None:
+            self._answer(frame.req_id, Result({"id": frame.id}, self._machine.gate))
+
+    def _settle(self, now: Now, frame: frames.Nack | frames.Release | frames.Term | frames.Extend) -> None:
+        op = str(type(frame).__struct_config__.tag)
+        request = SettleRequest(
+            frame.id, op, frame.lease_id, None, frame.delay_ms, frame.reason, frame.requeue, frame.ms
+        )
+        self._settle_one(now, frame, request)
+
+    def _settle_one(
+        self,
+        now: Now,
+        frame: frames.Ack | frames.Nack | frames.Release | frames.Term | frames.Extend,
+        request: SettleRequest,
+    ) -> None:
+        consumer = self._holder(request.id, frame.sub_id)
+        if isinstance(consumer, Refusal):
+            self._fail(frame.req_id, consumer)
+            return
+        done = operations.settle_held(self._machine, now, consumer, request)
+        if isinstance(done, Refusal):
+            self._fail(frame.req_id, done)
+        elif isinstance(done, Denied):
+            deny(self.answers, frame.req_id, done)
+        elif request.op == "extend":
+            expires = (now.wall_us + done.deadline_us - now.us) // 1000
+            self._answer(frame.req_id, Result({"id": request.id, "leaseExpiresAt": expires}, done.gate))
+        else:
+            self._answer(frame.req_id, Result({"id": request.id}, done.gate))
+
+    def _pull(self, now: Now, frame: frames.Pull) -> None:
+        request = operations.PullRequest(frame.stream, frame.max, frame.wait_ms, frame.lease_ms)
+        lease_us = operations.check_pull(self._machine, self.link.principal, request)
+        if isinstance(lease_us, Refusal):
+            self._fail(frame.req_id, lease_us)
+            return
+        stream = self.link.principal.place(frame.stream)
+        consumer = self._machine.pull(now, self.link, stream, frame.max, frame.wait_ms * 1000, lease_us)
+        if isinstance(consumer, Refusal):
+            self._fail(frame.req_id, consumer)
+            return
+        consumer.tag = (self.answers.slot(), "pull" if frame.req_id is None else frame.req_id)
+
+    # What the runtime calls
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        if not consumer.pull:
+            self.out.append(control_frames(consumer.tag, self._machine.boot, now, consumer, records))
+            return
+        slot, req_id = consumer.tag
+        assert isinstance(slot, Slot)
+        self.answers.fill(slot, ok_line(req_id, operations.pulled(self._machine, now, records)))
+
+    def tapped(self, copy: Copy) -> None:
+        """Show what came into a stream to a peer that only looks."""
+        self.out.append(tap_lines(copy))
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        stream, label = self.link.principal.shown(consumer.channel.name), consumer.label
+        told = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
+        self.out.append(_encode(told) + b"\n")
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        return self.answers.finished(no, fresh, whole)
+
+    def drain(self, refusal: Refusal) -> None:
+        self._fail(None, refusal, close=refusal.kind.close)

@@ -1,0 +1,171 @@
+"""Runs: consecutive single enqueues or acks of one connection, made one call of the machine.
+
+What a client sends line by line in one chunk costs hardly more than what it batches. A run ends with anything else,
+so the order of requests and answers is as if each line had been a call of its own. Here are also the two shapes
+of an answer line.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.settle import Denied
+from penstock.core.records import Record
+from penstock.core.rules.rate_limits import Meter
+from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.sessions.answers import Answers, Desk
+from penstock.dialects.courier.wire import control_frames as frames
+from penstock.dialects.courier.wire import envelopes
+
+_encode = msgspec.json.encode
+
+
+def ok_line(req_id: str | int, result: object) -> bytes:
+    return b'{"type":"ok","reqId":%b,"result":%b}\n' % (_encode(req_id), envelopes.flat(_encode(result)))
+
+
+def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:
+    wire = refusal.wire()
+    wire["detail"] = wire.pop("message")
+    return _encode({"type": "error", "reqId": "req" if req_id is None else req_id, **wire}) + b"\n"
+
+
+def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
+    """Refuse a settle, once the commit that the refusal rests on is done.
+
+    That may be the commit of a drop, which a journal short of space leaves out with the records it made room for.
+    """
+    line = error_line(req_id, denied.refusal)
+    answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
+
+
+class Runs:
+    """The open run of one connection: enqueues to one stream, or acks of one consumer."""
+
+    __slots__ = ("_acks", "_answers", "_consumer", "_desk", "_link", "_machine", "_records", "_reqs", "_to")
+
+    def __init__(self, desk: Desk, answers: Answers) -> None:
+        self._desk = desk
+        self._machine = desk.machine
+        self._answers = answers
+        self._to: str | None = None
+        self._link: Link
+        """Whose run it is; set with `_to`."""
+        self._records: list[Record] = []
+        self._reqs: list[str | int] = []
+        self._consumer: Consumer | None = None
+        self._acks: list[str] = []
+
+    def join_enqueue(self, now: Now, link: Link, frame: frames.Enqueue) -> bool:
+        """Add a plain single enqueue; False when it is anything else."""
+        raw = bytes(frame.env)
+        if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
+            return False
+        to = frame.to
+        req_id = "enqueue" if frame.req_id is None else frame.req_id
+        if self._consumer is not None or (self._to is not None and self._to != to):
+            self.close(now)
+        refusal = None
+        if self._to is None:
+            refusal = operations.allowed(self._machine, link.principal, "enqueue", to)
+            self._link = link
+        record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
+        if self._machine.schemas is not None and isinstance(record, Record):
+            record = self._machine.schemas.refusal(link.principal.place(to), record.body) or record
+        if isinstance(record, Refusal):
+            self.close(now)
+            self._answers.add(error_line(req_id, record))
+            return True
+        self._to = to
+        self._records.append(record)
+        self._reqs.append(req_id)
+        return True
+
+    def join_ack(self, now: Now, consumer: Consumer, frame: frames.Ack) -> bool:
+        """Add an ack that wants no answer; False when it is anything else."""
+        if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
+            return False
+        ids = frame.id if isinstance(frame.id, list) else [frame.id]
+        if len(ids) > self._machine.limits.batch_max:
+            return False
+        if self._to is not None or self._consumer is not consumer:
+            self.close(now)
+        self._consumer = consumer
+        self._acks += ids
+        return True
+
+    def close(self, now: Now) -> None:
+        """Make the run's call, if one is open."""
+        if self._to is not None:
+            to, records, reqs = self._to, self._records, self._reqs
+            self._to, self._records, self._reqs = None, [], []
+            self._enqueue(now, self._link.principal.place(to), records, reqs)
+        elif self._consumer is not None:
+            consumer, ids = self._consumer, self._acks
+            self._consumer, self._acks = None, []
+            for denied in self._machine.ack(now, consumer, ids):
+                deny(self._answers, None, denied)
+        else:
+            return
+        if self._machine.effects:
+            self._desk.apply(now)
+
+    def _enqueue(self, now: Now, to: str, records: list[Record], reqs: list[str | int]) -> None:
+        meter = self._machine.meter
+        if meter is not None and not self._is_within_rate(now, meter, to, records, reqs):
+            return
+        admitted = self._machine.enqueue(now, to, records, counted=len(records) == 1)
+        if isinstance(admitted, Refusal):
+            if len(records) == 1:
+                self._answers.add(error_line(reqs[0], admitted))
+                return
+            for record, req_id in zip(records, reqs, strict=True):
+                self._enqueue(now, to, [record], [req_id])
+            return
+        if meter is not None:
+            meter.charge(now.us, self._link.principal, self._link.address, to, len(records))
+        seqs = admitted.seqs
+        # Only what was admitted belongs to a channel; the others are duplicates.
+        twice = [record.channel is None for record in records] if admitted.duplicates else None
+
+        def render(refusal: Refusal | None) -> bytes:
+            if refusal is not None:
+                return b"".join([error_line(req_id, refusal) for req_id in reqs])
+            if twice is None:
+                return b"".join(
+                    [
+                        b'{"type":"ok","reqId":%b,"result":{"id":%b,"seq":%d}}\n'
+                        % (_encode(req_id), _encode(record.id), seq)
+                        for req_id, record, seq in zip(reqs, records, seqs, strict=True)
+                    ]
+                )
+            return b"".join(
+                [
+                    ok_line(req_id, {"id": record.id, "seq": seq, **({"duplicate": True} if again else {})})
+                    for req_id, record, seq, again in zip(reqs, records, seqs, twice, strict=True)
+                ]
+            )
+
+        self._answers.after(admitted.gate, render, fresh=True)
+
+    def _is_within_rate(
+        self, now: Now, meter: Meter, to: str, records: list[Record], reqs: list[str | int]
+    ) -> bool:
+        """Whether all lines of a run may come in; else what fits does, and each of the others is refused by itself."""
+        who, address = self._link.principal, self._link.address
+        if len(records) == 1:
+            refusal = meter.check(now.us, who, address, to, 1)
+            if refusal is not None:
+                self._answers.add(error_line(reqs[0], refusal))
+            return refusal is None
+        room = meter.room(now.us, who, address, to)
+        if room is None or room >= len(records):
+            return True
+        if room:
+            self._enqueue(now, to, records[:room], reqs[:room])
+        for record, req_id in zip(records[room:], reqs[room:], strict=True):
+            self._enqueue(now, to, [record], [req_id])
+        return False

@@ -1,0 +1,224 @@
+"""The subscribe socket: one WebSocket, one stream, small JSON messages both ways.
+
+Pure, like every session. Errors leave the socket open, except malformed JSON (1007), a flood (1008) and too many
+unknown operations (1003).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.settle import Denied
+from penstock.core.records import Record
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations.queue import SettleRequest
+from penstock.dialects.courier.sessions.answers import Answers, Desk
+from penstock.dialects.courier.sessions.flood_limiter import Pace
+from penstock.dialects.courier.wire.delivery_frames import socket_frames
+from penstock.dialects.courier.wire.envelopes import json_problem, misfit
+
+_encode = msgspec.json.encode
+
+
+class SubscribeQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"soft_auth": "softAuth"}):
+    """The query of `/v1/subscribe`."""
+
+    stream: str
+    credit: int = 0
+    lease_ms: int | None = None
+    batch: int = 1
+    auto: int = 0
+    confirm: bool = False
+    expired: bool = False
+    soft_auth: bool = False
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    credit: int | msgspec.UnsetType = msgspec.UNSET
+    ack: str | list[str] | msgspec.UnsetType = msgspec.UNSET
+    nack: str | msgspec.UnsetType = msgspec.UNSET
+    release: str | msgspec.UnsetType = msgspec.UNSET
+    term: str | msgspec.UnsetType = msgspec.UNSET
+    extend: str | msgspec.UnsetType = msgspec.UNSET
+    lease_id: str | None = None
+    delay_ms: int | None = None
+    requeue: bool = True
+    reason: str | None = None
+    ms: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Message).decode
+_SETTLES = ("nack", "release", "term", "extend")
+_UNKNOWN = Refusal(
+    "UnknownOp",
+    "the message has none of `credit`, `ack`, `nack`, `release`, `term`, `extend`",
+)
+
+
+def error_message(refusal: Refusal) -> bytes:
+    return _encode({"error": refusal.wire()})
+
+
+def _about(id_: str | None, refusal: Refusal) -> bytes:
+    """A refusal of the journal, as the answer to one settle: a socket has no other way to tell them apart."""
+    return error_message(msgspec.structs.replace(refusal, ref=id_))
+
+
+def check(desk: Desk, principal: Principal, query: SubscribeQuery) -> Refusal | None:
+    """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
+    machine = desk.machine
+    limits = machine.limits
+    refusal = operations.allowed(machine, principal, "subscribe", query.stream)
+    if refusal is not None:
+        return refusal
+    if not 0 <= query.credit <= limits.credit_max or not 0 <= query.auto <= limits.credit_max:
+        return Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
+    if not 1 <= query.batch <= limits.batch_max:
+        return Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
+    lease_us = operations.lease_us(machine, query.lease_ms)
+    return lease_us if isinstance(lease_us, Refusal) else None
+
+
+class SubscribeSession:
+    """One subscriber on its own socket."""
+
+    def __init__(self, desk: Desk, query: SubscribeQuery) -> None:
+        self.out: list[bytes] = []
+        self.closing: tuple[int, str] | None = None
+        self.link: Link
+        """Set by the runtime, right after the machine accepted the connection."""
+        self.answers = Answers(desk, self)
+        self._desk = desk
+        self._machine = desk.machine
+        self._query = query
+        self._consumer: Consumer
+        self._strikes = 0
+        self._pace = Pace(desk.machine.limits.control_rate)
+
+    def open(self, now: Now) -> None:
+        """Subscribe, once the socket is open."""
+        query = self._query
+        lease_us = (query.lease_ms or 0) * 1000
+        stream = self.link.principal.place(query.stream)
+        consumer = self._machine.subscribe(now, self.link, stream, lease_us)
+        if isinstance(consumer, Refusal):
+            self._fail(consumer, consumer.kind.close or 1008)
+            return
+        consumer.batch = query.batch
+        consumer.auto = query.auto
+        consumer.expiry_wanted = query.expired
+        self._consumer = consumer
+        credit = query.credit or query.auto
+        if credit:
+            self._machine.grant(now, consumer, credit)
+        self._desk.apply(now)
+
+    def _fail(self, refusal: Refusal, close: int | None = None) -> None:
+        self.answers.add(error_message(refusal))
+        if close is not None and self.closing is None:
+            self.closing = (close, refusal.code)
+
+    def receive(self, now: Now, data: bytes) -> None:
+        if self.closing is not None:
+            return
+        limits = self._machine.limits
+        flood = self._pace.flood(now)
+        if flood is not None:
+            self._fail(flood, 1008)
+            return
+        if len(data) > limits.message_max:
+            self._fail(Refusal("TooLarge", f"a message has at most {limits.message_max} bytes"), 1009)
+            return
+        try:
+            message = _decode(data)
+        except msgspec.ValidationError as error:
+            self._fail(misfit(error, "InvalidCredit" if "`$.credit`" in str(error) else "InvalidRequest"))
+            return
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
+            return
+        problem = json_problem(data)
+        if problem is not None:
+            self._fail(problem, 1007)
+            return
+        self._message(now, message)
+        if self._machine.effects:
+            self._desk.apply(now)
+
+    def _message(self, now: Now, message: _Message) -> None:
+        known = False
+        if message.credit is not msgspec.UNSET:
+            known = True
+            refusal = self._machine.grant(now, self._consumer, message.credit)
+            if refusal is not None:
+                self._fail(refusal)
+        if message.ack is not msgspec.UNSET:
+            known = True
+            self._ack(now, message)
+        for op in _SETTLES:
+            id_ = getattr(message, op)
+            if id_ is not msgspec.UNSET:
+                known = True
+                self._settle(now, id_, op, message)
+        if not known:
+            self._fail(_UNKNOWN)
+            self._strikes += 1
+            if self._strikes > self._machine.limits.strikes_max:
+                self.closing = (1003, "UnknownOp")
+
+    def _ack(self, now: Now, message: _Message) -> None:
+        ids = message.ack if isinstance(message.ack, list) else [str(message.ack)]
+        limit = self._machine.limits.batch_max
+        if len(ids) > limit:
+            self._fail(Refusal("InvalidRequest", f"an array has at most {limit} ids", ref="ack"))
+            return
+        if message.lease_id is not None and len(ids) == 1:
+            self._settle(now, ids[0], "ack", message)
+            return
+        denied = self._machine.ack(now, self._consumer, ids)
+        for one in denied:
+            self._deny(one)
+        if self._query.confirm:
+            refused = {one.refusal.ref for one in denied}
+            for id_ in ids:
+                if id_ not in refused:
+                    self._confirm(id_, self._machine.gate)
+
+    def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
+        request = SettleRequest(
+            id_, op, message.lease_id, None, message.delay_ms, message.reason, message.requeue, message.ms
+        )
+        done = operations.settle_held(self._machine, now, self._consumer, request)
+        if isinstance(done, Refusal):
+            self._fail(done)
+        elif isinstance(done, Denied):
+            self._deny(done)
+        elif self._query.confirm and op != "extend":
+            self._confirm(id_, done.gate)
+
+    def _confirm(self, id_: str, gate: int) -> None:
+        told = _encode({"settled": id_})
+        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else told)
+
+    def _deny(self, denied: Denied) -> None:
+        told = error_message(denied.refusal)
+        # `fresh`, because it may rest on a drop, which a journal short of space leaves out.
+        self.answers.after(
+            denied.gate, lambda refusal: _about(denied.refusal.ref, refusal) if refusal else told, fresh=True
+        )
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        self.out += socket_frames(self._machine.boot, consumer, records)
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        self.out.append(_encode({"expired": record.id, "leaseId": lease_id}))
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        return self.answers.finished(no, fresh, whole)
+
+    def drain(self, refusal: Refusal) -> None:
+        self._fail(refusal, refusal.kind.close)

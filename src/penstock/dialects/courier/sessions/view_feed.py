@@ -1,0 +1,316 @@
+"""Following a view: the snapshot first, then every change, conflated for whoever cannot take them all.
+
+Pure. A `Watcher` is one follower and holds two numbers: how far it is in the view, and the last version it was told. A
+follower that has no credit, or whose peer does not read, simply stays where it is; the view itself says what changed since, each
+row once. So nothing is queued for anybody. A `Feed` writes what followers at the same place with the same sight get once, and
+shares the bytes: a thousand of them cost one encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.views import Change, View
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.operations.views import Sight, Version
+from penstock.dialects.courier.sessions.answers import Session
+
+CACHE_BYTES_MAX = 16 * 1024 * 1024
+"""Written messages that a feed keeps for followers at the same place."""
+_encode = msgspec.json.encode
+
+Message = tuple[int, bytes]
+"""A message and the version it brings its reader to."""
+
+
+class LiveQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"soft_auth": "softAuth"}):
+    """The query of `/v1/live`."""
+
+    view: str
+    credit: int | None = None
+    """Changes that may be sent; left out, as many as the peer reads. WebSocket only."""
+    since: Version | None = None
+    addr: str | None = None
+    """Only rows whose address or stream fits this pattern."""
+    compat: bool = False
+    soft_auth: bool = False
+
+
+class Style(msgspec.Struct, frozen=True, eq=False):
+    """How messages look on one kind of connection."""
+
+    key: str
+    """Equal for styles whose bytes are equal."""
+    head: bytes
+    tail: bytes
+    pack: Callable[[list[Message]], list[bytes]]
+    """Messages as what is written."""
+    heartbeat: bytes = b""
+    compat: bool = False
+    """The shape of the first Courier: no snapshot, no versions, no removals."""
+
+
+def bare(messages: list[Message]) -> list[bytes]:
+    return [message for _, message in messages]
+
+
+def events(messages: list[Message]) -> list[bytes]:
+    """Server-sent events, all in one write."""
+    return [b"".join([b"id: %d\ndata: %b\n\n" % message for message in messages])]
+
+
+def plain_events(messages: list[Message]) -> list[bytes]:
+    """Server-sent events without ids, as the first Courier wrote them."""
+    return [b"".join([b"data: %b\n\n" % message for _, message in messages])]
+
+
+SOCKET = Style("socket", b"{", b"}", bare)
+"""WebSocket messages that are framed elsewhere."""
+EVENTS = Style("events", b"{", b"}", events, b": heartbeat\n\n")
+COMPAT_EVENTS = Style("compat", b"", b"", plain_events, b": heartbeat\n\n", compat=True)
+
+
+def lines(label: str) -> Style:
+    """Control v1 lines of one subscription."""
+    head = b'{"type":"live","subId":%b,' % _encode(label)
+    return Style(f"lines {label}", head, b"}\n", bare)
+
+
+class Watcher:
+    """One follower of one view."""
+
+    __slots__ = (
+        "base",
+        "credit",
+        "is_resumed",
+        "label",
+        "rows",
+        "seen",
+        "session",
+        "sight",
+        "style",
+        "told",
+        "view",
+    )
+
+    def __init__(self, session: Session, view: View, sight: Sight, style: Style, label: str = "") -> None:
+        self.session = session
+        self.view = view
+        self.sight = sight
+        self.style = style
+        self.label = label
+        self.credit: int | None = None
+        """Changes it may still be sent; None leaves that to its peer's reading."""
+        self.seen: int | None = None
+        """How far it is in the view; None before its snapshot."""
+        self.told = 0
+        """The version in its last message."""
+        self.base: int | None = None
+        """The last version at which it was told everything; behind `seen` only while credit is short."""
+        self.rows: dict[str, bool] = {}
+        """Rows that it was told of since, and whether they were there: bounded by the view's rows and the removals that it remembers."""
+        self.is_resumed = False
+        """Until it has everything: which rows it has is not known, so what changed is told as if it had them all."""
+
+    def follow_on(self, since: int) -> None:
+        """It was here before, and was told of changes up to that version; of a row that changed since, perhaps not of all."""
+        self.seen = self.told = self.base = since
+        self.is_resumed = True
+
+    def look(self, sight: Sight) -> bool:
+        """See other rows than before, beginning with a new snapshot. Returns whether they are others."""
+        if sight == self.sight:
+            return False
+        self.sight = sight
+        self.seen = self.base = None
+        self.is_resumed = False
+        self.rows.clear()
+        return True
+
+    @property
+    def wants(self) -> bool:
+        """Whether it has something to be told and may be told it."""
+        if self.session.closing is not None or self.seen == self.view.version:
+            return False
+        return self.seen is None or self.credit is None or self.credit > 0
+
+    def grant(self, limit: int, n: int) -> Refusal | None:
+        """More credit."""
+        if self.credit is None:
+            hint = "open with `credit=0` to count changes; without it the pace is that of your reading"
+            return Refusal("InvalidCredit", "this follower does not count credit", ref="credit", hint=hint)
+        if n < 1 or self.credit + n > limit:
+            return Refusal(
+                "InvalidCredit",
+                f"a grant is 1 or more, and credit at most {limit}; {self.credit} is outstanding",
+                ref="credit",
+            )
+        self.credit += n
+        return None
+
+
+class Watching(Protocol):
+    """What a session has of those who keep followers up to date."""
+
+    def watch(self, now: Now, watcher: Watcher) -> None:
+        """Begin: the snapshot, or what was missed, goes out at once."""
+
+    def unwatch(self, watcher: Watcher) -> None: ...
+
+    def granted(self, watcher: Watcher) -> None:
+        """A follower has credit again."""
+
+
+def check_credit(machine: QueueMachine, credit: int | None) -> Refusal | None:
+    limit = machine.limits.credit_max
+    if credit is None or 0 <= credit <= limit:
+        return None
+    return Refusal("InvalidCredit", f"credit is 0 to {limit}", ref="credit")
+
+
+def check(machine: QueueMachine, principal: Principal, query: LiveQuery) -> tuple[View, Sight] | Refusal:
+    """What a follower follows, or why it may not: asked before the connection is made its own."""
+    view = views.find(machine, principal, query.view)
+    if isinstance(view, Refusal):
+        return view
+    sight = views.sight(machine, principal, query.addr)
+    refusal = sight if isinstance(sight, Refusal) else check_credit(machine, query.credit)
+    if refusal is not None:
+        return refusal
+    assert isinstance(sight, Sight)
+    return view, sight
+
+
+class Feed:
+    """The followers of one view, and what is written for them."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.watchers: dict[Watcher, None] = {}
+        self.version = view.version
+        """The version up to which all were told who could be."""
+        self.snapshots = 0
+        self.deltas = 0
+        """Changes that were told, to all followers together."""
+        self._cache: dict[tuple[str, Sight, int | None, int], tuple[list[bytes], int, int]] = {}
+        self._cache_bytes = 0
+        self._cache_version = -1
+
+    def forget(self) -> None:
+        """Let go of what is written: the next who come are at other places."""
+        self._cache.clear()
+        self._cache_bytes = 0
+
+    def update(self, watcher: Watcher) -> bool:
+        """Give a follower what it has to be told. Returns whether that is anything."""
+        view = self.view
+        if self._cache_version != view.version:
+            self.forget()
+            self._cache_version = view.version
+        seen = watcher.seen
+        if seen != watcher.base or watcher.is_resumed:
+            return self._some(watcher)
+        key = (watcher.style.key, watcher.sight, seen, watcher.told)
+        written = self._cache.get(key)
+        if written is None:
+            changes = None if seen is None else view.changes(seen)
+            written = self._snapshot(watcher) if changes is None else self._deltas(watcher, changes)
+            size = sum(map(len, written[0]))
+            if self._cache_bytes + size <= CACHE_BYTES_MAX:
+                self._cache[key] = written
+                self._cache_bytes += size
+        out, count, told = written
+        if watcher.credit is not None:
+            if count > watcher.credit:
+                return self._some(watcher)
+            watcher.credit -= count
+        self.deltas += count
+        self._complete(watcher, told)
+        watcher.session.out += out
+        return bool(out)
+
+    def _some(self, watcher: Watcher) -> bool:
+        """As many changes as the credit allows, oldest first, to a follower that may have part of them already."""
+        assert watcher.seen is not None
+        base = self.view.version if watcher.is_resumed else watcher.base
+        changes = self.view.changes(watcher.seen, base, watcher.rows)
+        if changes is None:
+            out, _, told = self._snapshot(watcher)
+            self._complete(watcher, told)
+            watcher.session.out += out
+            return True
+        changes = [change for change in changes if watcher.sight.sees(change)]
+        rest = [] if watcher.credit is None else changes[watcher.credit :]
+        del changes[len(changes) - len(rest) :]
+        out, count, told = self._deltas(watcher, changes)
+        self.deltas += count
+        if watcher.credit is not None:
+            watcher.credit -= count
+        watcher.session.out += out
+        if not rest:
+            self._complete(watcher, told)
+            return bool(out)
+        watcher.seen = watcher.told = told
+        if (
+            not watcher.is_resumed
+        ):  # else it is told as if it had them all, and there is no end to what it is told
+            for change in changes:
+                watcher.rows[change.addr] = change.op != "remove"
+        return bool(out)
+
+    def _complete(self, watcher: Watcher, told: int) -> None:
+        """A follower has everything."""
+        watcher.seen = watcher.base = self.view.version
+        watcher.told = told
+        watcher.is_resumed = False
+        if watcher.rows:
+            watcher.rows.clear()
+
+    def _snapshot(self, watcher: Watcher) -> tuple[list[bytes], int, int]:
+        view, style = self.view, watcher.style
+        self.snapshots += 1
+        if style.compat:
+            return style.pack([(view.version, b'{"connected":true}')]), 0, view.version
+        member = view.member.encode()
+        rows = [
+            b'{"addr":%b,"%b":%b}'
+            % (_encode(watcher.sight.shown(entry.addr)), member, watcher.sight.written(view, entry.data))
+            for entry in view.rows.values()
+            if watcher.sight.sees(entry)
+        ]
+        body = b'"snapshot":{"rows":[%b],"watermark":%d}' % (b",".join(rows), view.version)
+        return style.pack([(view.version, style.head + body + style.tail)]), 0, view.version
+
+    def _deltas(self, watcher: Watcher, changes: list[Change]) -> tuple[list[bytes], int, int]:
+        style = watcher.style
+        told = watcher.told
+        changes = [change for change in changes if watcher.sight.sees(change)]
+        if not changes:
+            return [], 0, told
+        member = self.view.member.encode()
+        messages: list[Message] = []
+        for change in changes:
+            addr = _encode(watcher.sight.shown(change.addr))
+            content = b""
+            if change.data:
+                content = b',"%b":%b' % (member, watcher.sight.written(self.view, change.data))
+            if not style.compat:
+                body = b'"delta":{"op":"%b","addr":%b%b,"version":%d,"prev":%d}' % (
+                    change.op.encode(),
+                    addr,
+                    content,
+                    change.version,
+                    told,
+                )
+                messages.append((change.version, style.head + body + style.tail))
+            elif content:
+                messages.append((change.version, b'{"addr":%b%b}' % (addr, content)))
+            told = change.version
+        return style.pack(messages) if messages else [], len(changes), told

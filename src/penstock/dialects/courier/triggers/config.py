@@ -1,0 +1,201 @@
+"""Rules as people write them, in the config and over HTTP: the shape of a trigger, and what no type can say about one.
+
+A text under a field becomes its line in `docs/reference/config.md`, so write it for the operator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.rules.rule_index import Hook
+from penstock.dialects.courier.triggers import templates
+from penstock.dialects.courier.wire.envelopes import misfit
+
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
+Scalar: TypeAlias = str | int | float | bool
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+RULE_ID = re.compile(r"[^\s,:/?#%]{1,128}")
+RESERVED_HEADERS = ("x-courier", "x-penstock")
+"""Beginnings of headers that only the server sets."""
+
+Where: TypeAlias = tuple[str | int, ...]
+Problem: TypeAlias = tuple[Where, str]
+
+
+class When(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from", "tags_any": "tagsAny"}
+):
+    """What an envelope must look like; every key that is given must fit, and at least one is."""
+
+    to: Texts | UnsetType = UNSET
+    """Stream; `*` is any run of characters; in a list one has to fit."""
+    from_: Texts | UnsetType = UNSET
+    """Sender, likewise."""
+    type: Texts | UnsetType = UNSET
+    """Type, likewise."""
+    tags: Texts | UnsetType = UNSET
+    """Tags that must all be there."""
+    tags_any: Texts | UnsetType = UNSET
+    """Tags of which one must be there."""
+    headers: dict[str, Scalar] | UnsetType = UNSET
+    """Headers that must have these values."""
+
+
+class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="notify", tag_field="action"):
+    """Send a notice: `{"title": "Notification", "ref": <id of the envelope>}`, and what `payload` has over it."""
+
+    to: Text
+    """Stream it goes to; may hold `${env.<path>}`."""
+    type: Text = "notify"
+    """Type of the notice."""
+    payload: Any = None
+    """What its payload says more, or instead when it is no mapping; texts in it may hold `${env.<path>}`."""
+    tags: tuple[Text, ...] = ()
+    """Tags beside `system`."""
+    headers: dict[str, Scalar] = {}
+    """Its headers; texts may hold `${env.<path>}`."""
+
+
+class Emit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="emit", tag_field="action"):
+    """Send an envelope of your own."""
+
+    to: Text
+    """Stream it goes to; may hold `${env.<path>}`."""
+    type: Text
+    """Its type."""
+    payload: Any
+    """Its payload, as it stands; texts in it may hold `${env.<path>}`."""
+    tags: tuple[Text, ...] = ()
+    """Tags beside `system`."""
+    headers: dict[str, Scalar] = {}
+    """Its headers; texts may hold `${env.<path>}`."""
+
+
+class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route", tag_field="action"):
+    """Send the envelope itself to another stream too, under the same id."""
+
+    to: Text
+    """Stream it goes to; may hold `${env.<path>}`."""
+    mode: Literal["copy", "move"] = "copy"
+    """Whether it also stays where it is. A move is for `on_insert`, before anybody got it."""
+
+
+class Enrich(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="enrich", tag_field="action"):
+    """Add to the envelope before it is taken, so that every consumer sees it. For `on_insert`."""
+
+    headers: dict[str, Scalar] = {}
+    """Headers to set; their names begin with `x-`. Texts may hold `${env.<path>}`."""
+    payload: dict[str, Any] = {}
+    """What to put under `payload.enriched`. Texts may hold `${env.<path>}`."""
+
+
+Action: TypeAlias = Notify | Emit | Route | Enrich
+
+
+class TriggerLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How often a trigger fires."""
+
+    cooldown_ms: Count = 0
+    """After it fired, further matches within this time are suppressed and counted."""
+    cooldown_key: Text | UnsetType = UNSET
+    """Template of what the cooldown is counted by, e.g. `${env.from}`; left out, the rule as a whole."""
+    trailing: bool = False
+    """Whether one summary follows at the end of a cooldown that suppressed something; `${suppressed}` says how much."""
+
+
+class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule that is tried on everything that happens to envelopes."""
+
+    id: Text
+    """Name of the rule; no two share one."""
+    when: When
+    """What it waits for."""
+    do: Annotated[tuple[Action, ...], Meta(min_length=1)]
+    """What it does then, in this order."""
+    hook: Hook = "on_insert"
+    """What has to happen to the envelope: it came, was acked, its lease ran out, or it went to the dead letters."""
+    limits: TriggerLimits = TriggerLimits()
+    """How often."""
+    enabled: bool = True
+    """Whether it is tried at all."""
+    strict: bool = False
+    """Whether a placeholder that stands for nothing makes the action fail; otherwise it is an empty text."""
+
+
+def parse(value: Mapping[str, Any], limits: Limits) -> Trigger | Refusal:
+    """A rule from plain values, or the first thing that is wrong with it."""
+    try:
+        trigger = msgspec.convert(value, Trigger)
+    except msgspec.ValidationError as error:
+        return misfit(error)
+    return refusal_of(trigger, limits) or trigger
+
+
+def refusal_of(trigger: Trigger, limits: Limits) -> Refusal | None:
+    """The first problem of a rule, as an answer."""
+    for where, problem in problems(trigger, limits):
+        path = ".".join(map(str, where))
+        return Refusal("InvalidRequest", f"`{path}` {problem}", ref=path)
+    return None
+
+
+def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
+    """What is wrong with a rule that has the right shape."""
+    if trigger.id == "try":
+        yield ("id",), "`try` is what the route to try an envelope is called"
+    if not RULE_ID.fullmatch(trigger.id) or not trigger.id.isprintable():
+        yield ("id",), f"got `{trigger.id[:80]}`, expected up to 128 characters without spaces and `,:/?#%`"
+    if all(value is UNSET for value in msgspec.structs.astuple(trigger.when)):
+        yield ("when",), "is empty and would fire on every envelope; name at least one key"
+    if len(trigger.do) > limits.rule_actions_max:
+        yield ("do",), f"has {len(trigger.do)} actions, and `limits.rule_actions_max` allows no more"
+    if trigger.limits.cooldown_key is not UNSET:
+        for problem in templates.problems(trigger.limits.cooldown_key):
+            yield ("limits", "cooldownKey"), problem
+    if trigger.limits.trailing and not trigger.limits.cooldown_ms:
+        yield ("limits", "trailing"), "needs a `cooldownMs` to come after"
+    for number, action in enumerate(trigger.do):
+        for where, problem in _action_problems(trigger, action, limits):
+            yield ("do", number, *where), problem
+
+
+def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterator[Problem]:
+    if isinstance(action, Enrich):
+        if trigger.hook != "on_insert":
+            yield (
+                ("action",),
+                "`enrich` adds to an envelope before it is taken: it goes with `hook: on_insert` only",
+            )
+        if not action.headers and not action.payload:
+            yield (), "adds nothing; give `headers` or `payload`"
+        for name in action.headers:
+            if not name.startswith("x-") or name.startswith(RESERVED_HEADERS):
+                yield (
+                    ("headers", name),
+                    "is not ours to set: a name begins with `x-`, and not with `x-courier` or `x-penstock`",
+                )
+    else:
+        bare = re.sub(r"\$\{[^{}]*\}", "", action.to)
+        if ":" in bare or "*" in bare or not action.to.isprintable() or len(bare) > limits.name_max:
+            yield ("to",), f"no stream is called `{action.to[:80]}`"
+    if isinstance(action, Route) and action.mode == "move" and trigger.hook != "on_insert":
+        yield (
+            ("mode",),
+            "an envelope can be moved before its first delivery only: `move` goes with `hook: on_insert`",
+        )
+    if isinstance(action, Notify | Emit):
+        for name in action.headers:
+            if name.startswith(RESERVED_HEADERS):
+                yield ("headers", name), "is set by the server itself"
+    for field in ("to", "type", "payload", "headers"):
+        for problem in templates.problems(getattr(action, field, None)):
+            yield (field,), problem

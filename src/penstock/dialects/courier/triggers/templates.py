@@ -1,0 +1,171 @@
+"""Templates: `${env.<path>}`, `${now}`, `${rule.id}` and `${suppressed}` in texts of a rule.
+
+A text that is one placeholder keeps the JSON type of what it stands for; a placeholder inside a text is written into it. What is
+substituted is never looked at again, nothing is evaluated, and `$${` stands for `${`. A path that leads nowhere
+gives an empty text and a warning, or in a strict rule a `MissingError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import rfc3339
+from penstock.core.rules.rule_index import Moment
+
+_PLACEHOLDER = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
+_NAMES = ("now", "rule.id", "suppressed")
+DEPTH_MAX = 32
+"""Steps of one path, and nesting of a payload with templates in it."""
+
+MISSING = object()
+"""Where a path leads nowhere."""
+
+
+class TemplateError(ValueError):
+    """A template that cannot be read: for config time."""
+
+
+class MissingError(Exception):
+    """A strict template met a path that leads nowhere."""
+
+
+class Path:
+    """Where a placeholder looks."""
+
+    __slots__ = ("name", "steps")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        head, *steps = name.split(".")
+        self.steps: tuple[str, ...] | None = tuple(steps) if head == "env" else None
+        if name in _NAMES:
+            return
+        if head != "env" or not steps or not all(steps) or len(steps) > DEPTH_MAX:
+            known = ", ".join(f"`${{{known}}}`" for known in ("env.<path>", *_NAMES))
+            raise TemplateError(f"`${{{name}}}` stands for nothing; there are {known}")
+
+    def value(self, env: Any, moment: Moment) -> Any:
+        """What it stands for, or `MISSING`."""
+        if self.steps is None:
+            match self.name:
+                case "now":
+                    return rfc3339(moment.wall_us)
+                case "rule.id":
+                    return moment.rule
+                case _:
+                    return moment.suppressed
+        for step in self.steps:
+            if isinstance(env, dict) and step in env:
+                env = env[step]
+            elif isinstance(env, list) and step.isdecimal() and int(step) < len(env):
+                env = env[int(step)]
+            else:
+                return MISSING
+        return env
+
+
+class Text:
+    """A text with placeholders in it."""
+
+    __slots__ = ("_is_strict", "_pieces")
+
+    def __init__(self, text: str, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
+        self._pieces: list[str | Path] = []
+        position = 0
+        for found in _PLACEHOLDER.finditer(text):
+            before = text[position : found.start()]
+            _refuse_open(text, before)
+            self._pieces.append(before)
+            self._pieces.append("${" if found[1] else Path(found[2]))
+            position = found.end()
+        rest = text[position:]
+        _refuse_open(text, rest)
+        self._pieces.append(rest)
+        self._pieces = [piece for piece in self._pieces if piece != ""]
+
+    @property
+    def is_plain(self) -> bool:
+        return not any(isinstance(piece, Path) for piece in self._pieces)
+
+    @property
+    def head(self) -> str:
+        """What it begins with, whatever the envelope says."""
+        first = self._pieces[0] if self._pieces else ""
+        return first if isinstance(first, str) else ""
+
+    def fill(self, env: Any, moment: Moment) -> Any:
+        """With its JSON type when it is one placeholder, else a text."""
+        if len(self._pieces) == 1 and isinstance(self._pieces[0], Path):
+            return self._value(self._pieces[0], env, moment)
+        return "".join(
+            piece if isinstance(piece, str) else _written(self._value(piece, env, moment))
+            for piece in self._pieces
+        )
+
+    def _value(self, path: Path, env: Any, moment: Moment) -> Any:
+        value = path.value(env, moment)
+        if value is not MISSING:
+            return value
+        if self._is_strict:
+            raise MissingError(f"the envelope has no `{path.name}`")
+        moment.warnings += 1
+        return ""
+
+
+def _refuse_open(text: str, piece: str) -> None:
+    if "${" in piece:
+        raise TemplateError(
+            f"`{text[:80]}` opens a placeholder and does not close it; write `$${{` for the text"
+        )
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+class Tree:
+    """A JSON value whose texts may hold placeholders."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any, *, is_strict: bool) -> None:
+        self._value = _parsed(value, is_strict, 0)
+
+    def fill(self, env: Any, moment: Moment) -> Any:
+        return _filled(self._value, env, moment)
+
+
+def _parsed(value: Any, is_strict: bool, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise TemplateError(f"nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, str):
+        text = Text(value, is_strict=is_strict)
+        return text.fill(None, Moment(0, "")) if text.is_plain else text
+    if isinstance(value, dict):
+        return {key: _parsed(item, is_strict, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_parsed(item, is_strict, depth + 1) for item in value]
+    return value
+
+
+def _filled(value: Any, env: Any, moment: Moment) -> Any:
+    if isinstance(value, Text):
+        return value.fill(env, moment)
+    if isinstance(value, dict):
+        return {key: _filled(item, env, moment) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, env, moment) for item in value]
+    return value
+
+
+def problems(value: Any) -> Iterator[str]:
+    """What is wrong with the templates of a value."""
+    try:
+        Tree(value, is_strict=False)
+    except TemplateError as error:
+        yield str(error)

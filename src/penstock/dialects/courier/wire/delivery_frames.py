@@ -1,0 +1,79 @@
+"""Delivery frames of Control v1 and of the subscribe socket, built from bytes that are already JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.effects import Copy
+from penstock.core.links import Consumer
+from penstock.core.records import Record
+from penstock.dialects.courier.wire.envelopes import flat
+
+_encode = msgspec.json.encode
+
+
+def control_prefix(consumer: Consumer) -> bytes:
+    """What every delivery to one subscription begins with."""
+    stream = _encode(consumer.link.principal.shown(consumer.channel.name))
+    return b'{"type":"deliver","stream":%b,"subId":%b,"env":' % (stream, _encode(consumer.label))
+
+
+def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, records: list[Record]) -> bytes:
+    """Delivery lines for one subscription, several envelopes a line when it asked for batches."""
+    expires = (now.wall_us + consumer.lease_us) // 1000
+    if consumer.batch <= 1:
+        tail = b'.%x.%b","leaseExpiresAt":%d}\n' % (consumer.no, boot.encode(), expires)
+        lines = [
+            b'%b%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
+            % (prefix, record.body, record.seq, record.attempt, record.lease, tail)
+            for record in records
+        ]
+    else:
+        end = b',"leaseExpiresAt":%d}\n' % expires
+        lines = [prefix + arrays + end for arrays in _arrays(boot, consumer, records)]
+    written = b"".join(lines)
+    if written.count(b"\n") == len(lines):
+        return written
+    # An envelope of several lines, as HTTP takes them: here it must fit into one.
+    return b"".join([flat(line[:-1]) + b"\n" for line in lines])
+
+
+def tap_lines(copy: Copy) -> bytes:
+    """Copies for a tap: first how many it missed, then one line an envelope."""
+    stream = _encode(copy.tap.link.principal.shown(copy.tap.name))
+    lines = [
+        b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body)
+        for record in copy.records
+    ]
+    if copy.lost:
+        lines.insert(0, b'{"type":"tapped_lost","stream":%b,"n":%d}\n' % (stream, copy.lost))
+    return b"".join(lines)
+
+
+def socket_frames(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
+    """Delivery messages of the subscribe socket."""
+    if consumer.batch <= 1:
+        tail = b'.%x.%b"}' % (consumer.no, boot.encode())
+        return [
+            b'{"deliver":%b,"seq":%d,"attempt":%d,"leaseId":"%x%b'
+            % (record.body, record.seq, record.attempt, record.lease, tail)
+            for record in records
+        ]
+    return [b'{"deliver":' + arrays + b"}" for arrays in _arrays(boot, consumer, records)]
+
+
+def _arrays(boot: str, consumer: Consumer, records: list[Record]) -> Iterator[bytes]:
+    """The four arrays of each batch, from the first one's value on."""
+    size = consumer.batch
+    lease_end = f".{consumer.no:x}.{boot}"
+    for start in range(0, len(records), size):
+        part = records[start : start + size]
+        yield b'[%b],"seq":%b,"attempt":%b,"leaseId":%b' % (
+            b",".join([record.body for record in part]),
+            _encode([record.seq for record in part]),
+            _encode([record.attempt for record in part]),
+            _encode([f"{record.lease:x}{lease_end}" for record in part]),
+        )

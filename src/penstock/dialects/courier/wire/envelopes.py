@@ -1,0 +1,232 @@
+"""Courier envelopes: from bytes to a checked record, and the changes we may make to their bytes.
+
+The bytes a producer sent are the bytes a consumer gets, but for `to` and `from` where they were left out. Payloads are
+checked for well-formedness and never re-encoded. Cost: about two decodes of the envelope.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from penstock.core.clock import rfc3339
+from penstock.core.errors import Refusal
+from penstock.core.json_checks import depth_problem
+from penstock.core.limits import Limits
+from penstock.core.queue.state import Cause
+from penstock.core.records import Record, shared
+from penstock.core.scopes import Principal
+
+DEAD_HEADER = "x-courier"
+"""Header under which a dead letter says why it is one."""
+
+_Scalar = str | int | float | bool | None
+
+
+class _Head(msgspec.Struct, rename={"from_": "from"}):
+    """The fields we read; everything else stays in the bytes."""
+
+    id: str
+    ts: Annotated[datetime, msgspec.Meta(tz=True)]
+    type: str
+    payload: msgspec.Raw
+    to: str | msgspec.UnsetType = msgspec.UNSET
+    from_: str | msgspec.UnsetType | None = msgspec.UNSET
+    corr: str | None = None
+    schema: str | None = None
+    version: int | None = None
+    refs: list[str] | None = None
+    tags: list[str] | None = None
+    headers: dict[str, _Scalar] | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+_any = msgspec.json.Decoder()
+_encode = msgspec.json.encode
+_SPACES = b" \t\r\n"
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+def flat(data: bytes) -> bytes:
+    """JSON in one line. Line ends stand between tokens only, where a space is as good; strings hold none."""
+    return data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
+
+
+def stream_problem(name: str, limits: Limits) -> Refusal | None:
+    """Why a stream may not have this name."""
+    if not 0 < len(name) <= limits.name_max:
+        return Refusal("InvalidRequest", f"a stream name has 1 to {limits.name_max} characters", ref="stream")
+    if not name.isprintable() or ":" in name or "*" in name:
+        return Refusal(
+            "InvalidRequest",
+            f"stream name {name!r} has a character that is not allowed",
+            ref="stream",
+            hint="leave out `:`, `*` and control characters",
+        )
+    return None
+
+
+def inbox(to: str) -> str:
+    """The stream that a short address means."""
+    return to if "/" in to else f"agents/{to}/inbox"
+
+
+def json_problem(data: bytes) -> Refusal | None:
+    """What makes a whole request's JSON unacceptable: malformed, or a key given twice."""
+    try:
+        value = _any.decode(data)
+    except RecursionError:
+        return Refusal("InvalidJSON", "nested far too deep")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Refusal("InvalidJSON", _sentence(error))
+    # JSON without a repeated key comes out as it went in, but for spaces. Only what differs otherwise is looked at
+    # closely. (Without its spaces, those in strings too, a text still has as many members in each object.)
+    try:
+        again = _encode(value)
+        if again == data or again.translate(None, _SPACES) == data.translate(None, _SPACES):
+            return None
+    except (OverflowError, ValueError, TypeError):  # an integer that our encoder does not take
+        pass
+    return _repeated_key(data)
+
+
+class _RepeatedKeyError(Exception):
+    pass
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> None:
+    seen: dict[str, None] = {}
+    for key, _ in pairs:
+        if key in seen:
+            raise _RepeatedKeyError(key)
+        seen[key] = None
+
+
+def _repeated_key(data: bytes) -> Refusal | None:
+    try:
+        json.loads(data, object_pairs_hook=_pairs)
+    except _RepeatedKeyError as error:
+        return Refusal("InvalidJSON", f"key `{error}` is given twice", ref=str(error))
+    except RecursionError:
+        return Refusal("InvalidJSON", "nested far too deep")
+    except ValueError as error:
+        return Refusal("InvalidJSON", str(error))
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text if text[:4] == "JSON" else text[:1].lower() + text[1:]
+
+
+def misfit(error: msgspec.ValidationError, code: str = "InvalidRequest") -> Refusal:
+    """What does not fit its type, in our words, with the field it is about."""
+    text = str(error)
+    field = None
+    if "`$." in text:
+        field = text.rsplit("`$.", 1)[1].rstrip("`")
+    elif "field `" in text:
+        field = text.split("`")[1]
+    return Refusal(code, _sentence(error), ref=field)
+
+
+def parse(
+    raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None
+) -> Record | Refusal:
+    """A record of the envelope in `raw`, addressed to `to`, from `principal`.
+
+    The request around it has passed `json_problem`.
+    """
+    if len(raw) > limits.envelope_max:
+        return Refusal(
+            "TooLarge", f"the envelope has {len(raw)} bytes and at most {limits.envelope_max} are allowed"
+        )
+    try:
+        head = _head.decode(raw)
+    except msgspec.ValidationError as error:
+        if fresh_id is not None and "missing required field `id`" in str(error):
+            with_id = _insert(raw, b'"id":' + _encode(fresh_id))
+            return parse(with_id, to, principal, limits)
+        return misfit(error, "InvalidEnvelope")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Refusal("InvalidJSON", _sentence(error))
+    if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
+        problem = depth_problem(raw, limits.depth_max)
+        if problem is not None:
+            return problem
+    if not 0 < len(head.id) <= limits.id_max:
+        return Refusal("InvalidEnvelope", f"`id` has 1 to {limits.id_max} characters", ref="id")
+    if not 0 < len(head.type) <= limits.type_max:
+        return Refusal("InvalidEnvelope", f"`type` has 1 to {limits.type_max} characters", ref="type")
+    added = b""
+    if head.to is msgspec.UNSET:
+        added = b'"to":' + _encode(to)
+    elif head.to != to:
+        return Refusal(
+            "AddressMismatch", f"the envelope says `{head.to}` and the request `{to}`", ref=head.id
+        )
+    sender = head.from_
+    if sender is msgspec.UNSET or sender is None:
+        sender = principal.agent
+        if sender is not None and head.from_ is msgspec.UNSET:
+            added += (b"," if added else b"") + b'"from":' + _encode(sender)
+        elif sender is not None:
+            return Refusal("InvalidEnvelope", "`from` is null; leave it out to have it filled", ref="from")
+    elif not principal.vouches(sender):
+        return Refusal(
+            "Forbidden",
+            f"this token speaks for `{principal.agent}`, not for `{sender}`",
+            ref=head.id,
+            hint="leave `from` out to have it filled",
+        )
+    body = _insert(raw, added) if added else raw
+    return Record(head.id, shared(head.type), body, shared(sender) if sender else None, head.corr)
+
+
+def _insert(raw: bytes, members: bytes) -> bytes:
+    """The same object with members before its first one; it has at least one."""
+    start = raw.index(b"{") + 1
+    comma = b"" if raw[start:].lstrip().startswith(b"}") else b","
+    return raw[:start] + members + comma + raw[start:]
+
+
+def bury(body: bytes, cause: Cause) -> bytes:
+    """A dead letter: the same envelope with a header that says what happened to it."""
+    envelope = _raw_object.decode(body)
+    headers = _headers(envelope)
+    headers[DEAD_HEADER] = msgspec.Raw(
+        _encode(
+            {
+                "reason": cause.reason,
+                "stream": cause.stream,
+                "attempts": cause.attempts,
+                "firstTs": rfc3339(cause.first_wall_us) if cause.first_wall_us else None,
+                "lastError": cause.error,
+            }
+        )
+    )
+    envelope["headers"] = msgspec.Raw(_encode(headers))
+    return _encode(envelope)
+
+
+def revive(body: bytes) -> bytes:
+    """A dead letter's envelope as it was."""
+    envelope = _raw_object.decode(body)
+    headers = _headers(envelope)
+    headers.pop(DEAD_HEADER, None)
+    if headers:
+        envelope["headers"] = msgspec.Raw(_encode(headers))
+    else:
+        envelope.pop("headers", None)
+    return _encode(envelope)
+
+
+def _headers(envelope: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    raw = envelope.get("headers")
+    return {} if raw is None or bytes(raw) == b"null" else _raw_object.decode(raw)

@@ -1,0 +1,318 @@
+"""What becomes of an envelope that a participant sent: checked, then passed on to everybody, or acted upon.
+
+The order of the checks is the protocol's: who it claims to be from, what is the gateway's alone, what the sender may send, and only
+then what it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.credentials import TOKEN_BYTES, token_text
+from penstock.core.records import Entry
+from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
+from penstock.dialects.mew.envelopes import Envelope
+from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.join import KICKED, is_id, put_out
+from penstock.dialects.mew.participants import Answer, Done
+from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
+from penstock.dialects.mew.space_state import DOOR, grant_entry, invite_entry
+
+HEARTBEAT = "system/heartbeat"
+IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
+"""What everybody may send."""
+_encode = msgspec.json.encode
+
+Act = Callable[[Space, Now, Participant, Envelope, Done | None], Fault | None]
+
+
+def accept(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str, done: Done | None = None
+) -> None:
+    """Take an envelope; `done` is told what HTTP should answer, otherwise the sender hears only of failures."""
+    fault = _check(space, now, sender, envelope, transport)
+    if fault is None:
+        act = ACTS.get(envelope.kind)
+        if act is None:
+            space.relay(sender, envelope, done)
+        elif not envelope.is_readable:
+            fault = Fault.processing("a number in the payload is out of range")
+        else:
+            fault = act(space, now, sender, envelope, done)
+    if fault is not None:
+        refuse(space, now, sender, msgspec.structs.replace(fault, cause=envelope.cause), done)
+
+
+def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done | None) -> None:
+    """Say why not: to the request, and to the sender's connection where it has one."""
+    there = space.present.get(sender.id)
+    if done is None or (there is not None and not fault.whole):
+        space.fail(now, sender if there is None or done is None else there, fault)
+    else:
+        space.refused += 1
+    if done is not None:
+        done(now, fault)
+
+
+def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str) -> Fault | None:
+    if sender.party in space.state.kicked:  # since it was let in, or its request was
+        return put_out(space, sender.party)
+    if envelope.sender not in (None, "", sender.id, sender.party):
+        message = f"`from` is `{(envelope.sender or '')[:60]}` and you are `{sender.id}`; leave it out"
+        return Fault("invalid_from", message, status=403)
+    if not envelope.sender:
+        envelope.put("from", sender.id)
+    watch = space.watch
+    if watch is not None:
+        watch.received(now, envelope.encode(), envelope.id, sender.id, space.id, transport)
+    kind = envelope.kind
+    if kind.startswith("system/") and kind != HEARTBEAT:
+        return Fault("invalid_request", f"{kind} is reserved for the gateway")
+    rights = space.rights(sender.party)
+    found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
+    if watch is not None:
+        decision = Decision(
+            envelope.id,
+            sender.id,
+            space.id,
+            kind,
+            None if found is None else found[0],
+            None if found is None else found[1],
+            rights.all,
+            transport,
+            tuple(envelope.correlations),
+        )
+        watch.decided(now, decision)
+    if found is None:
+        if watch is not None:
+            data = envelope.encode()
+            watch.rejected(now, data, envelope.id, sender.id, space.id, transport, "capability_violation")
+        more = {"attempted_kind": kind, "your_capabilities": rights.all}
+        message = f"you have no capability for `{kind}`"
+        return Fault("capability_violation", message, more, status=403)
+    if space.ledger.draining:
+        return Fault("draining", "the server is shutting down; reconnect in a moment", status=503)
+    size = envelope.size
+    if size > space.limits.envelope_max:
+        message = (
+            f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"
+        )
+        return Fault("too_large", message, status=413)
+    if space.pending_bytes + size > space.limits.pending_max:
+        return Fault(
+            "journal_unavailable", "the journal does not keep up; send again in a moment", status=503
+        )
+    return None
+
+
+def _grant(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """Somebody gives somebody a part of what it may send itself."""
+    party = _recipient(space, envelope)
+    if isinstance(party, Fault):
+        return party
+    capabilities = clean(envelope.payload.get("capabilities"))
+    if not capabilities:
+        return Fault(
+            "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
+        )
+    held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
+    if held_grants >= space.limits.grants_max:
+        message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
+        return Fault("too_many_grants", message, status=429)
+    held = space.rights(sender.party).all
+    beyond = [each for each in capabilities if not covers(held, each)]
+    if beyond:
+        message = "you may grant only what you may send yourself"
+        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+        return Fault("capability_violation", message, more, status=403)
+    entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
+    space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
+    return None
+
+
+def _revoke(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """Somebody takes grants back."""
+    party = _recipient(space, envelope)
+    if isinstance(party, Fault):
+        return party
+    meta: dict[str, object] = {"grant": "capability"}
+    grant_id = envelope.text("grant_id")
+    capabilities = clean(envelope.payload.get("capabilities"))
+    if grant_id is not None:
+        meta["grant_id"] = grant_id
+    elif capabilities:
+        meta["capabilities"] = capabilities
+    else:
+        return Fault("invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back")
+    entry = Entry(
+        DOOR,
+        "revoke",
+        space.id,
+        id=envelope.id,
+        kind=envelope.kind,
+        sender=sender.id,
+        peer=party,
+        reason=envelope.text("reason"),
+        meta=_encode(meta).decode(),
+        fresh=False,
+    )
+    space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
+    return None
+
+
+def _recipient(space: Space, envelope: Envelope) -> str | Fault:
+    name = envelope.text("recipient")
+    if name is None:
+        return Fault("invalid_request", "`payload.recipient` is required")
+    party = space.resolve(name)
+    if party is None:
+        return Fault(
+            "participant_not_found", f"the space knows nobody of the name `{name[:200]}`", status=404
+        )
+    return party
+
+
+def _update(space: Space, now: Now, party: str) -> None:
+    """Everybody of a party hears what it may do now."""
+    for participant in space.present.values():
+        if participant.party == party:
+            space.welcome(now, participant, is_update=True)
+
+
+def _invite(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """Somebody lets somebody else in, under a new token that only the inviter hears."""
+    who = envelope.text("participant_id")
+    if who is None:
+        return Fault("invalid_request", "`payload.participant_id` is required")
+    if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
+        message = (
+            "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
+        )
+        return Fault("invalid_request", message)
+    is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
+    if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
+        _answer_invite(space, now, sender, envelope, done, who)
+        return None
+    invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
+    if invited >= space.limits.invites_max and who not in space.state.invited:
+        message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
+        return Fault("too_many_invites", message, status=429)
+    if who in space.settings.participants:  # back from a kick, to what the settings give it
+        capabilities = space.static(who)
+    else:
+        capabilities = clean(envelope.payload.get("initial_capabilities"))
+    held = space.rights(sender.party).all
+    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
+    if beyond:
+        message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
+        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+        return Fault("capability_violation", message, more, status=403)
+    token = token_text(space.ledger.entropy(TOKEN_BYTES))
+    reason = envelope.text("reason")
+    digest = sha256(token.encode()).hexdigest()
+    body = envelope.encode()
+    entry = invite_entry(
+        space.id, sender.id, who, digest, capabilities, id_=envelope.id, reason=reason, body=body
+    )
+
+    def tell(now: Now) -> Answer:
+        space.minted.append((who, token))
+        created = {"status": "created", "participant_id": who, "token": token, "connection_url": space.url}
+        _acknowledge(space, now, sender, envelope, created)
+        more = {"invited_by": sender.id} | ({} if reason is None else {"reason": reason})
+        shown = {"id": who, "capabilities": with_baseline(capabilities)}
+        space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
+        return created
+
+    space.commit(sender, [entry], tell, done, cause=envelope.cause)
+    return None
+
+
+POWERS = ("capability/grant", "capability/revoke", "space/invite", "space/kick")
+"""Kinds that change what others may do."""
+
+
+def _gives_power(capability: Capability) -> bool:
+    """Whether a capability lets its holder decide about others."""
+    matcher = Matcher([{"kind": capability["kind"]}])
+    return any(matcher.match(kind, None) is not None for kind in POWERS)
+
+
+def _answer_invite(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None, who: str
+) -> None:
+    text = f"`{who}` is known to the space already"
+    said = {"status": "already_exists", "participant_id": who, "error": text}
+    space.then(now, sender, lambda now: _acknowledge(space, now, sender, envelope, said))
+    if done is not None:
+        done(now, {"status": "already_exists", "participant_id": who, "message": text})
+
+
+def _acknowledge(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, payload: dict[str, str]
+) -> None:
+    there = space.present.get(sender.id)
+    if there is not None:
+        data = space.voice.say(now, "space/invite-ack", payload, to=(sender.id,), cause=(envelope.id,))
+        space.tell_one(now, there, data)
+
+
+def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault | None:
+    """Somebody puts somebody out, and it does not get back in."""
+    name = envelope.text("participant_id")
+    if name is None:
+        return Fault("invalid_request", "`payload.participant_id` is required")
+    party = space.resolve(name)
+    if party is None:
+        return Fault(
+            "participant_not_found", f"the space knows nobody of the name `{name[:200]}`", status=404
+        )
+    known = space.settings.participants.get(party)
+    if party == OPERATOR or (known is not None and known.is_pipeline):
+        return Fault("invalid_operation", f"`{party}` belongs to the server itself", status=400)
+    reason = envelope.text("reason") or ""
+    entry = Entry(
+        DOOR,
+        "kick",
+        space.id,
+        id=envelope.id,
+        kind=envelope.kind,
+        sender=sender.id,
+        peer=party,
+        reason=reason,
+        fresh=False,
+    )
+
+    def after(now: Now) -> None:
+        fault = Fault("kicked", f"`{sender.id}` put you out of the space" + (f": {reason}" if reason else ""))
+        for participant in space.present.values():
+            if participant.party == party:
+                space.evicted.append((participant, KICKED, fault))
+
+    space.relay(sender, envelope, done, (entry,), after=after)
+    return None
+
+
+ACTS: dict[str, Act] = {
+    "capability/grant": _grant,
+    "capability/revoke": _revoke,
+    "space/invite": _invite,
+    "space/kick": _kick,
+    "stream/request": streams.request,
+    "stream/close": streams.close_asked,
+    "stream/grant-write": streams.grant_write,
+    "stream/revoke-write": streams.revoke_write,
+    "stream/transfer-ownership": streams.transfer,
+}
+"""Kinds that the gateway acts upon; every other is passed on."""

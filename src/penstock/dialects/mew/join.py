@@ -1,0 +1,166 @@
+"""Coming and going: who a token lets in under which id, takeovers, and what is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.limits import Limits
+from penstock.core.records import Entry
+from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
+from penstock.dialects.mew.space import OPERATOR, Participant, Space
+from penstock.dialects.mew.space_state import DOOR
+
+TAKEN_OVER = 4001
+KICKED = 4003
+SLOW = 4008
+"""Codes that our closes carry."""
+RESERVED_IDS = (GATEWAY, "system")
+_encode = msgspec.json.encode
+
+
+def is_id(text: str, limits: Limits) -> bool:
+    """Whether this can be the id of a participant."""
+    is_ours = text in RESERVED_IDS or text.startswith("system:")
+    return len(text) <= limits.id_max and text.isprintable() and not is_ours
+
+
+def identify(
+    space: Space, id_: str | None, digest: str | None, *, is_operator: bool
+) -> tuple[str, str] | Fault:
+    """The id and the party of somebody who shows a token and says an id, or none."""
+    party = OPERATOR if is_operator else None if digest is None else space.party_of(digest)
+    if party is None:
+        message = "no token was shown" if digest is None else "the token lets nobody in here"
+        return Fault("unauthorized", f"{message}; ask who runs the space for yours", status=401)
+    if party in space.state.kicked:
+        return put_out(space, party)
+    id_ = id_ or party
+    if not is_id(id_, space.limits):
+        return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
+    if id_ != party:
+        if space.is_taken(id_):
+            return Fault("invalid_participant", f"the token is not that of `{id_}`", status=403)
+        if space.holder(id_) not in (None, party):
+            return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
+    return id_, party
+
+
+def put_out(space: Space, party: str) -> Fault:
+    """What somebody who was kicked is told."""
+    why = space.state.kicked[party]
+    return Fault("kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403)
+
+
+def still_welcome(space: Space, participant: Participant) -> Fault | None:
+    """Whether somebody who was let in a moment ago would be now."""
+    if participant.party in space.state.kicked:
+        return put_out(space, participant.party)
+    id_, party = participant.id, participant.party
+    there = space.present.get(id_)
+    is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
+    if is_other or (there is not None and there.party != party):
+        return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
+    return None
+
+
+def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
+    """Somebody is there: it hears who else is, and they hear of it. Whoever had the id before is let go."""
+    before = space.present.get(participant.id)
+    if before is None and len(space.present) >= space.limits.participants_max:
+        return Fault(
+            "space_full",
+            f"{len(space.present)} participants are here and `limits.participants_max` allows no more",
+            status=429,
+        )
+    space.present[participant.id] = participant
+    space.room.enter(participant.member)
+    if before is not None:
+        fault = Fault("taken_over", f"`{participant.id}` has joined again from elsewhere", status=409)
+        space.evicted.append((before, TAKEN_OVER, fault))
+    for stream in space.state.streams.values():
+        if stream.lane.owner == participant.id:
+            stream.ticket = 0  # its owner is back
+    told: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
+    _observe(space, "join", participant, meta=_encode(told).decode())
+    space.welcome(now, participant)
+    data = space.voice.presence(now, "join", space.shown(participant))
+    space.tell(now, data, "", but=participant.id)
+    streams.open_configured(space, now, participant.id)
+    return None
+
+
+def leave(space: Space, now: Now, participant: Participant, reason: str) -> None:
+    """Somebody is gone, unless another connection has its place."""
+    id_ = participant.id
+    if space.present.get(id_) is not participant:
+        return
+    del space.present[id_]
+    space.room.leave(id_)
+    revoked: list[Entry] = []
+    for stream in space.state.streams.values():
+        lane = stream.lane
+        if lane.owner == id_:
+            space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
+        elif id_ in lane.writers:
+            revoked.append(streams.revoke_entry(space, stream, id_, GATEWAY, "disconnected"))
+        if id_ in lane.targets or participant.party in lane.targets:
+            _tell_owner(space, now, stream, participant)
+    for entry in revoked:
+        streams.commit_revoke(space, None, entry)
+    _observe(space, "leave", participant, reason=reason)
+    space.after(now, lambda now: space.tell(now, space.voice.presence(now, "leave", {"id": id_}), ""))
+
+
+def _tell_owner(space: Space, now: Now, stream: streams.Stream, gone: Participant) -> None:
+    """The owner of a stream hears that a target is gone; the stream stays open."""
+    owner = space.present.get(stream.lane.owner)
+    names = [name for name in (gone.id, gone.party) if name in stream.lane.targets]
+    names = [name for name in dict.fromkeys(names) if not space.room.is_there(name)]
+    if owner is None or not names:
+        return
+    fault = Fault(
+        "target_disconnected",
+        "a target of the stream is gone; its frames go to the others, and to it again when it returns",
+        {"stream_id": stream.id, "targets": names},
+        cause=stream.request_id,
+    )
+    data = space.voice.error(now, fault, owner.id)
+    space.after(now, lambda now: space.tell_one(now, owner, data))
+
+
+def begin(space: Space, now: Now) -> None:
+    """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
+    for stream in list(space.state.streams.values()):
+        if stream.name is not None and not streams.is_as_configured(space, stream):
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+    for name, settings in space.settings.participants.items():
+        if settings.is_pipeline:
+            enter(space, now, Participant(name, name, None, "pipeline"))
+    for stream in space.state.streams.values():
+        if stream.lane.owner not in space.present:
+            space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
+
+
+def wake(space: Space, now: Now) -> None:
+    """Close the streams whose owners did not come back, and try again what the journal refused."""
+    while (stream := space.timers.pop_due(now.us)) is not None:
+        stream.ticket = 0
+        if space.state.streams.get(stream.id) is not stream:
+            streams.open_configured(space, now, stream.lane.owner)
+        elif streams.is_leaving(space, stream):
+            continue
+        elif stream.name is not None and not streams.is_as_configured(space, stream):
+            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+        elif stream.lane.owner not in space.present:
+            streams.close(space, None, stream, GATEWAY, "owner_disconnected")
+
+
+def _observe(
+    space: Space, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
+) -> None:
+    entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
+    space.ledger.observe_entry(entry)

@@ -1,0 +1,323 @@
+"""What a space remembers across restarts: invites, kicks, grants, open streams and its numbering, as rows of the journal and back.
+
+Every change is made here by the row that tells it, in a running space as after a restart, so the two cannot differ. Tokens are kept as digests
+only. A row about a stream that is gone says nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.core.fanout.room import Lane
+from penstock.core.records import Entry
+from penstock.core.rows import Row, row_of
+from penstock.dialects.mew.capabilities import Capability, clean, covers
+from penstock.dialects.mew.space_settings import Overflow
+
+DOOR = "mew"
+_encode = msgspec.json.encode
+
+
+class Invited(msgspec.Struct, frozen=True):
+    """Somebody who may come in by invitation."""
+
+    digest: str
+    """sha256 of the token, in hexadecimal."""
+    capabilities: tuple[Capability, ...]
+    by: str
+
+
+class Stream(msgspec.Struct, eq=False):
+    """A stream that is open: its lane, and what people are told of it."""
+
+    lane: Lane
+    no: int
+    created: str
+    request: dict[str, Any]
+    """What its request carried beside the target."""
+    overflow: Overflow = "drop-oldest"
+    name: str | None = None
+    """What the settings of the space call it."""
+    request_id: str | None = None
+    open_id: str = ""
+    size: int = 0
+    """Bytes of what is known of it."""
+    aliases: dict[str, str] = {}
+    """Who those are, among its owners, writers and targets, that go by another id than the one the space knows them by."""
+    ticket: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.lane.id
+
+    def shown(self) -> dict[str, Any]:
+        """How `active_streams` shows it; nothing that the request carried stands for what the gateway knows."""
+        lane = self.lane
+        facts: dict[str, Any] = {
+            "stream_id": lane.id,
+            "owner": lane.owner,
+            "authorized_writers": list(lane.writers),
+            "created": self.created,
+        }
+        if lane.targets:
+            facts["target"] = list(lane.targets)
+        asked = {name: value for name, value in self.request.items() if name not in _RESERVED}
+        return facts | {"direction": "upload"} | asked
+
+
+_RESERVED = ("stream_id", "owner", "authorized_writers", "created", "target")
+
+
+class _Open(msgspec.Struct, omit_defaults=True):
+    """What the row of an open stream says beside its columns."""
+
+    owner: str
+    writers: list[str]
+    created: str
+    request: dict[str, Any]
+    target: list[str] = []
+    keep: str = "counts"
+    overflow: Overflow = "drop-oldest"
+    name: str | None = None
+    open_id: str = ""
+    frames: int = 0
+    aliases: dict[str, str] = msgspec.field(name="as", default_factory=dict)
+
+
+class SpaceState(msgspec.Struct, eq=False):
+    """What one space remembers."""
+
+    seq: int = 0
+    stream_no: int = 0
+    invited: dict[str, Invited] = {}
+    kicked: dict[str, str] = {}
+    """Who may not come back, and why."""
+    grants: dict[str, dict[str, tuple[Capability, ...]]] = {}
+    """What was granted to whom, by the id of the grant."""
+    streams: dict[str, Stream] = {}
+    streams_bytes: int = 0
+    """Bytes of what is known of them."""
+
+    def apply(self, entry: Entry | Row) -> None:
+        """Make the change that a fact tells."""
+        match entry.event:
+            case "envelope":
+                self.seq = max(self.seq, entry.seq)
+            case "stream_open":
+                self._open(entry)
+            case "stream_close":
+                gone = self.streams.pop(_stream_id(entry.channel), None)
+                self.streams_bytes -= 0 if gone is None else gone.size
+            case "invite":
+                meta = _meta(entry)
+                self.invited[entry.peer or ""] = Invited(
+                    meta["token"], clean(meta["capabilities"]), entry.sender or ""
+                )
+                self.kicked.pop(entry.peer or "", None)
+            case "kick":
+                self.kicked[entry.peer or ""] = entry.reason or ""
+                self.grants.pop(entry.peer or "", None)
+            case "grant":
+                self._grant(entry)
+            case "revoke":
+                self._revoke(entry)
+            case "gauge":
+                meta = _meta(entry)
+                self.seq, self.stream_no = meta["seq"], meta["streams"]
+
+    def _open(self, entry: Entry | Row) -> None:
+        told = msgspec.json.decode(entry.meta or "{}", type=_Open)
+        id_ = _stream_id(entry.channel)
+        sheds = told.overflow == "drop-oldest"
+        lane = Lane(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
+        lane.writers = dict.fromkeys(told.writers)
+        lane.base = told.frames
+        self.streams[id_] = Stream(
+            lane,
+            entry.seq,
+            told.created,
+            told.request,
+            told.overflow,
+            told.name,
+            entry.id,
+            told.open_id,
+            len(entry.meta or ""),
+            told.aliases,
+        )
+        self.streams_bytes += self.streams[id_].size
+        self.stream_no = max(self.stream_no, entry.seq)
+
+    def _grant(self, entry: Entry | Row) -> None:
+        meta = _meta(entry)
+        peer = entry.peer or ""
+        if meta["grant"] == "capability":
+            self.grants.setdefault(peer, {})[entry.id or ""] = clean(meta["capabilities"])
+            return
+        stream = self.streams.get(_stream_id(entry.channel))
+        if stream is None:
+            return
+        lane = stream.lane
+        lane.writers[peer] = None
+        if "as" in meta:
+            stream.aliases[peer] = meta["as"]
+        if meta["grant"] == "ownership":
+            lane.writers.pop(lane.owner if lane.owner != peer else "", None)
+            lane.owner = peer
+
+    def _revoke(self, entry: Entry | Row) -> None:
+        meta = _meta(entry)
+        peer = entry.peer or ""
+        if meta["grant"] == "capability":
+            granted = self.grants.get(peer, {})
+            if "grant_id" in meta:
+                granted.pop(meta["grant_id"], None)
+            else:
+                _take_back(granted, clean(meta["capabilities"]))
+            if not granted:
+                self.grants.pop(peer, None)
+            return
+        stream = self.streams.get(_stream_id(entry.channel))
+        if stream is not None:
+            stream.lane.writers.pop(peer, None)
+
+    def snapshot(self, space: str) -> Iterator[Row]:
+        """The state as rows that `apply` takes."""
+        numbers = _encode({"seq": self.seq, "streams": self.stream_no}).decode()
+        yield Row(door=DOOR, event="gauge", channel=space, meta=numbers)
+        for peer, invited in self.invited.items():
+            yield row_of(invite_entry(space, invited.by, peer, invited.digest, invited.capabilities))
+        for peer, reason in self.kicked.items():
+            yield row_of(Entry(DOOR, "kick", space, peer=peer, reason=reason))
+        for peer, granted in self.grants.items():
+            for id_, capabilities in granted.items():
+                yield row_of(grant_entry(space, id_, "", peer, capabilities))
+        for stream in self.streams.values():
+            yield row_of(open_entry(space, stream, b"", 0))
+
+
+def _take_back(granted: dict[str, tuple[Capability, ...]], revoked: tuple[Capability, ...]) -> None:
+    """Take back what equals, or is covered by, a revoked capability."""
+    for id_, capabilities in list(granted.items()):
+        left = tuple(held for held in capabilities if not any(covers([each], held) for each in revoked))
+        if left:
+            granted[id_] = left
+        else:
+            del granted[id_]
+
+
+def invite_entry(
+    space: str,
+    by: str,
+    peer: str,
+    digest: str,
+    capabilities: tuple[Capability, ...],
+    *,
+    id_: str | None = None,
+    reason: str | None = None,
+    body: bytes | None = None,
+) -> Entry:
+    """Somebody may come in."""
+    meta = _encode({"token": digest, "capabilities": capabilities}).decode()
+    return Entry(
+        DOOR,
+        "invite",
+        space,
+        id=id_,
+        kind="space/invite",
+        sender=by,
+        peer=peer,
+        reason=reason,
+        meta=meta,
+        body=body,
+    )
+
+
+def grant_entry(
+    space: str,
+    id_: str,
+    by: str,
+    peer: str,
+    capabilities: tuple[Capability, ...],
+    reason: str | None = None,
+) -> Entry:
+    """Somebody may send more than before."""
+    meta = _encode({"grant": "capability", "capabilities": capabilities}).decode()
+    kind = "capability/grant"
+    return Entry(DOOR, "grant", space, id=id_, kind=kind, sender=by, peer=peer, reason=reason, meta=meta)
+
+
+def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
+    """A stream is open."""
+    lane = stream.lane
+    meta = _Open(
+        lane.owner,
+        list(lane.writers),
+        stream.created,
+        stream.request,
+        list(lane.targets),
+        lane.keep,
+        stream.overflow,
+        stream.name,
+        stream.open_id,
+        lane.seq,
+        stream.aliases,
+    )
+    return Entry(
+        DOOR,
+        "stream_open",
+        f"{space}/{stream.id}",
+        stream.no,
+        id=stream.request_id,
+        kind="stream/open",
+        sender=lane.owner,
+        corr=stream.request_id,
+        size=len(body),
+        recipients=told,
+        meta=_encode(meta).decode(),
+        body=body,
+    )
+
+
+class Memory:
+    """What every space remembers, by its id. Kept for spaces that are not configured now: they may come back."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[str, SpaceState] = {}
+
+    def of(self, space: str) -> SpaceState:
+        return self.spaces.setdefault(space, SpaceState())
+
+    def restore(self, row: Row) -> None:
+        """Take one row of the past, or of a snapshot."""
+        if row.event in FACTS:
+            self.of(_space_id(row)).apply(row)
+        elif row.event in ("frame", "frame_counts"):
+            stream = self.of(_space_id(row)).streams.get(_stream_id(row.channel))
+            if stream is not None:
+                stream.lane.base = max(stream.lane.base, row.seq)
+
+    def snapshot(self) -> Iterator[Row]:
+        for space, state in self.spaces.items():
+            yield from state.snapshot(space)
+
+
+FACTS = ("envelope", "stream_open", "stream_close", "invite", "kick", "grant", "revoke", "gauge")
+"""Rows that change what a space remembers."""
+
+
+def _meta(entry: Entry | Row) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(entry.meta or "{}")
+    return found
+
+
+def _stream_id(channel: str) -> str:
+    return channel.rpartition("/")[2]
+
+
+def _space_id(row: Row) -> str:
+    """The space that a row is about: a stream's channel has its id at the end."""
+    space, slash, last = row.channel.rpartition("/")
+    return space if slash and last.startswith("stream-") else row.channel

@@ -1,0 +1,485 @@
+"""Streams: opening, closing, who may write, whose they are. Their frames pass in `core/fanout/room.py`."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from penstock.core.clock import Now, rfc3339
+from penstock.core.fanout.room import Lane
+from penstock.core.records import Entry
+from penstock.dialects.mew.envelopes import Envelope
+from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
+from penstock.dialects.mew.participants import Answer, Done, accepted
+from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.space_settings import Keep, Overflow
+from penstock.dialects.mew.space_state import DOOR, Stream, open_entry
+
+__all__ = ["Stream"]
+
+OVERFLOWS = ("drop-oldest", "disconnect")
+RECONFIGURED = "reconfigured"
+"""Why a stream is closed that is opened anew, as the settings say now."""
+_encode = msgspec.json.encode
+
+
+def request(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """Open a stream: the request is told first, then that it is open."""
+    raw = envelope.raw_payload or b""
+    if len(raw) > space.limits.space_request_max:
+        bound = f"`limits.space_request_max` allows {space.limits.space_request_max}"
+        return Fault("invalid_request", f"the request's payload has {len(raw)} bytes and {bound}")
+    payload = dict(envelope.payload)
+    targets = _targets(space, payload.pop("target", None))
+    if isinstance(targets, Fault):
+        return targets
+    overflow = payload.get("overflow", "drop-oldest")
+    if overflow not in OVERFLOWS:
+        return Fault("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
+    fault = _fullness(space, len(raw))
+    if fault is not None:
+        return fault
+    stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
+    stream.request_id = envelope.id
+    if sender.id != sender.party:  # it may have asked without being there
+        stream.aliases[sender.id] = sender.party
+    opened = _open_message(space, now, stream)
+    data = envelope.encode()
+    entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
+    answer = {"status": "stream_opened", "stream_id": stream.id}
+
+    def tell(now: Now) -> Answer:
+        if done is None:
+            space.tell(now, data, envelope.id)
+        _opened(space, now, stream, opened)
+        return answer
+
+    _begin(space, stream, entries[-1])
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _settle(space, stream))
+    return None
+
+
+def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
+    """Who is to receive the frames; nobody named means everybody."""
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    if wanted is None or wanted == []:
+        return ()
+    if not isinstance(wanted, list):
+        return Fault("invalid_request", "`payload.target` is a list of participant ids")
+    if len(wanted) > space.limits.participants_max:
+        return Fault(
+            "invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many"
+        )
+    missing = [name for name in wanted if not isinstance(name, str) or not space.room.is_there(name)]
+    if missing:
+        message = "One or more target participants do not exist in space"
+        return Fault("target_not_found", message, {"targets": missing}, whole=True)
+    return tuple(dict.fromkeys(wanted))
+
+
+def _fullness(space: Space, size: int = 0) -> Fault | None:
+    """Why no further stream can be opened, of which so much would be known."""
+    most, most_bytes = space.limits.space_streams_max, space.limits.space_streams_bytes_max
+    if len(space.state.streams) + len(space.opening) >= most:
+        message = f"{most} streams are open and `limits.space_streams_max` allows no more"
+    elif space.state.streams_bytes + space.opening_bytes + size > most_bytes:
+        message = f"open streams take {most_bytes} bytes to tell of, as many as `limits.space_streams_bytes_max` allows"
+    else:
+        return None
+    return Fault("too_many_streams", message, status=429)
+
+
+def _make(
+    space: Space,
+    now: Now,
+    owner: str,
+    targets: tuple[str, ...],
+    asked: dict[str, Any],
+    *,
+    overflow: Overflow | None = None,
+    keep: Keep | None = None,
+    name: str | None = None,
+) -> Stream:
+    overflow = overflow or "drop-oldest"
+    no = space.state.stream_no = space.state.stream_no + 1
+    kept = _keep_of(space, targets, keep)
+    lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
+    open_id = space.voice.fresh(f"stream-open-{no}")
+    aliases = space.aliases((owner, *targets))
+    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
+
+
+def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
+    """What the journal keeps of a stream's frames: all of those that the pipeline is to read."""
+    known = space.settings.participants
+    to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
+    return keep or ("full" if to_pipeline else "counts")
+
+
+def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
+    lane = stream.lane
+    payload: dict[str, Any] = {
+        "stream_id": lane.id,
+        "encoding": "text",
+        "owner": lane.owner,
+        "authorized_writers": list(lane.writers),
+    }
+    if lane.targets:
+        payload["target"] = list(lane.targets)
+    cause = () if stream.request_id is None else (stream.request_id,)
+    return space.voice.say(
+        now, "stream/open", payload, sender=GATEWAY, to=(lane.owner,), cause=cause, id_=stream.open_id
+    )
+
+
+def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
+    """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
+    _settle(space, stream)
+    space.tell(now, opened, stream.open_id)
+    if stream.lane.owner not in space.present:  # it is gone, or asked without being there
+        _again(space, now, space.state.streams[stream.id])
+
+
+def _begin(space: Space, stream: Stream, entry: Entry) -> None:
+    """A stream waits for its commit."""
+    stream.size = len(entry.meta or "")
+    space.opening[stream.id] = stream
+    space.opening_bytes += stream.size
+
+
+def _settle(space: Space, stream: Stream) -> None:
+    """A stream waits no more."""
+    space.opening_bytes -= space.opening.pop(stream.id).size
+
+
+def _again(space: Space, now: Now, stream: Stream) -> None:
+    """Look at a stream once more after the time that owners are waited for."""
+    space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
+
+
+def open_configured(space: Space, now: Now, owner: str) -> None:
+    """Open the streams that the settings give this owner, who is here, and that are not open yet."""
+    if owner not in space.present:
+        return
+    there = (*space.state.streams.values(), *space.opening.values())
+    named = [stream.name for stream in there if stream.name is not None]
+    for name, settings in space.settings.streams.items():
+        if settings.owner != owner or name in named or _fullness(space) is not None:
+            continue
+        stream = _make(
+            space,
+            now,
+            owner,
+            settings.target,
+            dict(settings.request),
+            overflow=settings.overflow,
+            keep=settings.keep,
+            name=name,
+        )
+        opened = _open_message(space, now, stream)
+        entries = [open_entry(space.id, stream, opened, space.told)]
+
+        def tell(now: Now, stream: Stream = stream, opened: bytes = opened) -> None:
+            _opened(space, now, stream, opened)
+
+        def failed(now: Now, stream: Stream = stream) -> None:
+            _settle(space, stream)
+            _again(space, now, stream)
+
+        _begin(space, stream, entries[-1])
+        space.commit(None, entries, tell, failed=failed)
+
+
+def is_as_configured(space: Space, stream: Stream) -> bool:
+    """Whether a stream that the settings name is still what they say."""
+    settings = space.settings.streams.get(stream.name or "")
+    return settings is not None and (settings.target, _keep_of(space, settings.target, settings.keep)) == (
+        stream.lane.targets,
+        stream.lane.keep,
+    )
+
+
+def close(
+    space: Space,
+    sender: Participant | None,
+    stream: Stream,
+    by: str,
+    reason: str,
+    said: Envelope | None = None,
+    done: Done | None = None,
+) -> None:
+    """Close a stream. The gateway says so itself where nobody did."""
+    id_ = None if said is None else said.id
+    entry = Entry(
+        DOOR,
+        "stream_close",
+        f"{space.id}/{stream.id}",
+        stream.no,
+        id=id_,
+        kind="stream/close",
+        sender=by,
+        reason=reason,
+        fresh=False,
+    )
+    data = None if said is None else said.encode()
+    entries = [entry]
+    if said is not None and data is not None and sender is not None:
+        entries.append(space.envelope_entry(sender, said, data))
+    causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
+
+    def tell(now: Now) -> Answer:
+        if said is not None and data is not None:
+            space.tell(now, data, said.id)
+        else:
+            space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
+        if reason == RECONFIGURED and stream.name in space.settings.streams:
+            open_configured(space, now, space.settings.streams[stream.name].owner)
+        return accepted(now)
+
+    def failed(now: Now) -> None:
+        if said is None or stream.lane.owner not in space.present:
+            _again(space, now, stream)
+
+    space.count_frames()  # what it did is written before its end is
+    cause = None if said is None else said.cause
+    space.commit(sender, entries, tell, done, cause=cause, failed=failed)
+
+
+def close_asked(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """A participant closes a stream: its owner only. What names none of ours is nobody's business but theirs."""
+    stream = _meant(space, envelope)
+    if stream is None:
+        space.relay(sender, envelope, done)
+        return None
+    if stream.lane.owner != sender.id or is_leaving(space, stream):
+        return _unauthorized(space, stream, "close")
+    if envelope.text("stream_id") is None:
+        envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
+    if not envelope.correlations:
+        envelope.put("correlation_id", [cause for cause in (stream.open_id, stream.request_id) if cause])
+    close(space, sender, stream, sender.id, envelope.text("reason") or "closed", envelope, done)
+    return None
+
+
+def _meant(space: Space, envelope: Envelope) -> Stream | None:
+    """The stream that a close is about: by its id, else by what opened it."""
+    id_ = envelope.text("stream_id")
+    if id_ is not None:
+        return space.state.streams.get(id_) or space.opening.get(id_)
+    causes = envelope.correlations
+    if not causes:
+        return None
+    opened: dict[str | None, Stream] = {}
+    for stream in (*space.state.streams.values(), *space.opening.values()):
+        opened.setdefault(stream.open_id, stream)
+        opened.setdefault(stream.request_id, stream)
+    return next((opened[cause] for cause in causes if cause in opened), None)
+
+
+def is_leaving(space: Space, stream: Stream) -> bool:
+    """Whether a stream is about to close, or to have another owner."""
+    kinds = ("stream/close", "stream/transfer-ownership")
+    return any(space.undecided(kind, channel=f"{space.id}/{stream.id}") for kind in kinds)
+
+
+def _unauthorized(space: Space, stream: Stream, what: str) -> Fault:
+    message = f"only the owner of `{stream.id}`, `{stream.lane.owner}`, may {what} it"
+    if is_leaving(space, stream):
+        message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
+    return Fault("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)
+
+
+def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> Stream | Fault:
+    id_ = envelope.text("stream_id")
+    if id_ is None:
+        return Fault("invalid_request", "`payload.stream_id` is required", sender=GATEWAY)
+    stream = space.state.streams.get(id_)
+    if stream is None:
+        message = f"there is no stream `{id_[:200]}`"
+        return Fault(
+            "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
+        )
+    if stream.lane.owner != sender.id or is_leaving(space, stream):
+        return _unauthorized(space, stream, what)
+    return stream
+
+
+def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None = None) -> str | Fault:
+    """The participant that a request is about, who has to be there or among a stream's writers."""
+    who = envelope.text(name)
+    if who is None:
+        return Fault("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
+    if who in space.present or (among is not None and who in among.lane.writers):
+        return who
+    for each in space.present.values():
+        if each.party == who:
+            return each.id
+    message = f"`{who[:200]}` is not in the space"
+    return Fault(
+        "participant_not_found",
+        message,
+        {"participant_id": who[:200]},
+        status=404,
+        sender=GATEWAY,
+        whole=True,
+    )
+
+
+def grant_write(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner lets somebody else write."""
+    stream = _owned(space, sender, envelope, "let others write to")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "participant_id")
+    if isinstance(who, Fault):
+        return who
+    entry = _stream_entry(space, stream, "grant", envelope, who, {"grant": "write"})
+    _acknowledge(space, sender, envelope, stream, [entry], done, "granted", participant_id=who)
+    return None
+
+
+def revoke_write(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner takes that back."""
+    stream = _owned(space, sender, envelope, "take back who writes to")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "participant_id", stream)
+    if isinstance(who, Fault):
+        return who
+    if who == stream.lane.owner:
+        message = "the owner of a stream always writes to it; transfer or close it instead"
+        return Fault("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
+    entry = _stream_entry(space, stream, "revoke", envelope, who, {"grant": "write"})
+    _acknowledge(space, sender, envelope, stream, [entry], done, "revoked", participant_id=who)
+    return None
+
+
+def transfer(
+    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> Fault | None:
+    """The owner gives a stream away, targets and all."""
+    stream = _owned(space, sender, envelope, "give away")
+    if isinstance(stream, Fault):
+        return stream
+    who = _somebody(space, envelope, "new_owner")
+    if isinstance(who, Fault):
+        return who
+    before = stream.lane.owner
+    meta = {"grant": "ownership", "previous": before}
+    entry = _stream_entry(space, stream, "grant", envelope, who, meta)
+    _acknowledge(
+        space, sender, envelope, stream, [entry], done, "transferred", previous_owner=before, new_owner=who
+    )
+    return None
+
+
+_ACKS = {
+    "granted": "stream/write-granted",
+    "revoked": "stream/write-revoked",
+    "transferred": "stream/ownership-transferred",
+}
+
+
+def _acknowledge(
+    space: Space,
+    sender: Participant,
+    envelope: Envelope,
+    stream: Stream,
+    entries: list[Entry],
+    done: Done | None,
+    status: str,
+    **who: str,
+) -> None:
+    """Everybody hears of it once it is durable; the request itself is not passed on."""
+    reason = envelope.text("reason")
+
+    def tell(now: Now) -> Answer:
+        writers = list(stream.lane.writers)
+        payload: dict[str, Any] = {"stream_id": stream.id, **who, "authorized_writers": writers}
+        said = payload if reason is None else payload | {"reason": reason}
+        space.say(now, _ACKS[status], said, to=list(space.present), cause=[envelope.id])
+        _leave_to(space, now, stream, who)
+        extra = {name: each for name, each in who.items() if name != "participant_id"}
+        return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
+
+    def failed(now: Now) -> None:
+        if stream.lane.owner not in space.present:  # it may have left while this was being written
+            _again(space, now, stream)
+
+    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=failed)
+
+
+def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
+    """Whoever was given something may be gone by now, and is treated like those who go later."""
+    if who.get("new_owner", stream.lane.owner) not in space.present:
+        _again(space, now, stream)
+    gone = who.get("participant_id", stream.lane.owner)
+    if gone in stream.lane.writers and gone != stream.lane.owner and gone not in space.present:
+        commit_revoke(space, None, revoke_entry(space, stream, gone, GATEWAY, "disconnected"))
+
+
+def _stream_entry(
+    space: Space, stream: Stream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
+) -> Entry:
+    alias = space.aliases((who,)) if event == "grant" else {}
+    if alias:
+        meta = {**meta, "as": alias[who]}
+    return Entry(
+        DOOR,
+        event,
+        f"{space.id}/{stream.id}",
+        stream.no,
+        id=envelope.id,
+        kind=envelope.kind,
+        sender=stream.lane.owner,
+        peer=who,
+        corr=envelope.corr,
+        reason=envelope.text("reason"),
+        meta=_encode(meta).decode(),
+        fresh=event == "grant",
+    )
+
+
+def revoke_entry(space: Space, stream: Stream, who: str, by: str, reason: str) -> Entry:
+    """Somebody may not write any more, and nobody asked for it."""
+    meta = _encode({"grant": "write"}).decode()
+    return Entry(
+        DOOR,
+        "revoke",
+        f"{space.id}/{stream.id}",
+        stream.no,
+        kind="stream/revoke-write",
+        sender=by,
+        peer=who,
+        reason=reason,
+        meta=meta,
+        fresh=False,
+    )
+
+
+def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> None:
+    """Take a writer away and tell everybody."""
+    stream = space.state.streams[entry.channel.rpartition("/")[2]]
+
+    def tell(now: Now) -> None:
+        if space.state.streams.get(stream.id) is not stream:
+            return
+        payload = {
+            "stream_id": stream.id,
+            "participant_id": cast(str, entry.peer),
+            "authorized_writers": list(stream.lane.writers),
+            "reason": entry.reason,
+        }
+        space.say(now, "stream/write-revoked", payload, to=list(space.present))
+
+    space.commit(sender, [entry], tell)

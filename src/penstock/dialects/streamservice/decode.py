@@ -1,0 +1,207 @@
+"""Whole messages of token streams, from strangers: values, or a `Fault` that says why not.
+
+Owns the meaning of fields: which pointer is what, which union arm is which. The relay has no use for it but to read registrations;
+the two ends do. Nothing here checks a MAC or a signature: a reader checks those first and reads afterwards, where the
+format allows it.
+
+Cost: about 2 us for each token of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.dialects.streamservice.capnp_segments import Message, Struct, WireError
+from penstock.dialects.streamservice.messages import (
+    Anonymous,
+    ApiToken,
+    Block,
+    ChunkBody,
+    Claims,
+    Complete,
+    Failure,
+    Heartbeat,
+    Identity,
+    Local,
+    Payload,
+    Peer,
+    RequestEnvelope,
+    ResponseEnvelope,
+    SignedEnvelope,
+    StreamAuthResponse,
+    StreamInfo,
+    StreamRegister,
+    StreamScope,
+    StreamStartRequest,
+    Token,
+)
+from penstock.dialects.streamservice.wire import (
+    KEY_SIZE,
+    SIGNATURE_SIZE,
+    Chunk,
+    Fault,
+    peek,
+)
+
+NONCE_SIZE = 16
+
+Value = TypeVar("Value")
+
+
+def read_chunk(frame: bytes) -> ChunkBody | Fault:
+    """A StreamChunk with its data."""
+    seen = peek(frame)
+    if not isinstance(seen, Chunk):
+        return seen if isinstance(seen, Fault) else Fault("unknown")
+    data = _read(frame, lambda root: root.data(1) or b"")
+    return data if isinstance(data, Fault) else ChunkBody(seen.topic, data, seen.mac, seen.prev)
+
+
+def read_payload(frame: bytes) -> Payload | Fault:
+    """A StreamPayload alone, the data of a chunk."""
+    return _read(frame, _payload)
+
+
+def read_block(frame: bytes) -> Block | Fault:
+    """A StreamBlock."""
+    return _read(frame, lambda root: Block(root.data(0) or b"", [_payload(part) for part in root.structs(1)]))
+
+
+def read_register(frame: bytes) -> StreamRegister | Fault:
+    """A StreamRegister, the payload of an envelope; nothing in it may be unknown."""
+
+    def register(root: Struct) -> StreamRegister:
+        root.check_known(1, 1)
+        return StreamRegister(root.text(0), root.i64(0))
+
+    return _read(frame, register)
+
+
+def read_info(frame: bytes) -> StreamInfo | Fault:
+    """A StreamInfo."""
+    return _read(frame, lambda root: StreamInfo(root.text(0), root.text(1), _sized(root.data(2), KEY_SIZE)))
+
+
+def read_start_request(frame: bytes) -> StreamStartRequest | Fault:
+    """A StreamStartRequest."""
+    return _read(frame, lambda root: StreamStartRequest(root.text(0), _sized(root.data(1), KEY_SIZE)))
+
+
+def read_auth_response(frame: bytes) -> StreamAuthResponse | Fault:
+    """A StreamAuthResponse."""
+    return _read(frame, lambda root: StreamAuthResponse(root.text(0), _sized(root.data(1), KEY_SIZE)))
+
+
+def read_signed(frame: bytes) -> SignedEnvelope | Fault:
+    """A SignedEnvelope, unverified."""
+    return _read(frame, lambda root: signed_envelope(root)[0])
+
+
+def read_response(frame: bytes) -> ResponseEnvelope | Fault:
+    """A ResponseEnvelope, unverified; one without a signature has an empty one."""
+
+    def response(root: Struct) -> ResponseEnvelope:
+        return ResponseEnvelope(root.u64(0), root.data(0) or b"", root.data(1) or b"", root.data(2) or b"")
+
+    return _read(frame, response)
+
+
+def signed_envelope(root: Struct) -> tuple[SignedEnvelope, Struct]:
+    """The same for those who check it, with the struct that is signed; every field of that one must be known."""
+    body = root.struct(0)
+    if body is None:
+        raise WireError("unknown")
+    body.check_known(2, 5)
+    key = body.data(2)
+    envelope = RequestEnvelope(
+        payload=body.data(1) or b"",
+        nonce=_sized(body.data(3), NONCE_SIZE),
+        timestamp_ms=body.i64(8),
+        claims=_claims(body.struct(4)),
+        identity=_identity(body.struct(0)),
+        request_id=body.u64(0),
+        ephemeral_key=_sized(key, KEY_SIZE) if key else None,
+    )
+    signature, signer = _sized(root.data(1), SIGNATURE_SIZE), _sized(root.data(2), KEY_SIZE)
+    return SignedEnvelope(envelope, signature, signer), body
+
+
+def _read(frame: bytes, read: Callable[[Struct], Value]) -> Value | Fault:
+    try:
+        return read(Message(frame).root())
+    except WireError as error:
+        return Fault(error.reason)
+
+
+def _sized(data: bytes | None, size: int) -> bytes:
+    if data is None or len(data) != size:
+        raise WireError("size")
+    return data
+
+
+def _payload(body: Struct) -> Payload:
+    stream_id = body.text(0)
+    arm = body.u16(0)
+    if arm == 0:
+        return Token(body.text(1), stream_id)
+    if arm == 3:
+        return Heartbeat(stream_id)
+    if arm > 3:
+        raise WireError("unknown")
+    part = body.struct(1)
+    if arm == 1:
+        return _complete(part, stream_id)
+    if part is None:
+        return Failure("", "", "", stream_id)
+    return Failure(part.text(0), part.text(1), part.text(2), stream_id)
+
+
+def _complete(part: Struct | None, stream_id: str) -> Complete:
+    if part is None:
+        return Complete(finish_reason="", stream_id=stream_id)
+    return Complete(
+        tokens=part.u32(0),
+        finish_reason=part.text(0),
+        generation_ms=part.u64(8),
+        tokens_per_second=part.f32(4),
+        perplexity=part.f32(16),
+        entropy=part.f32(20),
+        stream_id=stream_id,
+    )
+
+
+def _identity(body: Struct | None) -> Identity:
+    if body is None:
+        raise WireError("unknown")
+    body.check_known(1, 1)
+    arm = body.u16(0)
+    if arm == 3:
+        return Anonymous()
+    part = body.struct(0)
+    if part is None or arm > 3:
+        raise WireError("unknown")
+    part.check_known(0, 2 if arm else 1)
+    if arm == 0:
+        return Local(part.text(0))
+    if arm == 1:
+        return ApiToken(part.text(0), part.text(1))
+    return Peer(part.text(0), part.data(1) or b"")
+
+
+def _claims(body: Struct | None) -> Claims | None:
+    if body is None:
+        return None
+    body.check_known(3, 2)
+    return Claims(
+        sub=body.text(0),
+        exp=body.i64(0),
+        iat=body.i64(8),
+        scopes=tuple(_scope(part) for part in body.structs(1)),
+        is_admin=bool(body.u16(16) & 1),
+    )
+
+
+def _scope(body: Struct) -> StreamScope:
+    body.check_known(0, 3)
+    return StreamScope(body.text(0), body.text(1), body.text(2))

@@ -1,0 +1,148 @@
+"""The disk journal: the port over a log, with the encoding and the syncing on a thread of their own.
+
+Appends queue up; the thread takes all that wait, commits them in one frame, and hands the outcomes back to the loop in
+order. When it is idle a fact goes at once; under load company gathers by itself while the disk syncs, and `linger_us` adds a
+little when asked to.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from penstock.core.records import Fact
+from penstock.journal.log import Log
+from penstock.journal.open_and_repair import Opened
+from penstock.journal.port import Outcome, Refused
+
+GROUP_FACTS_MAX = 4096
+"""Facts in one frame: a commit should not take long, however many wait."""
+INTERVAL_S = 1.0
+"""How often `sync: interval` syncs."""
+
+Done = Callable[[Outcome], None]
+
+
+class DiskJournal:
+    """A journal in a directory."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        log: Log,
+        soon: Callable[[Callable[[], None]], object],
+        *,
+        linger_us: int,
+        wall_us: Callable[[], int],
+    ) -> None:
+        """`soon` must be safe to call from another thread."""
+        self.id = opened.identity.id
+        self._opened = opened
+        self._log = log
+        self._soon = soon
+        self._linger_s = linger_us / 1_000_000
+        self._wall_us = wall_us
+        self._syncs_by_time = opened.sync == "interval"
+        self._queue: deque[tuple[Sequence[Fact], Done]] = deque()
+        self._wake = threading.Condition()
+        self._rotations: deque[Callable[[str | None], None]] = deque()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why new records are refused, while they are."""
+        return self._log.trouble
+
+    @property
+    def next_offset(self) -> int:
+        return self._log.position.offset
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes in the newest segment."""
+        return self._log.size
+
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Done) -> None:
+        with self._wake:
+            self._queue.append((facts, done))
+            self._wake.notify()
+
+    def rotate(self, done: Callable[[str | None], None]) -> None:
+        """End the newest segment, in turn with the appends; `done` gets its name, or None when it is empty."""
+        with self._wake:
+            self._rotations.append(done)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        busy_until = 0.0
+        synced_at = time.monotonic()
+        while self._wait():
+            # When idle a fact goes at once; right after another commit it may wait a little for company.
+            if self._queue and self._linger_s and (rest := busy_until - time.monotonic()) > 0:
+                time.sleep(rest)
+            groups: list[Sequence[Fact]] = []
+            dones: list[Done] = []
+            count = 0
+            while self._queue and count < GROUP_FACTS_MAX:
+                facts, done = self._queue.popleft()
+                groups.append(facts)
+                dones.append(done)
+                count += len(facts)
+            if groups:
+                self._commit(groups, dones)
+                busy_until = time.monotonic() + self._linger_s
+            if self._rotations:  # between two commits, however many wait
+                self._rotate(self._rotations.popleft())
+            if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
+                self._log.sync()
+                synced_at = time.monotonic()
+
+    def _wait(self) -> bool:
+        """Until there is something to do; False when it is time to end."""
+        with self._wake:
+            while not self._queue and not self._rotations:
+                if self._is_closing:
+                    return False
+                if not self._wake.wait(INTERVAL_S if self._log.unsynced and self._syncs_by_time else None):
+                    return True  # time to sync
+        return True
+
+    def _commit(self, groups: list[Sequence[Fact]], dones: list[Done]) -> None:
+        outcomes: list[Outcome]
+        try:
+            outcomes = self._log.commit(groups, self._wall_us())
+        except Exception as error:
+            # A bug of ours must not leave producers waiting for ever.
+            outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
+        self._publish()
+
+        def tell() -> None:
+            for done, outcome in zip(dones, outcomes, strict=True):
+                done(outcome)
+
+        self._soon(tell)
+
+    def _publish(self) -> None:
+        try:
+            self._opened.publish()
+        except OSError:
+            pass  # readers see these rows with the next commit; nobody here waits for them
+
+    def _rotate(self, done: Callable[[str | None], None]) -> None:
+        name = self._log.rotate()
+        self._soon(lambda: done(name))
+
+    def close(self) -> None:
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify()
+        self._thread.join()
+        try:
+            if self._log.close() is None:
+                self._opened.end()
+        except OSError:
+            pass  # the run counts as one that did not end by itself, which is always safe

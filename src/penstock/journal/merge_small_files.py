@@ -1,0 +1,72 @@
+"""Small neighbouring files of sealed history become one: a seal a minute would else leave over a thousand files a day.
+
+Rows, offsets and the order of rows stay. The files that were merged stay on the disk for a while, for those who are reading
+them; they go when no version that is kept speaks of them and they are old.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.journal.parquet_table import DataFile
+
+FILES_MIN = 30
+"""Small files in a row, of one date, that are worth merging."""
+SMALL_BYTES = 16 * 1024 * 1024
+MERGED_BYTES_MAX = 64 * 1024 * 1024
+GROUP_BYTES = 64 * 1024 * 1024
+"""Rows that are held in memory for one row group, about."""
+
+
+def runs(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """The files to merge, in order of their offsets: each run is small files of one journal and date without a gap."""
+    run: list[DataFile] = []
+    for file in sorted(files, key=lambda file: (file.journal, file.first)):
+        fits = bool(run) and file.first == run[-1].last + 1 and file.path[:15] == run[-1].path[:15]
+        fits = fits and file.journal == run[-1].journal
+        is_small = file.size < SMALL_BYTES
+        if not fits or not is_small or sum(one.size for one in run) + file.size > MERGED_BYTES_MAX:
+            if len(run) >= FILES_MIN:
+                yield run
+            run = []
+        if is_small:
+            run.append(file)
+    if len(run) >= FILES_MIN:
+        yield run
+
+
+def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:
+    """The rows of a run, as large row groups; columns that an older file lacks are null."""
+    held: list[pa.Table] = []
+    for file in run:
+        with pq.ParquetFile(root / file.path) as data:
+            rows = data.read()
+        columns = [
+            rows.column(field.name)
+            if field.name in rows.column_names
+            else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+            for field in schema
+        ]
+        held.append(pa.Table.from_arrays(columns, schema=schema))
+        together = pa.concat_tables(held)
+        if together.num_rows >= rows_max or together.nbytes >= GROUP_BYTES:
+            yield together
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def touch(root: Path, files: Sequence[DataFile]) -> None:
+    """Have their age count from now: somebody may be reading them."""
+    now = time.time()
+    for file in files:
+        os.utime(root / file.path, (now, now))

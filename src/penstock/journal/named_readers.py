@@ -1,0 +1,74 @@
+"""Named readers: who reads this journal, how far each has come, and how far back that holds history.
+
+One small file a reader, replaced whole, so that a reader in another process needs no lock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.journal.disk import Disk
+from penstock.journal.open_and_repair import write_small
+
+PREFIX = "reader-"
+SUFFIX = ".json"
+NAME_MAX = 64
+
+
+class Reader(msgspec.Struct):
+    """How far one reader has come."""
+
+    name: str
+    offset: int
+    """The next row it wants."""
+    at_us: int
+    """When it last said so."""
+    has_ended: bool = False
+    """Its hold was ended because it held back too much, or for too long."""
+
+
+def name_problem(name: str) -> str | None:
+    """Why a reader may not have this name: it becomes a file's."""
+    if not 0 < len(name) <= NAME_MAX or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        return f"a reader's name has 1 to {NAME_MAX} letters, digits, `.`, `_` and `-`"
+    return None
+
+
+def list_readers(disk: Disk) -> list[Reader]:
+    """Every reader, by name. A file that is being replaced or was damaged holds nothing back."""
+    found = []
+    for file in disk.names():
+        if not (file.startswith(PREFIX) and file.endswith(SUFFIX)):
+            continue
+        try:
+            found.append(msgspec.json.decode(disk.read(file), type=Reader))
+        except (msgspec.DecodeError, FileNotFoundError):
+            continue
+    return found
+
+
+def advance(disk: Disk, name: str, offset: int, at_us: int) -> Reader:
+    """A reader has everything before `offset`; it never goes back by itself."""
+    known = {reader.name: reader for reader in list_readers(disk)}.get(name)
+    if known is not None and not known.has_ended:
+        offset = max(offset, known.offset)
+    reader = Reader(name, offset, at_us)
+    _save(disk, reader)
+    return reader
+
+
+def end(disk: Disk, reader: Reader) -> None:
+    """The reader holds nothing back any more, and can see that."""
+    _save(disk, msgspec.structs.replace(reader, has_ended=True))
+
+
+def forget(disk: Disk, name: str) -> None:
+    disk.remove(f"{PREFIX}{name}{SUFFIX}")
+    disk.sync_names()
+
+
+def _save(disk: Disk, reader: Reader) -> None:
+    problem = name_problem(reader.name)
+    if problem is not None:
+        raise ValueError(problem)
+    write_small(disk, f"{PREFIX}{reader.name}{SUFFIX}", msgspec.json.encode(reader))

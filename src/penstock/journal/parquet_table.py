@@ -1,0 +1,286 @@
+"""Sealed history: the Delta table `events`, whose data files are the journal itself from then on.
+
+One Parquet file per sealed range and date, named after its rows and its journal, committed with the transaction (`<journal>/<shard>`, end offset), so publishing the
+same range again is noticed and changes nothing. Anything that reads Delta or Parquet reads it without us.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.journal import merge_small_files as neighbours
+from penstock.journal.columns import SCHEMA
+from penstock.journal.delta_log import DeltaLog
+
+TABLE = "events"
+ROW_GROUP_ROWS = 256 * 1024
+BATCH_ROWS = 128 * 1024
+BATCH_BYTES = 32 * 1024 * 1024
+"""Rows handed out at a time, and about how many bytes of them."""
+_TIME = pa.timestamp("us", tz="UTC")
+
+FILE_SCHEMA = pa.schema(
+    [
+        pa.field("journal", pa.string()),
+        pa.field("shard", pa.int32()),
+        pa.field("epoch", pa.int32()),
+        *[field.with_nullable(True) for field in SCHEMA],
+    ]
+)
+"""A row as everybody outside sees it."""
+TABLE_SCHEMA = FILE_SCHEMA.append(pa.field("date", pa.date32()))
+
+_NO_STATISTICS = ("body", "meta")
+"""Columns whose least and greatest value help nobody and take room."""
+_NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+)\.parquet")
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A sealed range of rows."""
+
+    path: str
+    """Relative to the table."""
+    first: int
+    last: int
+    rows: int
+    size: int
+    last_at_us: int
+    journal: str = ""
+    """Whose rows they are: a directory whose journal was made anew keeps the rows of the old one."""
+
+
+def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -> pa.RecordBatch:
+    """A batch of a segment with the columns that the segment's header holds."""
+    count = batch.num_rows
+    constant = [
+        pa.repeat(pa.scalar(journal), count),
+        pa.repeat(pa.scalar(shard, pa.int32()), count),
+        pa.repeat(pa.scalar(epoch, pa.int32()), count),
+    ]
+    present = {name: index for index, name in enumerate(batch.schema.names)}
+    rest = [
+        batch.column(present[field.name]) if field.name in present else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(constant + rest, schema=FILE_SCHEMA)
+
+
+class Bronze:
+    """The table of sealed history under a lake directory."""
+
+    def __init__(self, lake: Path) -> None:
+        self.path = lake / TABLE
+        self._journals: dict[str, str] = {}
+        """Of files whose names do not say it."""
+
+    def table(self) -> DeltaTable | None:
+        """The table as it is now, or None before the first seal."""
+        return DeltaTable(str(self.path)) if DeltaTable.is_deltatable(str(self.path)) else None
+
+    def sealed_end(self, journal: str, shard: int) -> int:
+        """The offset behind the last sealed row."""
+        table = self.table()
+        version = table.transaction_version(f"{journal}/{shard}") if table is not None else None
+        return 0 if version is None else version
+
+    def publish(self, rows: pa.Table, journal: str, shard: int, end: int) -> bool:
+        """Make rows part of the table, unless they are already. The last of them is before `end`."""
+        if rows.num_rows == 0 or self.sealed_end(journal, shard) >= end:
+            return False
+        # The files are written by libraries that know no secrets, so the directory around them is closed.
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.mkdir(exist_ok=True)
+        table = self.table()
+        if table is None:
+            table = DeltaTable.create(
+                str(self.path),
+                TABLE_SCHEMA,
+                partition_by=["date"],
+                name=TABLE,
+                description="Every event that Penstock journaled, in order.",
+                configuration={
+                    "delta.logRetentionDuration": "interval 1 days",
+                    "delta.deletedFileRetentionDuration": "interval 60 minutes",
+                    # Without this, readers take the columns that have no statistics for empty and skip every file.
+                    "delta.dataSkippingStatsColumns": "offset,recorded_at",
+                },
+            )
+        added: list[AddAction | RemoveAction] = [
+            self._write([part], date, journal) for date, part in _by_date(rows)
+        ]
+        first = rows.column("offset")[0].as_py()
+        table.create_write_transaction(
+            added,
+            "append",
+            TABLE_SCHEMA,
+            partition_by=["date"],
+            commit_properties=CommitProperties(
+                custom_metadata={"penstock.from": str(first), "penstock.to": str(end)},
+                app_transactions=[Transaction(f"{journal}/{shard}", end)],
+            ),
+        )
+        return True
+
+    def _write(
+        self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None
+    ) -> AddAction:
+        """One data file, durable under its name before the table speaks of it; a row group or more for each part.
+
+        With `last`, its last offset, the rows are those of other files and no change of the table.
+        """
+        remaining = iter(parts)
+        rows = begin = next(remaining)
+        first = begin.column("offset")[0].as_py()
+        end = begin.column("offset")[-1].as_py() if last is None else last
+        name = f"date={date}/part-{first:020d}-{end:020d}-{journal}.parquet"
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.tmp")
+        count = 0
+        with pq.ParquetWriter(
+            draft,
+            FILE_SCHEMA,
+            compression="zstd",
+            write_statistics=[field.name for field in FILE_SCHEMA if field.name not in _NO_STATISTICS],
+            use_dictionary=["journal", "door", "event", "channel", "kind", "sender", "peer", "reason"],
+        ) as writer:
+            while True:
+                writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+                count += rows.num_rows
+                following = next(remaining, None)
+                if following is None:
+                    break
+                rows = following
+        _sync_file(draft)
+        os.replace(draft, path)
+        _sync_directory(path.parent)
+        status = path.stat()
+        stats = {
+            "numRecords": count,
+            "minValues": {"offset": first, "recorded_at": _iso(begin, 0)},
+            "maxValues": {"offset": end, "recorded_at": _iso(rows, -1)},
+            "nullCount": {"offset": 0, "recorded_at": 0},
+        }
+        text = msgspec.json.encode(stats).decode()
+        modified_ms = status.st_mtime_ns // 1_000_000
+        return AddAction(name, status.st_size, {"date": date}, modified_ms, last is None, text)
+
+    def files(self, table: DeltaTable | None = None) -> list[DataFile]:
+        """The data files in order of their offsets."""
+        table = table or self.table()
+        if table is None:
+            return []
+        actions = pa.table(table.get_add_actions(flatten=True))
+        found = [
+            DataFile(
+                row["path"],
+                row["min.offset"],
+                row["max.offset"],
+                row["num_records"],
+                row["size_bytes"],
+                int(row["max.recorded_at"].timestamp() * 1_000_000),
+                self._journal_of(row["path"]),
+            )
+            for row in actions.to_pylist()
+        ]
+        return sorted(found, key=lambda file: file.first)
+
+    def _journal_of(self, path: str) -> str:
+        """The journal of a file. The first version did not name it, so those files are looked into, once."""
+        named = _NAME.fullmatch(path)
+        if named is not None:
+            return named[1]
+        if path not in self._journals:
+            try:
+                with pq.ParquetFile(self.path / path) as data:
+                    first = next(data.iter_batches(1, columns=["journal"]))
+            except FileNotFoundError:
+                return ""  # removed meanwhile
+            self._journals[path] = str(first.column(0)[0].as_py())
+        return self._journals[path]
+
+    def remove(self, files: Sequence[DataFile], now_ms: int) -> None:
+        """Take whole data files out of the table, then off the disk."""
+        table = self.table()
+        if table is None or not files:
+            return
+        gone: list[AddAction | RemoveAction] = [
+            RemoveAction(file.path, True, now_ms, file.size, {"date": file.path[5:15]}) for file in files
+        ]
+        table.create_write_transaction(gone, "append", TABLE_SCHEMA, partition_by=["date"])
+        for file in files:
+            (self.path / file.path).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Merge small files, keep the table's own log short, and remove what was merged an hour ago."""
+        table = self.table()
+        if table is None:
+            return
+        for run in neighbours.runs(self.files(table)):
+            self._merge(run)
+        log = DeltaLog(self.path)
+        if log.needs_checkpoint():
+            DeltaTable(str(self.path)).create_checkpoint()
+        if log.shorten():
+            log.sweep(time.time())
+
+    def _merge(self, run: Sequence[DataFile]) -> None:
+        """Put one file in the place of several, by one commit."""
+        table = self.table()
+        if table is None:
+            return
+        date = run[0].path[5:15]
+        parts = neighbours.groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
+        added = self._write(parts, date, run[0].journal, last=run[-1].last)
+        neighbours.touch(self.path, run)
+        now_ms = added.modification_time
+        actions: list[AddAction | RemoveAction] = [added]
+        actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
+        table.create_write_transaction(
+            actions,
+            "append",
+            TABLE_SCHEMA,
+            partition_by=["date"],
+            commit_properties=CommitProperties(custom_metadata={"penstock.operation": "compact"}),
+        )
+
+
+def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Rows split where the UTC date changes: times never decrease, so each date is one run."""
+    start = 0
+    for run in pc.value_counts(rows.column("recorded_at").cast(pa.date32())).to_pylist():
+        yield run["values"].isoformat(), rows.slice(start, run["counts"])
+        start += run["counts"]
+
+
+def _iso(rows: pa.Table, index: int) -> str:
+    """A row's time as Delta's statistics have it: cut to milliseconds, which every reader allows for."""
+    moment = rows.column("recorded_at")[index].as_py()
+    return str(moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+
+
+def _sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,222 @@
+"""Sealing: closed segments become sealed history, the state behind them becomes a live file, and they go.
+
+Runs in a process of its own beside the writer, which never touches a closed segment again. Each step is durable before the
+next begins and does nothing when it was done before, so a crash anywhere costs only the time to do it again:
+publish the rows in the Delta table, write the live file, then remove what both have made superfluous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.core.clock import Now
+from penstock.core.rows import Row
+from penstock.journal import named_readers
+from penstock.journal.columns import SCHEMA, decode_rows, encode_rows
+from penstock.journal.disk import Disk
+from penstock.journal.open_and_repair import (
+    LIVE_PREFIX,
+    Segment,
+    last_live_row,
+    live_name,
+    named,
+    read_identity,
+    read_live,
+    segments,
+)
+from penstock.journal.parquet_table import Bronze, with_identity
+from penstock.journal.retention import Retention, choose
+from penstock.journal.segments import (
+    KIND_LIVE,
+    DamageError,
+    Header,
+    Scan,
+    encode_frame,
+    encode_header,
+)
+
+LIVE_BATCH_ROWS = 4096
+
+
+class Recoverable(Protocol):
+    """A machine that can be rebuilt from rows: every door's has these verbs."""
+
+    def snapshot(self, now: Now) -> Iterator[Row]:
+        """The state as rows."""
+
+    def resume(self, now: Now, row: Row) -> None:
+        """Take back one row of a snapshot."""
+
+    def restore(self, now: Now, row: Row) -> None:
+        """Apply one row of history."""
+
+    def wake(self, now: Now) -> None:
+        """Let what is due happen."""
+
+
+class Report(msgspec.Struct):
+    """What a seal did."""
+
+    sealed_rows: int = 0
+    sealed_end: int = 0
+    live_offset: int = 0
+    removed_segments: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+    ended_readers: list[str] = []
+
+
+class Sealer:
+    """Seals the closed segments of one journal directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        lake: Path,
+        make_machine: Callable[[], Recoverable],
+        *,
+        retention: Retention,
+        shard: int = 0,
+    ) -> None:
+        self._disk = disk
+        self._bronze = Bronze(lake)
+        self._make_machine = make_machine
+        self._retention = retention
+        self._shard = shard
+
+    def seal(self, now_us: int, *, wants_live: bool = False) -> Report:
+        """Do everything that is to be done; `wants_live` derives a live file even when little has changed."""
+        identity = read_identity(self._disk)
+        report = Report()
+        if identity is None:
+            return report
+        closed = [segment for segment in segments(self._disk) if segment.limit is not None]
+        report.sealed_end = self._bronze.sealed_end(identity.id, self._shard)
+        for segment in closed:
+            report.sealed_rows += self._publish(segment, report.sealed_end, identity.id)
+            report.sealed_end = max(report.sealed_end, segment.limit or 0)
+        report.live_offset = self._newest_live()
+        if closed and (wants_live or self._live_is_due(closed, report.live_offset)):
+            report.live_offset = self._derive_live(closed, report.live_offset, identity.id)
+        self._remove(closed, report)
+        self._retain(report, now_us, identity.id)
+        if report.sealed_rows or report.removed_files:
+            self._bronze.tidy()
+        return report
+
+    def _publish(self, segment: Segment, sealed_end: int, journal: str) -> int:
+        limit = segment.limit
+        assert limit is not None
+        if limit <= sealed_end:
+            return 0
+        scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
+        batches = [
+            with_identity(batch, journal, scan.header.shard, scan.header.epoch)
+            for batch in _until(scan, limit)
+        ]
+        rows = pa.Table.from_batches(batches)
+        rows = rows.filter(pa.compute.greater_equal(rows.column("offset"), sealed_end))
+        self._bronze.publish(rows, journal, self._shard, limit)
+        return int(rows.num_rows)
+
+    def _newest_live(self) -> int:
+        names = named(self._disk, LIVE_PREFIX)
+        return int(names[-1][len(LIVE_PREFIX) : -4]) if names else 0
+
+    def _live_is_due(self, closed: list[Segment], live_offset: int) -> bool:
+        """Writing the state down is worth it when the history behind it has grown as large as the state."""
+        behind = sum(self._disk.size(s.name) for s in closed if (s.limit or 0) > live_offset)
+        names = named(self._disk, LIVE_PREFIX)
+        return behind > 0 and (not names or behind >= self._disk.size(names[-1]))
+
+    def _derive_live(self, closed: list[Segment], live_offset: int, journal: str) -> int:
+        """Rebuild the state from the last live file and the closed segments, and write it down."""
+        end = closed[-1].limit
+        assert end is not None
+        if end <= live_offset:
+            return live_offset
+        machine = self._make_machine()
+        last_us = 0
+        epoch = 0
+        if live_offset:
+            name = live_name(live_offset)
+            scan, batches = read_live(self._disk.read(name), name)
+            for batch in batches:
+                for row in decode_rows(batch, journal, self._shard, scan.header.epoch):
+                    last_us = max(last_us, row.recorded_at)
+                    machine.resume(Now(last_us, last_us), row)
+        for segment in closed:
+            if (segment.limit or 0) <= live_offset:
+                continue
+            scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
+            epoch = scan.header.epoch
+            for batch in _until(scan, segment.limit or 0):
+                for row in decode_rows(batch, journal, self._shard, epoch):
+                    if row.offset >= live_offset:
+                        last_us = max(last_us, row.recorded_at)
+                        machine.restore(Now(last_us, last_us), row)
+        header = Header(journal, self._shard, epoch, end, KIND_LIVE)
+        machine.wake(Now(last_us, last_us))  # what has been idle for a while is written down as asleep
+        self._write_live(header, machine.snapshot(Now(last_us, last_us)), last_us)
+        return end
+
+    def _write_live(self, header: Header, rows: Iterator[Row], last_us: int) -> None:
+        name = live_name(header.first_offset)
+        draft = name + ".tmp"
+        self._disk.remove(draft)
+        file = self._disk.open(draft)
+        try:
+            file.append(encode_header(header, SCHEMA))
+            part: list[Row] = []
+            count = 0
+            for row in rows:
+                part.append(row)
+                count += 1
+                if len(part) >= LIVE_BATCH_ROWS:
+                    file.append(encode_frame(encode_rows(part)))
+                    part = []
+            part.append(last_live_row(count, header.first_offset, last_us))
+            file.append(encode_frame(encode_rows(part)))
+            file.sync()
+        finally:
+            file.close()
+        self._disk.replace(draft, name)
+        self._disk.sync_names()
+
+    def _remove(self, closed: list[Segment], report: Report) -> None:
+        """A segment may go once the table has its rows and a live file has what is live in them."""
+        safe = min(report.sealed_end, report.live_offset)
+        for segment in closed:
+            if segment.limit is not None and segment.limit <= safe:
+                self._disk.remove(segment.name)
+                report.removed_segments += 1
+        for name in named(self._disk, LIVE_PREFIX)[:-1]:
+            self._disk.remove(name)
+        self._disk.sync_names()
+
+    def _retain(self, report: Report, now_us: int, journal: str) -> None:
+        readers = named_readers.list_readers(self._disk)
+        choice = choose(self._bronze.files(), readers, self._retention, now_us, journal)
+        for reader in choice.ended:
+            named_readers.end(self._disk, reader)
+            report.ended_readers.append(reader.name)
+        self._bronze.remove(choice.remove, now_us // 1000)
+        report.removed_files = len(choice.remove)
+        report.removed_bytes = sum(file.size for file in choice.remove)
+
+
+def _until(scan: Scan, limit: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a segment up to where the next one begins; what is behind that was refused."""
+    expected = scan.header.first_offset
+    frames = scan.frames()
+    while expected < limit:
+        frame = next(frames, None)
+        if frame is None:
+            raise DamageError(scan.name, scan.end, f"rows {expected} to {limit - 1} are missing")
+        yield frame.batch
+        expected += frame.batch.num_rows

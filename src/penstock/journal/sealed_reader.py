@@ -1,0 +1,157 @@
+"""Sealed history as a reader sees it: which files hold which rows, and the rows, without reading what is not wanted.
+
+The list of files is kept until the table has a newer version. Rows of a file are dense, so a row's place in it is known from
+its offset. Statistics of the row groups tell which of them cannot hold a wanted row; those are never decoded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze, DataFile
+from penstock.journal.selection import Range, Selection
+from penstock.journal.tables import newest_entry
+
+TIME_SLACK_US = 2_000
+"""Times in the table's statistics are cut to milliseconds."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """The table at one version."""
+
+    version: str
+    files: list[DataFile]
+    end: int
+    """The offset behind the last sealed row."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A step through a range: the rows of it that were read, if any, and the offset behind the step."""
+
+    following: int
+    batch: pa.RecordBatch | None = None
+
+
+class SealedRows:
+    """The sealed rows of one journal and shard. For one thread."""
+
+    def __init__(self, bronze: Bronze, shard: int) -> None:
+        self._bronze = bronze
+        self._shard = shard
+        self._view: View | None = None
+
+    def view(self, journal: str) -> View:
+        """The table as it is now."""
+        version = f"{journal}/{newest_entry(self._bronze.path)}"
+        if self._view is None or self._view.version != version:
+            # The files are listed first: what is sealed meanwhile is then not missed, only found again in a segment.
+            files = [file for file in self._bronze.files() if file.journal == journal]
+            self._view = View(version, files, self._bronze.sealed_end(journal, self._shard))
+        return self._view
+
+    def forget(self) -> None:
+        """Look again, whatever the version: something was not where it should be."""
+        self._view = None
+
+    def parts(
+        self,
+        view: View,
+        first: int,
+        end: int,
+        columns: Sequence[str],
+        selection: Selection | None = None,
+    ) -> Iterator[Part]:
+        """Rows `first` to `end - 1` in order, with these columns; with a selection, those that pass it."""
+        expected = first
+        for file in view.files:
+            if file.last < first or file.first >= end:
+                continue
+            if file.first > expected:  # retention was quicker than the caller's look at what there is
+                raise FileNotFoundError(f"rows {expected} to {file.first - 1} are not in the table")
+            if file.rows != file.last + 1 - file.first:
+                raise ValueError(f"`{file.path}` has {file.rows} rows for {file.first} to {file.last}")
+            expected = file.last + 1
+            with pq.ParquetFile(self._bronze.path / file.path, memory_map=True) as data:
+                yield from _of_file(data, file, first, min(end, expected), columns, selection)
+
+    def around(self, view: View, time_us: int) -> tuple[int | None, int | None]:
+        """Bounds on the first row that is not before a time, as far as the files' statistics tell."""
+        files = view.files
+        low = bisect_left(files, time_us - TIME_SLACK_US, key=lambda file: file.last_at_us)
+        high = bisect_left(files, time_us + TIME_SLACK_US, key=lambda file: file.last_at_us)
+        least = files[low].first if low < len(files) else (files[-1].last + 1 if files else None)
+        return least, files[high].last if high < len(files) else None
+
+
+def _of_file(
+    data: pq.ParquetFile,
+    file: DataFile,
+    first: int,
+    end: int,
+    columns: Sequence[str],
+    selection: Selection | None,
+) -> Iterator[Part]:
+    about = data.metadata
+    wanted = [FILE_SCHEMA.field(name) for name in columns]
+    deciding = selection.columns if selection is not None else []
+    others = [FILE_SCHEMA.field(name) for name in deciding if name not in columns]
+    present = set(data.schema_arrow.names)
+    behind = file.first
+    for index in range(about.num_row_groups):
+        group = about.row_group(index)
+        begin, behind = behind, behind + group.num_rows
+        if behind <= first or begin >= end:
+            continue
+        ranges = partial(_range, group)
+        if selection is not None and not selection.may_hold(ranges):
+            yield Part(min(behind, end))
+            continue
+        judge = selection if selection is not None and not selection.must_pass(ranges) else None
+        schema = pa.schema(wanted if judge is None else wanted + others)
+        names = [name for name in schema.names if name in present] or ["offset"]
+        rows = _rows_at_once(group.num_rows, group.total_byte_size)
+        for read in data.iter_batches(rows, row_groups=[index], columns=names):
+            offset, begin = begin, begin + read.num_rows
+            low, high = max(first, offset), min(end, begin)
+            if low < high:
+                batch = fitted(read.slice(low - offset, high - low), schema)
+                yield Part(high, batch if judge is None else judge.passed(batch).select(list(columns)))
+            if begin >= end:
+                return
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with exactly these columns; those that an older file lacks are null."""
+    if batch.schema.equals(schema):
+        return batch
+    present = {name: index for index, name in enumerate(batch.schema.names)}
+    arrays = [
+        batch.column(present[field.name]).cast(field.type)
+        if field.name in present
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _range(group: pq.RowGroupMetaData, name: str) -> Range | None:
+    """What a row group's statistics say of a column of text."""
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == name:
+            found = column.statistics
+            if found is None or not found.has_min_max or not found.has_null_count:
+                return None
+            return Range(found.min, found.max, found.null_count > 0)
+    return None
+
+
+def _rows_at_once(rows: int, size: int) -> int:
+    """Fewer of large rows: a reader should not need more memory because bodies are long."""
+    return int(max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1))))

@@ -1,0 +1,120 @@
+"""A config that is read again while the server runs: what changed, what needs a restart, and who has to go.
+
+All or nothing: the new config is read and checked whole before anything of it counts. What cannot change at run time keeps
+its old value and is named, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import NOBODY, Principal
+from penstock.server.auth.tokens import UNIX_PEER, TokenStore
+from penstock.server.config.load import Config
+from penstock.server.config.sections import Sections
+from penstock.server.engine.connections import Connection
+from penstock.server.files.addresses import is_loopback
+
+RESTART = (
+    "listen.http",
+    "listen.ws",
+    "listen.control",
+    "journal",
+    "pipeline",
+    "logs.format",
+    "logs.payload",
+    "logs.file",
+    "logs.record",
+    "logs.redact",
+    "logs.events",
+    "skills",
+    "spaces",
+    "relay",
+    "console",
+)
+"""Settings, or sections of them, that count from the next start on."""
+
+REVOKED = Refusal("Unauthorized", "the token that opened this connection is not accepted any more")
+SHRUNK = Refusal("Forbidden", "the token does not allow a subscription of this connection any more")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a reload did."""
+
+    changed: list[str]
+    """Settings that count now."""
+    restart: list[str]
+    """Settings that count from the next start on."""
+    closed: int = 0
+    """Connections whose token is gone, or allows no longer what they do."""
+
+
+def differences(old: Config, new: Config) -> Report:
+    """Which settings differ, by their paths."""
+    paths = list(_differing(old, new))
+    restart = [path for path in paths if path.startswith(RESTART)]
+    return Report([path for path in paths if path not in restart], restart)
+
+
+def _differing(old: Config, new: Config) -> Iterator[str]:
+    for section in msgspec.structs.fields(Sections):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if before == after:
+            continue
+        if not isinstance(before, msgspec.Struct):
+            yield section.name
+            continue
+        for field in msgspec.structs.fields(before):
+            if getattr(before, field.name) != getattr(after, field.name):
+                yield f"{section.name}.{field.encode_name}"
+
+
+def merged(old: Config, new: Config) -> Config:
+    """The new config, as far as it can count without a restart."""
+    listen = msgspec.structs.replace(
+        new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control
+    )
+    logs = msgspec.structs.replace(old.logs, level=new.logs.level)
+    return msgspec.structs.replace(
+        new,
+        listen=listen,
+        logs=logs,
+        journal=old.journal,
+        pipeline=old.pipeline,
+        skills=old.skills,
+        spaces=old.spaces,
+        relay=old.relay,
+        console=old.console,
+    )
+
+
+def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open: bool) -> Refusal | None:
+    """Give a connection the rights that its token has now, or say why it has to end.
+
+    `was_open` and `is_open` are `auth.allowAnonymous` before and after.
+    """
+    link = connection.link
+    if getattr(connection.session, "token_needed", False) or link.principal is NOBODY:
+        return None  # it has yet to show one, or its space knows it by one of its own
+    principal = tokens.renewed(link.principal)
+    if principal is not None and principal.anonymous and was_open and not is_open:
+        is_here = connection.peer == UNIX_PEER or is_loopback(connection.peer)
+        principal = principal if is_here else None
+    if principal is None:
+        return REVOKED
+    if any(not principal.allows("subscribe", consumer.channel.name) for consumer in link.consumers):
+        return SHRUNK
+    if any(not principal.allows("read", name) for name in link.taps):
+        return SHRUNK
+    if not connection.adopt(principal):
+        return SHRUNK
+    link.principal = _kept(link.principal, principal)
+    return None
+
+
+def _kept(before: Principal, after: Principal) -> Principal:
+    """The same object while nothing changed: questions about it are answered from memory."""
+    return before if before == after else after

@@ -1,0 +1,312 @@
+"""The tail of the journal for people who watch: rows as JSON that pass a filter, oldest first, and a wait for the next ones.
+
+Files are read on a thread, at most so many rows and for so long an answer, which then says where to go on. Who waits looks at a number in
+memory now and then and at no file; nobody else pays for that. A follower that cannot keep up is told how many rows it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
+from penstock.journal.columns import SCHEMA
+from penstock.journal.plain_values import TIMES, iso, json_or_text, records
+from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
+from penstock.journal.selection import Selection
+from penstock.server.admin.reload import REVOKED
+from penstock.server.http.admin_routes import Ask
+from penstock.server.http.journal_routes import guarded
+from penstock.server.http.messages import Reply
+from penstock.server.http.routes import TailQuery
+from penstock.server.journal.lifecycle import Archive
+
+BODY_CHARS = 2_000
+"""Characters of a body that are shown."""
+ANSWER_BYTES = 4 * 1024 * 1024
+"""Bytes of one answer."""
+SCAN_ROWS = 200_000
+"""Rows that one answer looks at."""
+SCAN_S = 0.5
+"""About how long it looks; a step is always taken."""
+STEP_FIRST_ROWS = 1_000
+STEP_ROWS = 50_000
+"""Rows between two looks at the clock: few first, for nobody knows how long their bodies are, then more each time."""
+STEP_GROWTH = 16
+PAUSE_ROWS = 50
+"""Rows that are made between two chances for the loop: well below a millisecond of them."""
+BEHIND_ROWS = 20_000
+"""A follower that allows it and is further behind goes on at the end."""
+LOOK_S = 0.1
+"""How often somebody who waits looks for new rows, and so how soon it may ask again: rows that come in between come together."""
+WAITING_MAX = 64
+"""Tails that wait, or that wait for a thread."""
+THREADS = 2
+"""Looks at a time: a long one should not hold up a follower."""
+GONE_MAX = 3
+"""How often the oldest rows may go while they are read."""
+
+_TEXTS = ("id", "corr", "body")
+"""Columns that a text is looked for in."""
+_BODY_BYTES = BODY_CHARS * 4 + 4
+"""No character is longer than four bytes: what is shown never ends in half of one."""
+
+
+class Found(msgspec.Struct):
+    """What one look at the journal found."""
+
+    rows: list[msgspec.Raw]
+    next: int
+    missed: int
+    bounds: Bounds
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.next >= self.bounds.end
+
+    def reply(self) -> Reply:
+        bounds = self.bounds
+        return Reply(
+            200,
+            msgspec.json.encode(
+                {
+                    "rows": self.rows,
+                    "next": self.next,
+                    "end": bounds.end,
+                    "first": bounds.first,
+                    "epoch": bounds.epoch,
+                    "missed": self.missed,
+                    "isScanned": self.is_at_end,
+                }
+            ),
+        )
+
+
+class Tail:
+    """Answers of `/v1/tail`."""
+
+    def __init__(
+        self,
+        archive: Archive | None,
+        is_draining: Callable[[], bool] = lambda: False,
+        renewed: Callable[[Principal], Principal | None] = lambda principal: principal,
+    ) -> None:
+        self._archive = archive
+        self._is_draining = is_draining
+        self._renewed = renewed
+        """What somebody who was let in before is allowed now."""
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tail")
+        self._kept = threading.local()
+        self.waiting = 0
+
+    async def tail(self, ask: Ask) -> Reply | Refusal:
+        """The rows that were asked for, or the next ones."""
+        archive = self._archive
+        if archive is None:
+            hint = "start the server with `--data DIR` to have one"
+            return Refusal("UnknownRoute", "this server keeps no journal", hint=hint)
+        if self.waiting >= WAITING_MAX:
+            return Refusal("RateLimited", f"{self.waiting} tails are waiting already")
+        self.waiting += 1
+        try:
+            answer = await self._follow(archive, ask.query)
+        finally:
+            self.waiting -= 1
+        asker = self._renewed(ask.principal)  # who waits may be taken its token meanwhile
+        return answer if asker is not None and asker.is_admin else REVOKED
+
+    async def _follow(self, archive: Archive, query: TailQuery) -> Reply | Refusal:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + query.wait_ms / 1000
+        if query.wait_ms and query.after is not None:
+            await asyncio.sleep(min(LOOK_S, query.wait_ms / 1000))
+        missed = 0
+        while True:
+            found = await loop.run_in_executor(self._threads, self._look, archive.data, query)
+            if isinstance(found, Refusal):
+                return found
+            found.missed += missed
+            missed = found.missed
+            has_lost = query.after is not None and found.next < query.after  # in a crash
+            if found.rows or missed or has_lost or not found.is_at_end:
+                return found.reply()
+            query = msgspec.structs.replace(query, after=found.next)
+            is_new = False
+            while not is_new:  # always one pause between two looks, also where the disk lags behind memory
+                rest_s = deadline - loop.time()
+                if rest_s <= 0 or self._is_draining():
+                    return found.reply()
+                await asyncio.sleep(min(LOOK_S, rest_s))
+                is_new = archive.journal.next_offset > found.next
+
+    def _look(self, data: Path, query: TailQuery) -> Found | Refusal:
+        return guarded(lambda: look(self._reader(data), query))
+
+    def _reader(self, data: Path) -> JournalReader:
+        """The thread's own; it knows where rows stand and goes on from there."""
+        if not hasattr(self._kept, "reader"):
+            self._kept.reader = JournalReader(data)
+        reader: JournalReader = self._kept.reader
+        return reader
+
+
+def look(reader: JournalReader, query: TailQuery) -> Found:
+    """The rows from `after` on that pass, up to the bounds of one answer."""
+    for again in range(GONE_MAX, -1, -1):
+        bounds = reader.bounds()
+        walk = _Walk(reader, query, bounds)
+        try:
+            return walk.forward(*_begin(walk, bounds, query))
+        except RangeGoneError:  # the next look counts what went
+            if not again:
+                raise
+    raise AssertionError("the last look returns or raises")
+
+
+def _begin(walk: _Walk, bounds: Bounds, query: TailQuery) -> tuple[int, int]:
+    """Where an answer begins, and how many rows are left out before that."""
+    if query.after is None:
+        return walk.back(query.back), 0
+    if query.after > bounds.end:  # rows that were lost in a crash
+        return bounds.end, 0
+    first = max(query.after, bounds.first)
+    if query.skip and bounds.end - first > BEHIND_ROWS:
+        first = max(first, bounds.end - query.max)
+    return first, first - query.after
+
+
+class _Walk:
+    """One walk through a part of the journal, bounded in rows and time."""
+
+    def __init__(self, reader: JournalReader, query: TailQuery, bounds: Bounds) -> None:
+        self._reader = reader
+        self._query = query
+        self._bounds = bounds
+        self._selection = Selection.of(
+            door=query.door,
+            channel=query.channel,
+            event=query.event,
+            kind=query.kind,
+            sender=query.sender,
+            id=query.id,
+            corr=query.corr,
+        )
+        self._ends_at = time.monotonic() + SCAN_S
+
+    def forward(self, first: int, missed: int) -> Found:
+        """The rows that pass from `first` on."""
+        found = Found([], first, missed, self._bounds)
+        size = 0
+        is_all = not self._selection.columns and self._query.text is None
+        for begin, end in self._steps(first, self._query.max if is_all else SCAN_ROWS):
+            for batch in self._passed(begin, end):
+                fitting = batch.slice(0, self._query.max + 1 - len(found.rows))
+                for count, row in enumerate(records(_with_short_bodies(fitting))):
+                    if not count % PAUSE_ROWS:
+                        time.sleep(0)  # the loop shares the interpreter with us, and goes first
+                    encoded = msgspec.json.encode(shown(row))
+                    size += len(encoded) + 1
+                    if len(found.rows) >= self._query.max or (found.rows and size > ANSWER_BYTES):
+                        found.next = row["offset"]
+                        return found
+                    found.rows.append(msgspec.Raw(encoded))
+            found.next = end
+        return found
+
+    def back(self, count: int) -> int:
+        """Where the last `count` rows begin that pass; as far back as one answer looks."""
+        first, end = self._bounds.first, self._bounds.end
+        if not self._selection.columns and self._query.text is None:
+            return max(first, end - count)
+        low, step = end, min(STEP_FIRST_ROWS, STEP_ROWS)
+        while low > first and count > 0 and end - low < SCAN_ROWS and time.monotonic() < self._ends_at:
+            high, low = low, max(first, low - step)
+            step = min(step * STEP_GROWTH, STEP_ROWS)
+            offsets = self._offsets(low, high)
+            if len(offsets) >= count:
+                return offsets[-count]
+            count -= len(offsets)
+        self._ends_at += SCAN_S
+        return low if count > 0 else end
+
+    def _steps(self, first: int, rows: int) -> Iterator[tuple[int, int]]:
+        end = min(first + rows, self._bounds.end)
+        step = min(STEP_FIRST_ROWS, STEP_ROWS)
+        while first < end:
+            yield first, min(first + step, end)
+            first += step
+            if time.monotonic() >= self._ends_at:
+                return
+            step = min(step * STEP_GROWTH, STEP_ROWS)
+
+    def _passed(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a step that pass; where columns decide that are cheap to read, the rest is read only around what passed."""
+        if self._selection.columns and self._query.text is None:
+            offsets = self._offsets(first, end)
+            if not offsets:
+                return
+            first, end = offsets[0], offsets[: self._query.max + 1][-1] + 1
+        yield from self._chosen(first, end, SCHEMA.names)
+
+    def _offsets(self, first: int, end: int) -> list[int]:
+        """Where the rows of a step are that pass."""
+        columns = ["offset"] if self._query.text is None else ["offset", *_TEXTS]
+        return [
+            offset
+            for batch in self._chosen(first, end, columns)
+            for offset in batch.column("offset").to_pylist()
+        ]
+
+    def _chosen(self, first: int, end: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader.batches(first, end, columns, self._selection):
+            chosen = batch if self._query.text is None else _holding(batch, self._query.text)
+            if chosen.num_rows:
+                yield chosen
+
+
+def _holding(batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
+    """The rows whose id, correlation id or body holds a text, in whatever case."""
+    mask = None
+    for name in _TEXTS:
+        column = batch.column(name)
+        if name == "body" and not text.isascii():  # bytes have no case beyond ASCII
+            wanted = text.lower()
+            bodies = column.to_pylist()
+            held = pa.array(
+                [body is not None and wanted in body.decode(errors="replace").lower() for body in bodies]
+            )
+        else:
+            held = pc.fill_null(pc.match_substring(column, text, ignore_case=True), False)
+        mask = held if mask is None else pc.or_(mask, held)
+    return batch.filter(mask)
+
+
+def _with_short_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    index = batch.schema.get_field_index("body")
+    return batch.set_column(index, "body", pc.binary_slice(batch.column(index), 0, _BODY_BYTES))
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for JSON: what is null is left out, and of a long body only the beginning is there."""
+    body = row.pop("body", None)
+    plain = {name: value for name, value in row.items() if value is not None}
+    for name in TIMES:
+        if name in plain:
+            plain[name] = iso(plain[name])
+    if "meta" in plain:
+        plain["meta"] = json_or_text(plain["meta"])
+    if body is not None:
+        text = body.decode(errors="replace")
+        plain["body"] = text[:BODY_CHARS]
+        plain["body_cut"] = len(text) > BODY_CHARS
+    return plain

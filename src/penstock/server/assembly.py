@@ -1,0 +1,464 @@
+"""The server put together from its config: machine, journal, doors, and the files that tell where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.queue.policy import Policy
+from penstock.core.scopes import Principal
+from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.streamservice.registration_rows import RelayMemory
+from penstock.ipc.pipeline import Status
+from penstock.journal.memory import MemoryJournal
+from penstock.journal.port import Journal
+from penstock.server.admin import relay as relay_desk
+from penstock.server.admin import spaces as space_desk
+from penstock.server.admin.lake import Lake
+from penstock.server.admin.reload import Report, admit, differences, merged
+from penstock.server.admin.sql import Asking
+from penstock.server.admin.tail import Tail
+from penstock.server.admin.tokens import TokenDesk, learn
+from penstock.server.auth.minted_tokens import FILE, MintedTokens
+from penstock.server.auth.tokens import (
+    UNIX_PEER,
+    Guard,
+    TokenStore,
+    start_check,
+    write_operator_token,
+)
+from penstock.server.config.load import Config, ConfigError, policy_for, quotas, rates
+from penstock.server.config.space_files import load_spaces
+from penstock.server.courier.frame_recorder import Recorder, open_control
+from penstock.server.courier.schema_registry import load_registry, reload_registry
+from penstock.server.courier.skill_worker import SkillWorker, start_skills
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.machines import Machines, install_rules, make_machine
+from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import LoopScheduler
+from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
+from penstock.server.files.private import write_private
+from penstock.server.http.admin_routes import Desk
+from penstock.server.http.by_path import Doors
+from penstock.server.http.console import Console
+from penstock.server.http.console_sessions import Sessions
+from penstock.server.http.listener import CourierDoor
+from penstock.server.http.queue_routes import Api
+from penstock.server.journal.lifecycle import Archive, progress_bar
+from penstock.server.logging import logs
+from penstock.server.logging.event_log import make_event_log
+from penstock.server.ops.kernel_endpoints import Advertising
+from penstock.server.ops.pipeline_supervisor import PipelineProcess, pipeline_shown
+from penstock.server.relay.supervisor import RelayError, Relaying
+from penstock.server.spaces.files import Hosting
+from penstock.server.spaces.listener import MewDoor
+from penstock.transports.http import HttpListener
+from penstock.transports.lines import listen_tcp, listen_unix
+from penstock.transports.outbox import Wire
+
+GC_THRESHOLDS = (20_000, 20, 20)
+"""A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""
+POLICY_CACHE_MAX = 100_000
+"""Policies remembered by stream name; then the cache starts over."""
+
+
+def version() -> str:
+    try:
+        return installed_version("penstock")
+    except PackageNotFoundError:
+        return "0.1.0"
+
+
+def policies(config: Config) -> Callable[[str], Policy]:
+    """The policy of a stream, remembered by name."""
+    known: dict[str, Policy] = {}
+
+    def find(name: str) -> Policy:
+        policy = known.get(name)
+        if policy is None:
+            if len(known) >= POLICY_CACHE_MAX:
+                known.clear()
+            policy = known[name] = policy_for(config, name)
+        return policy
+
+    return find
+
+
+class Endpoints(msgspec.Struct):
+    """What `run/endpoints.json` says; null stands for a door that is not open."""
+
+    pid: int
+    version: str
+    http: str
+    control: str | None = None
+    pub: str | None = None
+    pull: str | None = None
+    console: str | None = None
+    ws: str | None = None
+    """The second HTTP port."""
+
+
+class Service:
+    """A running Penstock."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Path | None,
+        log_dropped: Callable[[], int],
+        reread: Callable[[], Config] | None = None,
+    ) -> None:
+        self._config = config
+        self._reread = reread
+        """How to read the config again."""
+        loop = asyncio.get_running_loop()
+        self.scheduler = LoopScheduler(loop)
+        policy_for = policies(config)
+        machine = make_machine(
+            config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
+        )
+        machine.limit_rates(rates(config))
+        machine.tenants.quota_for = quotas(config)
+        machine.schemas = load_registry(config.schemas.dir, policy_for)
+        self._is_temporary = data is None
+        if data is not None:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.run_dir = (data / "run") if data is not None else Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tokens = TokenStore(config.auth)
+        self.guard = Guard(config)
+        memory = Memory()
+        registrations = RelayMemory()
+        journal: Journal
+        self.archive: Archive | None = None
+        if data is None:
+            journal = MemoryJournal(self.scheduler.soon)
+        else:
+            self.archive = Archive(data, config)
+            with progress_bar("reading the journal") as progress:
+                machines = Machines(machine, memory, registrations)
+                rows = self.archive.recover(machines, self.scheduler.now(), progress)
+            journal = self.archive.start(loop)
+            if rows:
+                logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        self._minted = MintedTokens(None if data is None else data / FILE)
+        learn(self._minted, self.tokens, self.guard)
+        for lost in install_rules(machine, config.triggers):
+            logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
+        self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
+        for space in self.spaces:
+            logs.event(
+                "space.loaded",
+                space=space.settings.id,
+                dir=str(space.mewdir),
+                made=space.made,
+                unstarted=space.unstarted,
+            )
+        self.events = make_event_log(config.logs)
+        self.runtime = Runtime(
+            machine,
+            journal,
+            self.scheduler,
+            authenticate=self.tokens.resolve,
+            version=version(),
+            log=logs.event,
+            log_records=config.logs.level == "debug",
+            keeps_history=data is not None,
+            events=self.events,
+        )
+        self.halls = Hosting(
+            self.runtime, memory, self.spaces, self.tokens, keeps_logs=not config.serves_courier
+        )
+        self.relay: Relaying | None = None
+        if config.relay.enabled:
+            self.relay = Relaying(
+                config.relay, self.run_dir, registrations, self.runtime, keeps_rows=data is not None
+            )
+        self.console: Console | None = None
+        if config.console.enabled:
+            key = None if data is None else self.run_dir / "console.key"
+            self.console = Console(Sessions(self.tokens, key), self._facts)
+        self._log_dropped = log_dropped
+        self.pipeline: PipelineProcess | None = None
+        self.operator_token: str | None = None
+        self._api: Api | None = None
+        self._recorder: Recorder | None = None
+        self._listeners: list[HttpListener] = []
+        self.skills: list[SkillWorker] = []
+        self._control: asyncio.Server | None = None
+        self.endpoints: Endpoints | None = None
+        self._advertising: Advertising | None = None
+
+    async def start(self) -> Endpoints:
+        """Open every door, then say where they are."""
+        config = self._config
+        address = parse_host_port(config.listen.http)
+        alias = parse_alias(config.listen.ws)
+        start_check(config, self._http_hosts(), config.listen.control, minted=self._minted.tokens)
+        if config.logs.record is not None:
+            machine = self.runtime.machine
+            self._recorder = Recorder(
+                config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
+            )
+        self.skills = start_skills(config.skills, self.runtime)
+        self._api = Api(
+            self.runtime,
+            self.tokens,
+            self.guard,
+            assign_id=config.streams.assign_id,
+            query_token=config.auth.query_token,
+            version=version(),
+            log_dropped=self._log_dropped,
+            archive=self.archive,
+            pipeline=self.pipeline_status,
+            recorder=self._recorder,
+            per_stream=config.metrics.per_stream,
+            spaces=self.halls.spaces,
+            relay=self.relay,
+            desk=self._desk(),
+            console=self.console,
+        )
+        self._api.adopt(config)
+        url = await self._start_http(self._api, address)
+        ws = None if alias is None else await self._start_http(self._api, alias)
+        control = await self._start_control()
+        sockets = await self._start_relay()
+        # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
+        self.operator_token = write_operator_token(self.run_dir / "operator.token")
+        self.tokens.add_operator(self.operator_token)
+        console = f"{url}/" if config.console.enabled else None
+        self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, console, ws)
+        if config.listen.advertise is not None:
+            self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
+            await self._advertising.start()
+        self._write_endpoints(self.endpoints)
+        self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
+        # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        return self.endpoints
+
+    def _desk(self) -> Desk:
+        """The routes of the person who runs the server."""
+        desk = Desk()
+        desk.add("reload", lambda ask: self.reload())
+        data = None if self.archive is None else self.archive.data
+        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining, self.tokens.renewed).tail)
+        desk.add("sql", Asking(data, lambda: self._config.console).sql)
+        lake = Lake(data)
+        desk.add("lake", lake.tables)
+        desk.add("alerts", lake.alerts)
+        desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
+        space_desk.serve(desk, self.halls.spaces)
+        desk.add("relay_topics", lambda ask: relay_desk.topics_shown(self.relay, ask))
+        tokens = TokenDesk(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
+        tokens.serve(desk)
+        return desk
+
+    def _facts(self) -> dict[str, Any]:
+        """What the console shows in its head."""
+        spaces = [space.settings.id for space in self.spaces]
+        return {
+            "version": version(),
+            "bootId": self.runtime.boot_id,
+            "spaces": spaces,
+            "relay": self.relay is not None,
+        }
+
+    async def _start_relay(self) -> tuple[str | None, str | None]:
+        """Where clients of the relay subscribe, and where its publishers push."""
+        if self.relay is None:
+            return None, None
+        try:
+            ready = await self.relay.start()
+        except RelayError as error:
+            raise ConfigError([f"relay: {error}"]) from error
+        return ready.pub, ready.pull
+
+    def _http_hosts(self) -> tuple[str, ...]:
+        alias = parse_alias(self._config.listen.ws)
+        return parse_host_port(self._config.listen.http).hosts + (alias.hosts if alias is not None else ())
+
+    async def _start_http(self, api: Api, address: HostPort) -> str:
+        is_local = all(is_loopback(host) for host in address.hosts)
+        courier = CourierDoor(api, is_loopback_bind=is_local)
+        door = Doors(courier, MewDoor(self.halls.spaces, self.guard, is_loopback_bind=is_local))
+        listener = HttpListener(door)
+        self._listeners.append(listener)
+        port = await listener.start(address.hosts, address.port)
+        self.halls.serve_at(address.host, port)
+        return f"http://{HostPort(address.host, port)}"
+
+    def reload(self) -> Report | Refusal:
+        """Read the config again and go on with it, or keep the old one whole and say every problem."""
+        if self._reread is None:
+            return Refusal("Unsupported", "this server has no config to read again")
+        try:
+            config = self._reread()
+            start_check(
+                config,
+                self._http_hosts(),
+                self._config.listen.control,
+                minted=self._minted.tokens,
+            )
+        except ConfigError as error:
+            for problem in error.problems:
+                logs.warning("config.problem", problem=problem)
+            logs.warning("config.refused", problems=len(error.problems), note="the old config stays")
+            return Refusal("InvalidConfig", "; ".join(error.problems))
+        report = differences(self._config, config)
+        report = msgspec.structs.replace(report, closed=self._adopt(merged(self._config, config)))
+        for notice in config.notices:
+            logs.warning("config.notice", note=notice)
+        logs.event("config.reloaded", changed=report.changed, closed=report.closed)
+        if report.restart:
+            logs.warning("config.restart", settings=report.restart, note="these count from the next start on")
+        return report
+
+    def _adopt(self, config: Config) -> int:
+        """Make a checked config count, everywhere at once; returns the connections that had to go."""
+        before, self._config = self._config, config
+        runtime = self.runtime
+        now = runtime.scheduler.now()
+        logs.set_level(config.logs.level)
+        runtime.log_records = config.logs.level == "debug"
+        self.tokens.adopt(config.auth)
+        self.guard.adopt(config)
+        if self._api is not None:
+            self._api.adopt(config)
+        if self.archive is not None:
+            self.archive.adopt(config)
+        runtime.machine.reconfigure(
+            now,
+            limits=config.limits,
+            policy_for=policies(config),
+            auto_create=config.streams.auto_create,
+            rates=rates(config),
+            quota_for=quotas(config),
+        )
+        install_rules(runtime.machine, config.triggers)
+        runtime.machine.schemas = reload_registry(
+            runtime.machine.schemas, config.schemas.dir, runtime.machine.policy_for
+        )
+        runtime.apply(now)
+        return self._readmit(was_open=before.auth.allow_anonymous)
+
+    def _readmit(self, *, was_open: bool = False) -> int:
+        """Give every connection the rights that it has now; returns those that had to go."""
+        config, runtime = self._config, self.runtime
+        closed = 0
+        for connection in runtime.connections:
+            refusal = admit(
+                connection,
+                self.tokens,
+                was_open=was_open,
+                is_open=config.auth.allow_anonymous,
+            )
+            if refusal is not None:
+                runtime.dismiss(connection, refusal)
+                closed += 1
+        return closed
+
+    def start_pipeline(self) -> None:
+        """Have Spark join, now that there is something to join."""
+        assert self.archive is not None
+        assert self.endpoints is not None
+        self.pipeline = PipelineProcess(self.archive.data, self._config.pipeline, self.endpoints.http)
+        self.pipeline.start()
+
+    def pipeline_status(self) -> Status | None:
+        """What the pipeline says of itself, beside how far the journal is now."""
+        if self.pipeline is None or self.archive is None:
+            return None
+        status = self.pipeline.status()
+        status.end = self.archive.journal.next_offset
+        return status
+
+    async def _start_control(self) -> str | None:
+        address = parse_control(self._config.listen.control)
+        if address is None:
+            return None
+        if isinstance(address, HostPort):
+            local = is_loopback(address.host)
+            self._control = await listen_tcp(
+                address.host, address.port, lambda wire, peer: self._accept(wire, peer, local)
+            )
+            port = self._control.sockets[0].getsockname()[1]
+            return f"tcp://{HostPort(address.host, port)}"
+        address.parent.mkdir(parents=True, exist_ok=True)
+        self._control = await listen_unix(address, lambda wire, _: self._accept(wire, UNIX_PEER, True))
+        return f"unix:{address.absolute()}"
+
+    def _accept(self, wire: Wire, peer: str, local_bind: bool) -> Connection | None:
+        """A control connection: anonymous where that is allowed, else waiting for a token."""
+        principal = self.tokens.resolve(None)
+        if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
+            principal = None
+        return self.open_control(wire, principal, peer)
+
+    def open_control(self, wire: Wire, principal: Principal | None, peer: str) -> Connection | None:
+        runtime = self.runtime
+        connection = open_control(runtime, self._recorder, wire, principal, peer)
+        if isinstance(connection, Refusal):
+            logs.warning("conn.refused", peer=peer, reason=connection.message)
+            return None
+        if principal is None:
+            deadline_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
+            runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection))
+        return connection
+
+    def _expect_hello(self, connection: Connection) -> None:
+        if getattr(connection.session, "token_needed", False) and not connection.closed:
+            connection.wire.abort()
+
+    def _write_endpoints(self, endpoints: Endpoints) -> None:
+        text = msgspec.json.format(msgspec.json.encode(endpoints)) + b"\n"
+        write_private(self.run_dir / "endpoints.json", text)
+
+    async def drain(self) -> int:
+        """Stop taking work, let leases settle, close everything; returns the leases given up."""
+        loop = asyncio.get_running_loop()
+        pipeline = None if self.pipeline is None else loop.create_task(self.pipeline.stop())
+        for worker in self.skills:
+            await worker.stop()
+        if self._advertising is not None:
+            await self._advertising.stop()
+        if self._control is not None:
+            self._control.close()
+        drained: asyncio.Future[int] = loop.create_future()
+        self.runtime.drain(drained.set_result)
+        abandoned = await drained
+        for listener in self._listeners:
+            await listener.stop(1.0)
+        if self._recorder is not None:
+            self._recorder.close()
+        if self.relay is not None:
+            await self.relay.stop()
+        if pipeline is not None:
+            await pipeline
+        if self.archive is not None:
+            self.runtime.note("stop", abandoned=abandoned)
+            flushed = asyncio.Event()
+            self.runtime.flushed(flushed.set)
+            await flushed.wait()
+            await self.archive.close()
+        await asyncio.to_thread(self.halls.close)
+        if self.events is not None:
+            await asyncio.to_thread(self.events.close)
+        (self.run_dir / "endpoints.json").unlink(missing_ok=True)
+        if self._is_temporary:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+        return abandoned

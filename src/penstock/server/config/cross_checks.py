@@ -1,0 +1,216 @@
+"""What no type can say of a config: values that exclude one another, or that have a grammar of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.core import scopes
+from penstock.core.limits import Limits
+from penstock.dialects.courier.triggers import config as rules
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.ipc.pipeline import Pipeline
+from penstock.server.config.relay_sections import relay_problems
+from penstock.server.config.sections import (
+    Auth,
+    GitSkill,
+    Listen,
+    RateSettings,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+    Token,
+)
+from penstock.server.config.validation import Misfit, shorten
+from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
+from penstock.server.files.yaml_tree import Path
+
+ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
+AGENT = re.compile(r"[^/:*\s]+")
+GIT_OUTPUT_MAX = 512 * 1024
+"""Bytes of a diff that fit into an envelope, as JSON."""
+
+# The first of each pair has to fit into the second.
+_NESTED_LIMITS = (
+    ("lease_min_ms", "lease_max_ms"),
+    ("envelope_max", "frame_max"),
+    ("outbox_max", "outbox_hard_max"),
+)
+
+
+def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Misfit]:
+    """Every problem that is left in sections whose types fit.
+
+    A section that could not be read holds its defaults here, so nothing is compared with it.
+    """
+    if "limits" not in unread:
+        yield from _lease_problems(config.streams, config.limits)
+    yield from _stream_problems(config.streams)
+    if "schemas" not in unread and config.schemas.dir is None:
+        yield from _schema_problems(config.streams)
+    yield from _trigger_problems(config.triggers, config.limits)
+    yield from _auth_problems(config.auth)
+    for name in config.tenants:
+        if name != "*" and not AGENT.fullmatch(name):
+            yield ("tenants", name), "expected a name without `/`, `:`, `*` or spaces, or `*` for all others"
+    yield from _listen_problems(config.listen)
+    yield from _rule_problems(config.pipeline)
+    yield from _skill_problems(config.skills.git)
+    yield from relay_problems(config.relay)
+    limits = config.limits
+    if len(config.spaces) > limits.spaces_max:
+        yield (
+            ("spaces",),
+            f"has {len(config.spaces)} spaces, and `limits.spaces_max` allows {limits.spaces_max}",
+        )
+    for name, value in msgspec.structs.asdict(limits).items():
+        if value < 1:
+            yield ("limits", name), f"got `{value}`, expected 1 or more"
+    for low, high in _NESTED_LIMITS:
+        if getattr(limits, low) > getattr(limits, high):
+            message = f"`{getattr(limits, low)}` is more than `{high}`, which is {getattr(limits, high)}"
+            yield ("limits", low), message
+
+
+def _settings(streams: Streams) -> Iterator[tuple[Path, Streams | StreamCaps]]:
+    """The settings of all streams and those of each pattern, with their paths."""
+    yield ("streams",), streams
+    for pattern, caps in streams.per_stream_caps.items():
+        yield ("streams", "perStreamCaps", pattern), caps
+
+
+def _lease_problems(streams: Streams, limits: Limits) -> Iterator[Misfit]:
+    for path, settings in _settings(streams):
+        lease_ms = settings.default_lease_ms
+        if lease_ms is not UNSET and not limits.lease_min_ms <= lease_ms <= limits.lease_max_ms:
+            bounds = f"from {limits.lease_min_ms} to {limits.lease_max_ms}, the limits of a lease"
+            yield (*path, "defaultLeaseMs"), f"got `{lease_ms}`, expected a number {bounds}"
+
+
+def _stream_problems(streams: Streams) -> Iterator[Misfit]:
+    for pattern in streams.per_stream_caps:
+        if ":" in pattern or not pattern.isprintable():
+            message = "no stream is called this; a name holds no `:` and no control characters"
+            yield ("streams", "perStreamCaps", pattern), message
+    for path, settings in _settings(streams):
+        retry = settings.retry
+        if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
+            message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
+            yield (*path, "retry", "baseMs"), message
+        both = [
+            getattr(streams, name) if getattr(settings, name) is UNSET else getattr(settings, name)
+            for name in ("partitioned", "priority")
+        ]
+        if all(both):
+            message = (
+                "does not go with `priority`: an urgent envelope cannot overtake those of its key; choose one"
+            )
+            yield (*path, "partitioned"), message
+
+
+def _schema_problems(streams: Streams) -> Iterator[Misfit]:
+    for path, settings in _settings(streams):
+        if settings.schema_mode not in (UNSET, "off"):
+            yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
+
+
+def _skill_problems(git: GitSkill) -> Iterator[Misfit]:
+    path = ("skills", "git")
+    if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
+        yield (*path, "stream"), f"no stream is called {shorten(git.stream)}"
+    for index, pattern in enumerate(git.replies):
+        if ":" in pattern or not pattern.isprintable():
+            yield (*path, "replies", index), f"no stream is called {shorten(pattern)}"
+    if git.output_max > GIT_OUTPUT_MAX:
+        yield (
+            (*path, "output_max"),
+            f"got `{git.output_max}`, expected {GIT_OUTPUT_MAX} or less: an answer is one envelope",
+        )
+
+
+def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[Misfit]:
+    seen: dict[str, int] = {}
+    for index, trigger in enumerate(triggers):
+        if trigger.id in seen:
+            yield ("triggers", index, "id"), f"`{trigger.id}` is also the id of triggers[{seen[trigger.id]}]"
+        seen.setdefault(trigger.id, index)
+        for where, message in rules.problems(trigger, limits):
+            yield ("triggers", index, *where), message
+    if len(triggers) > limits.rules_max:
+        yield ("triggers",), f"has {len(triggers)} rules, and `limits.rules_max` allows {limits.rules_max}"
+
+
+def _rule_problems(pipeline: Pipeline) -> Iterator[Misfit]:
+    seen: dict[str, int] = {}
+    for index, rule in enumerate(pipeline.alerts.rules):
+        if rule.id in seen:
+            other = f"pipeline.alerts.rules[{seen[rule.id]}]"
+            yield ("pipeline", "alerts", "rules", index, "id"), f"`{rule.id}` is also the id of {other}"
+        seen.setdefault(rule.id, index)
+
+
+def _auth_problems(auth: Auth) -> Iterator[Misfit]:
+    if auth.tokens and auth.allow_anonymous:
+        yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
+    agents: dict[str, str | None] = {}
+    rates: dict[str, RateSettings | None] = {}
+    for index, token in enumerate(auth.tokens):
+        path = ("auth", "tokens", index)
+        name = token.holder_name(index + 1)
+        called = "agent" if token.name is None and token.agent is not None else "name"
+        if name in RESERVED_NAMES:
+            yield (*path, called), f"`{name}` is a name that the server uses itself"
+        elif agents.setdefault(name, token.agent) != token.agent:
+            # Whoever has a holder's name may settle what that holder took.
+            yield (*path, called), f"`{name}` is also the name of a token that speaks for another"
+        if rates.setdefault(name, token.rate) != token.rate:
+            yield (*path, "rate"), f"another token of `{name}` has another rate, and they share one bucket"
+        if token.tenant is not None:
+            yield from _tenant_problems(token, path)
+        if token.agent is not None and not AGENT.fullmatch(token.agent):
+            message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
+            yield (*path, "agent"), message
+        for number, text in enumerate(token.scopes):
+            if isinstance(problem := scopes.parse(text), str):
+                yield (*path, "scopes", number), problem
+
+
+def token_problems(tokens: Sequence[Token]) -> list[str]:
+    """What is wrong with the last of these tokens, the others being in order."""
+    last = len(tokens) - 1
+    found = _auth_problems(Auth(tokens=tuple(tokens)))
+    return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
+
+
+def _tenant_problems(token: Token, path: Path) -> Iterator[Misfit]:
+    assert token.tenant is not None
+    if not AGENT.fullmatch(token.tenant):
+        message = f"got {shorten(token.tenant)}, expected a name without `/`, `:`, `*` or spaces"
+        yield (*path, "tenant"), message
+    for number, text in enumerate(token.scopes):
+        scope = scopes.parse(text)
+        if isinstance(scope, scopes.Scope) and scope.kind == "admin":
+            yield (*path, "scopes", number), "administers the whole server, which a tenant may not"
+
+
+def _listen_problems(listen: Listen) -> Iterator[Misfit]:
+    for name, parse in (("http", parse_host_port), ("ws", parse_alias), ("control", parse_control)):
+        try:
+            parse(getattr(listen, name))
+        except ValueError as error:
+            yield ("listen", name), str(error)
+    for index, origin in enumerate(listen.origins):
+        if not ORIGIN.fullmatch(origin):
+            message = f"got {shorten(origin)}, expected e.g. `https://app.example.com`, without a path"
+            yield ("listen", "origins", index), message
+    for index, proxy in enumerate(listen.trusted_proxies):
+        try:
+            parse_network(proxy)
+        except ValueError:
+            message = f"got {shorten(proxy)}, expected an address or a network, e.g. `10.0.0.0/8`"
+            yield ("listen", "trustedProxies", index), message

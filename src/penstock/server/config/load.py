@@ -1,0 +1,258 @@
+"""The config file and the environment, read into one checked value.
+
+Every problem of a file is reported at once, each with its path, its line and what would be right. After
+loading, tokens exist only as their sha256, so a config can be shown or logged without giving one away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.core import patterns
+from penstock.core.limits import Limits
+from penstock.core.queue.policy import Policy, Retry
+from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.server.config import environment, space_files, space_sections
+from penstock.server.config import validation as shape
+from penstock.server.config.cross_checks import contradictions
+from penstock.server.config.sections import (
+    Auth,
+    Listen,
+    Logs,
+    RateDefaults,
+    RateSettings,
+    RetrySettings,
+    Sections,
+    StreamCaps,
+    Streams,
+    Token,
+)
+from penstock.server.courier.schema_registry import read_schemas
+from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files.errors import ConfigError, placed, read_text
+from penstock.server.files.token_digests import digest_of, token_problem
+
+__all__ = [
+    "Auth",
+    "Config",
+    "ConfigError",
+    "Limits",
+    "Listen",
+    "Logs",
+    "RateDefaults",
+    "RateSettings",
+    "RetrySettings",
+    "StreamCaps",
+    "Streams",
+    "Token",
+    "Trigger",
+    "digest_of",
+    "load",
+    "policy_for",
+    "rates",
+]
+
+
+class Config(Sections, frozen=True):
+    """The effective settings: defaults, then the file, then the environment."""
+
+    source: str | None = None
+    """The file they came from."""
+    notices: tuple[str, ...] = ()
+    """What the file asks for that this version accepts but does not do yet."""
+    serves_courier: bool = True
+    """Whether Courier is served; else its routes are for the operator alone, and the doors of the spaces are open."""
+
+
+def load(path: Path | None, env: Mapping[str, str]) -> Config:
+    """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
+    if path is None and env.get("COURIER_CONFIG"):
+        path = Path(env["COURIER_CONFIG"])
+    tree = yamltree.Tree() if path is None else yamltree.parse(read_text(path))
+    problems = list(tree.problems)
+    document: dict[str, Any] = {}
+    if isinstance(tree.value, dict):
+        # A section whose lines are all commented out is as good as absent.
+        empty = {key for key in Sections.__struct_fields__ if tree.value.get(key) is None}
+        document = {key: value for key, value in tree.value.items() if key not in empty}
+    elif tree.value is not None:
+        problems.append(((), f"got {shape.shorten(tree.value)}, expected a mapping of sections"))
+
+    parts: dict[str, Any] = {}
+    for name, section in document.items():
+        parts[name] = _section(name, section, problems)
+    unread = [name for name, part in parts.items() if part is None]
+    environment.apply(parts, env, problems)
+    config = Config(
+        **{name: part for name, part in parts.items() if part is not None},
+        source=None if path is None else str(path),
+        notices=tuple(environment.notices(env)),
+    )
+    problems += contradictions(config, unread)
+    problems += _places(config)
+    config, missing = _hide_tokens(config, env)
+    problems += missing
+    config = _with_spaces(config, document.get("spaces"), path, problems)
+    if problems:
+        raise ConfigError([placed(where, message, tree.lines) for where, message in problems])
+    return config
+
+
+def policy_for(config: Config, stream: str) -> Policy:
+    """How the named stream behaves: the settings of all streams, and what its closest pattern changes."""
+    caps = config.streams.per_stream_caps
+    pattern = _pattern_for(caps, stream)
+    settings = config.streams if pattern is None else _overlaid(config.streams, caps[pattern])
+    retry = settings.retry
+    return Policy(
+        lease_us=settings.default_lease_ms * 1_000,
+        max_depth=settings.max_depth,
+        max_bytes=settings.max_bytes,
+        overflow=settings.overflow,
+        redelivery=settings.redelivery,
+        max_deliveries=_max_deliveries(config, pattern, stream),
+        max_inflight=settings.max_inflight,
+        on_disconnect=settings.on_disconnect,
+        late_ack=settings.late_ack,
+        dedup_count=settings.dedup_window,
+        dedup_us=settings.dedup_window_ms * 1_000,
+        retry=None
+        if retry is None
+        else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        rate=_rate(settings.rate),
+        schema_mode=settings.schema_mode,
+        partitioned=settings.partitioned,
+        priority=settings.priority,
+        priority_wait_us=settings.priority_max_wait_ms * 1_000,
+    )
+
+
+EVERY_TENANT = "*"
+"""Under `tenants`, what counts for each that is not named."""
+
+
+def quotas(config: Config) -> Callable[[str], Quota]:
+    """What each tenant may hold."""
+    known = {
+        name: Quota(one.streams_max, one.envelopes_max, one.bytes_max) for name, one in config.tenants.items()
+    }
+    rest = known.get(EVERY_TENANT, Quota())
+    return lambda name: known.get(name, rest)
+
+
+def rates(config: Config) -> Rates | None:
+    """Who may send how fast; None when nothing is limited, streams included."""
+    named = {
+        token.holder_name(number): rate
+        for number, token in enumerate(config.auth.tokens, 1)
+        if (rate := _rate(token.rate)) is not None
+    }
+    tenants = {name: rate for name, one in config.tenants.items() if (rate := _rate(one.rate)) is not None}
+    everybody = tenants.pop(EVERY_TENANT, None)
+    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named, everybody, tenants)
+    by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
+    has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
+    return found if has_streams or found != Rates() else None
+
+
+def _rate(settings: RateSettings | None) -> Rate | None:
+    if settings is None:
+        return None
+    return Rate.per_second(settings.per_second, settings.burst or max(1, ceil(settings.per_second)))
+
+
+def _pattern_for(caps: Mapping[str, StreamCaps], stream: str) -> str | None:
+    """The closest pattern. A tenant's stream is first looked for by its whole name, then by what its tenant calls it."""
+    prefix, rest = split(stream)
+    if not prefix:
+        return patterns.best(caps, stream)
+    whole = [pattern for pattern in caps if pattern.startswith(TENANTS)]
+    others = [pattern for pattern in caps if not pattern.startswith(TENANTS)]
+    return patterns.best(whole, stream) or patterns.best(others, rest)
+
+
+def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
+    """Beyond this bound a dead letter is given up for good, so only a pattern about dead letters sets it for them."""
+    caps = None if pattern is None else config.streams.per_stream_caps[pattern]
+    own = UNSET if caps is None else caps.max_deliveries
+    if is_dead(stream):
+        return 0 if own is UNSET or not split(pattern or "")[1].startswith(DEAD_PREFIX) else own
+    return config.streams.max_deliveries if own is UNSET else own
+
+
+def _overlaid(streams: Streams, caps: StreamCaps) -> Streams:
+    given = {name: value for name, value in msgspec.structs.asdict(caps).items() if value is not UNSET}
+    return msgspec.structs.replace(streams, **given)
+
+
+def _is_secret(path: yamltree.Path) -> bool:
+    """Whether a value at this path could be a token, even one that is in the wrong place."""
+    if path[:1] == ("spaces",):
+        return space_sections.is_secret(path)
+    return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
+
+
+def _section(name: str, value: Any, problems: list[shape.Misfit]) -> Any:
+    """One section as its type, or None after adding what is wrong with it."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(Sections)}
+    if name not in fields:
+        problems.append(((name,), "unknown key" + shape.suggestion(name, list(fields))))
+        return None
+    found = list(shape.misfits(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
+    if found:
+        problems += found
+        return None
+    return msgspec.convert(value, fields[name])
+
+
+def _places(config: Config) -> Iterator[shape.Misfit]:
+    """What is wrong with the directories that the config names."""
+    if config.schemas.dir is not None:
+        for problem in read_schemas(config.schemas.dir)[1]:
+            yield ("schemas", "dir"), problem
+    root = config.skills.git.root
+    if root is not None and not Path(root).is_dir():
+        yield ("skills", "git", "root"), f"`{root}` is not a directory"
+
+
+def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:
+    """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
+    problems: list[shape.Misfit] = []
+    hidden: list[Token] = []
+    seen: dict[str, int] = {}
+    for index, token in enumerate(config.auth.tokens):
+        path: yamltree.Path = ("auth", "tokens", index, "token")
+        text = token.token
+        if text.startswith("env:"):
+            variable = text.removeprefix("env:")
+            text = env.get(variable, "")
+            if not text:
+                problems.append((path, f"the environment has no variable `{variable}`"))
+                continue
+        problem = token_problem(text)
+        if problem is not None:
+            problems.append((path, problem))
+            continue
+        digest = digest_of(text)
+        if digest in seen:
+            problems.append((path, f"is the same token as auth.tokens[{seen[digest]}]"))
+        seen.setdefault(digest, index)
+        hidden.append(msgspec.structs.replace(token, token=f"sha256:{digest}"))
+    auth = msgspec.structs.replace(config.auth, tokens=tuple(hidden))
+    return msgspec.structs.replace(config, auth=auth), problems
+
+
+def _with_spaces(config: Config, given: Any, path: Path | None, problems: list[shape.Misfit]) -> Config:
+    """The config with the spaces that it names checked, their files found and their tokens hidden."""
+    folder = Path() if path is None else path.parent
+    entries, found, notices = space_files.check(config.spaces, given, folder.absolute())
+    problems += found
+    return msgspec.structs.replace(config, spaces=entries, notices=(*config.notices, *notices))

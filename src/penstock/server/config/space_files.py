@@ -1,0 +1,200 @@
+"""Spaces as people configure them, `space.yaml` or a mapping in the config file, read into settings.
+
+`check` only looks, for a config that is read but not used yet. `load_space` and `load_spaces` also find every participant's
+tokens, and make those that are missing. A file that is wrong is refused with every problem; nothing falls back to defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.server.config import space_sections
+from penstock.server.config import space_token_files as space_tokens
+from penstock.server.config.space_sections import (
+    KIND,
+    PIPELINE,
+    STARTED_TYPES,
+    GatewayLogging,
+    SpaceSection,
+    SpaceStream,
+    is_secret,
+    targets,
+)
+from penstock.server.config.space_token_files import write_invited_token
+from penstock.server.config.validation import Misfit, misfits, shorten
+from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files.errors import ConfigError, placed, read_text
+from penstock.server.files.token_digests import digest_of
+
+__all__ = ["LoadedSpace", "check", "id_of", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
+
+CHAT_ONLY: tuple[dict[str, Any], ...] = ({"kind": "chat"},)
+
+
+class LoadedSpace(msgspec.Struct, frozen=True):
+    """A space that is ready to be opened."""
+
+    settings: SpaceSettings
+    mewdir: Path
+    """Where its tokens and upstream's log files are."""
+    logging: GatewayLogging = GatewayLogging()
+    """What its file says about those log files; the environment may say otherwise."""
+    made: tuple[str, ...] = ()
+    """Participants that were given a token just now."""
+    unstarted: tuple[str, ...] = ()
+    """Participants that upstream would start as processes, and we do not."""
+    notices: tuple[str, ...] = ()
+    """What is allowed, and may not be what somebody meant."""
+
+
+def mewdir_of(file: Path) -> Path:
+    """Where a space keeps its files: `.mew` beside its `space.yaml` where there is one, else beside it."""
+    folder = file.absolute().parent
+    return folder / ".mew" if (folder / ".mew").is_dir() else folder
+
+
+def id_of(entry: str | SpaceSection) -> str:
+    """What a space of a checked config is called."""
+    return (_read(Path(entry))[0] if isinstance(entry, str) else entry).space.id
+
+
+def load_space(path: Path, env: Mapping[str, str]) -> LoadedSpace:
+    """Read a `space.yaml` and the tokens of its participants; ConfigError with every problem."""
+    section, notices = _read(path)
+    return _loaded(section, mewdir_of(path), env, notices)
+
+
+def load_spaces(
+    entries: Sequence[str | SpaceSection], place: Path, env: Mapping[str, str]
+) -> tuple[LoadedSpace, ...]:
+    """Every space of a config; those that have no file of their own keep theirs under `place`."""
+    loaded: list[LoadedSpace] = []
+    problems: list[str] = []
+    for index, entry in enumerate(entries):
+        try:
+            if isinstance(entry, str):
+                loaded.append(load_space(Path(entry), env))
+            else:
+                loaded.append(_loaded(entry, place / entry.space.id, env, ()))
+        except ConfigError as error:
+            problems += [f"spaces[{index}]: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(loaded)
+
+
+def check(
+    entries: Sequence[str | SpaceSection], given: Any, folder: Path
+) -> tuple[tuple[str | SpaceSection, ...], list[Misfit], list[str]]:
+    """The entries of a config with whole paths and hidden tokens; then the problems, then the notices.
+
+    `given` is the section as it was written; relative paths count from `folder`.
+    """
+    kept: list[str | SpaceSection] = []
+    problems: list[Misfit] = []
+    notices: list[str] = []
+    ids: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        if isinstance(entry, str):
+            file = folder / entry
+            kept.append(str(file))
+            try:
+                section, told = _read(file)
+            except ConfigError as error:
+                problems += [((), f"spaces[{index}]: {problem}") for problem in error.problems]
+                continue
+            notices += told
+        else:
+            section = entry
+            kept.append(_hidden(entry))
+            problems += space_sections.problems(entry, ("spaces", index))
+            told = (*space_sections.slips(given[index]), *space_sections.notices(entry))
+            notices += [f"spaces[{index}]: {notice}" for notice in told]
+        other = ids.setdefault(section.space.id, index)
+        if other != index:
+            message = f"the space {shorten(section.space.id)} is also that of spaces[{other}]"
+            problems.append((("spaces", index), message))
+    return tuple(kept), problems, notices
+
+
+def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
+    """A file of the right shape, and notices about it."""
+    tree = yamltree.parse(read_text(path))
+    found = list(tree.problems)
+    section = SpaceSection()
+    if tree.value is None and not found:
+        found.append(((), "is empty, expected a space and its participants"))
+    elif tree.value is not None:
+        wrong = list(misfits(tree.value, KIND, (), is_secret))
+        found += wrong
+        if not wrong:
+            section = msgspec.convert(tree.value, SpaceSection)
+            found += space_sections.problems(section)
+    if found:
+        raise ConfigError([f"`{path}`: {placed(where, message, tree.lines)}" for where, message in found])
+    told = [*space_sections.slips(tree.value), *space_sections.notices(section)]
+    return section, tuple(f"`{path}`: {notice}" for notice in told)
+
+
+def _hidden(section: SpaceSection) -> SpaceSection:
+    """The same with every token as its digest."""
+    if section.participants is None:
+        return section
+    people = {
+        name: one
+        if one is None or not one.tokens
+        else msgspec.structs.replace(one, tokens=tuple(f"sha256:{digest_of(token)}" for token in one.tokens))
+        for name, one in section.participants.items()
+    }
+    return msgspec.structs.replace(section, participants=people)
+
+
+def _loaded(
+    section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices: tuple[str, ...]
+) -> LoadedSpace:
+    digests, made = space_tokens.resolve(section, mewdir, env)
+    known = section.known()
+    people = {
+        name: ParticipantSettings(
+            digests.get(name, ()),
+            one.capabilities,
+            is_pipeline=one.type == PIPELINE,
+            output_log=one.output_log,
+            auto_connect=one.auto_connect,
+        )
+        for name, one in known.items()
+    }
+    defaults = None if section.defaults is None else section.defaults.capabilities
+    return LoadedSpace(
+        SpaceSettings(
+            section.space.id,
+            section.space.name or section.space.id,
+            people,
+            CHAT_ONLY if defaults is None else defaults,
+            {name: _stream(stream) for name, stream in (section.streams or {}).items()},
+        ),
+        mewdir,
+        section.gateway_logging or GatewayLogging(),
+        made,
+        tuple(name for name, one in known.items() if one.type in STARTED_TYPES),
+        notices,
+    )
+
+
+def _stream(stream: SpaceStream) -> StreamSettings:
+    return StreamSettings(
+        stream.owner, targets(stream), dict(_request(stream)), stream.journal, stream.overflow
+    )
+
+
+def _request(stream: SpaceStream) -> Iterator[tuple[str, Any]]:
+    """What a `stream/request` for it would carry beside the target."""
+    for name in ("direction", "content_type", "format", "description", "metadata"):
+        value = getattr(stream, name)
+        if value is not None:
+            yield name, value

@@ -1,0 +1,111 @@
+"""The tokens of a space's participants: from its file, the environment and the token files, all of them counting together.
+
+A token file is `<mewdir>/tokens/<id>.token`; whoever has none of the three gets a new one. The directory is for nobody else
+and keeps itself out of version control.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.core.credentials import TOKEN_BYTES, token_text
+from penstock.server.config.space_sections import PIPELINE, SpaceSection, id_problem
+from penstock.server.files.errors import ConfigError
+from penstock.server.files.private import write_private
+from penstock.server.files.token_digests import PLAIN, digest_of
+
+TOKEN_FILE_MAX = 4096
+"""Bytes of a token file that are read."""
+IGNORE_ALL = b"*\n!.gitignore\n"
+
+
+def environment_name(participant: str) -> str:
+    """The variable that may hold a participant's token."""
+    return "MEW_TOKEN_" + participant.upper().replace("-", "_")
+
+
+def resolve(
+    section: SpaceSection, mewdir: Path, env: Mapping[str, str]
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """The digests of every participant's tokens, and who was given a new one; ConfigError with every problem.
+
+    Tokens are made only when everything else is in order.
+    """
+    found: dict[str, list[str]] = {}
+    problems: list[str] = []
+    for name, one in section.known().items():
+        if one.type == PIPELINE:
+            continue
+        digests = [digest_of(token) for token in one.tokens or ()]
+        variable = environment_name(name)
+        if text := env.get(variable, ""):
+            if PLAIN.fullmatch(text):
+                digests.append(digest_of(text))
+            else:
+                problems.append(f"{variable}: expected printable ASCII without spaces")
+        try:
+            if text := _read(token_file(mewdir, name)):
+                digests.append(digest_of(text))
+        except ConfigError as error:
+            problems += error.problems
+        found[name] = list(dict.fromkeys(digests))
+    problems += _shared(found)
+    if problems:
+        raise ConfigError(problems)
+    made = tuple(name for name, digests in found.items() if not digests)
+    for name in made:
+        token = token_text(secrets.token_bytes(TOKEN_BYTES))
+        write_invited_token(mewdir, name, token)
+        found[name].append(digest_of(token))
+    return {name: tuple(digests) for name, digests in found.items()}, made
+
+
+def _shared(found: Mapping[str, list[str]]) -> list[str]:
+    """A token says who somebody is, so no two may have the same."""
+    holders: dict[str, str] = {}
+    problems = []
+    for name, digests in found.items():
+        for digest in digests:
+            other = holders.setdefault(digest, name)
+            if other != name:
+                problems.append(
+                    f"participants.{name}: has a token that `{other}` has too; each needs its own "
+                    f"(`tokens`, {environment_name(name)}, or its token file)"
+                )
+    return problems
+
+
+def token_file(mewdir: Path, participant: str) -> Path:
+    """Where a participant's token is kept."""
+    return mewdir / "tokens" / f"{participant}.token"
+
+
+def write_invited_token(mewdir: Path, participant: str, token: str) -> Path:
+    """Keep the token of somebody who was invited, or was given one here; returns the file."""
+    problem = id_problem(participant)
+    if problem is not None:
+        raise ValueError(f"`{participant[:80]}` is no id: {problem}")
+    path = token_file(mewdir, participant)
+    if not path.parent.is_dir():
+        path.parent.mkdir(mode=0o700, parents=True)
+        write_private(path.parent / ".gitignore", IGNORE_ALL)
+    write_private(path, token.encode())
+    return path
+
+
+def _read(path: Path) -> str:
+    """The token in a file, or nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(TOKEN_FILE_MAX + 1).decode("ascii").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError([f"cannot read `{path}`: {error.strerror or error}"]) from error
+    except UnicodeDecodeError:
+        text = "\0"
+    if text and (len(text) > TOKEN_FILE_MAX or not PLAIN.fullmatch(text)):
+        raise ConfigError([f"`{path}` holds no token: expected printable ASCII without spaces"])
+    return text

@@ -1,0 +1,123 @@
+"""Opening followers of views on the HTTP port: WebSockets, and server-sent events where there is no upgrade."""
+
+from __future__ import annotations
+
+from penstock.core.errors import Refusal
+from penstock.core.queue.views import View
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations.views import Sight
+from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions.live import LiveSession
+from penstock.dialects.courier.sessions.subscribe import error_message
+from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, LiveQuery, Message, Style
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.runtime import Runtime
+from penstock.transports.http import Plan, Stream
+from penstock.transports.outbox import PING, TEXT, EventWire, SocketWire, frame
+
+
+def framed(messages: list[Message]) -> list[bytes]:
+    """WebSocket frames, which are the same for every reader, all in one write."""
+    return [b"".join([frame(TEXT, message) for _, message in messages])]
+
+
+FRAMES = Style("frames", b"{", b"}", framed, frame(PING, b""))
+COMPAT_FRAMES = Style("compat frames", b"", b"", framed, frame(PING, b""), compat=True)
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"Content-Type: text/event-stream\r\n"
+    b"Cache-Control: no-store\r\n"
+    b"X-Accel-Buffering: no\r\n"  # or a proxy gathers the events
+    b"Server: penstock\r\n"
+    b"Connection: close\r\n"
+    b"\r\n"
+)
+
+
+def last_event(header: str | None) -> int | None:
+    """The version that a browser's EventSource saw last; it repeats the query as it was."""
+    return (
+        int(header)
+        if header is not None and header.isascii() and header.isdigit() and len(header) < 19
+        else None
+    )
+
+
+class LivePlan(Plan):
+    """Opens a follower's socket, or one that only says why it is refused."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        query: LiveQuery,
+        checked: tuple[View, Sight] | Refusal,
+        peer: str,
+    ) -> None:
+        self.message_max = runtime.machine.limits.frame_max
+        self._runtime = runtime
+        self._principal = principal
+        self._query = query
+        self._checked = checked
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        checked = self._checked
+        if isinstance(checked, Refusal):
+            _refuse(wire, checked)
+            return None
+        session = LiveSession(self._runtime, self._query, COMPAT_FRAMES if self._query.compat else FRAMES)
+        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            _refuse(wire, connection)
+            return None
+        wire.is_framed = True
+        session.open(self._runtime.scheduler.now(), *checked)
+        return connection
+
+
+def _refuse(wire: SocketWire, refusal: Refusal) -> None:
+    wire.send([error_message(refusal)])
+    wire.close(refusal.kind.close or 1008, refusal.code)
+
+
+class EventStream(Stream):
+    """Opens a follower by server-sent events."""
+
+    head = _HEAD
+
+    def __init__(
+        self, runtime: Runtime, principal: Principal, query: LiveQuery, view: View, sight: Sight, peer: str
+    ) -> None:
+        self._runtime = runtime
+        self._principal = principal
+        self._query = query
+        self._view = view
+        self._sight = sight
+        self._peer = peer
+
+    def open(self, wire: EventWire) -> Connection | None:
+        session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
+        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            wire.send(EVENTS.pack([(0, error_message(connection))]))
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        session.open(self._runtime.scheduler.now(), self._view, self._sight)
+        return connection
+
+
+def open_events(
+    runtime: Runtime, principal: Principal, query: LiveQuery, last: str | None, peer: str
+) -> EventStream | Refusal:
+    """Server-sent events for who asked, from where its last connection ended."""
+    if query.credit is not None:
+        hint = "leave it out, or open a WebSocket: here the pace is that of your reading"
+        return Refusal("InvalidCredit", "server-sent events take no credit", ref="credit", hint=hint)
+    seen = last_event(last)
+    if seen is not None:
+        query.since = seen
+    checked = live.check(runtime.machine, principal, query)
+    if isinstance(checked, Refusal):
+        return checked
+    return EventStream(runtime, principal, query, *checked, peer)

@@ -1,0 +1,300 @@
+"""Staged batches: parts that an application uploads, kept in memory until it commits them in one go.
+
+A part is checked when it comes, so a commit can only fail for want of room. Parts do not outlive the server, and need not: the
+batch is run again. What outlives it is which batch came in last (`core/queue/stage.py`). Parts are bounded in bytes, go when
+their batch is committed or aborted, and after a while when nobody comes back for them.
+
+Frames for streams of spaces go out once the commit is durable that remembers their batch: never twice, and not at all if the
+server dies in between, for a frame is live and nothing keeps it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue import stage as staging
+from penstock.core.queue.stage import SMALLER, Draft, Taken
+from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
+from penstock.dialects.courier.wire import staged_envelopes as staged
+from penstock.dialects.courier.wire.staged_envelopes import Source, StageCommit
+from penstock.dialects.courier.wire.staged_frames import Frame, space_problem
+from penstock.server.engine.runtime import Runtime
+from penstock.server.logging import logs
+
+ENVELOPE_COST = 400
+"""Bytes that a staged envelope takes beside its body."""
+PART_COST = 1_000
+"""Bytes that a part takes beside its envelopes."""
+RETRY_FULL_MS = 1_000
+"""What an application is told to wait for others to commit."""
+NAMED_MAX = 10
+"""Missing parts that an error names."""
+
+Key = tuple[str, int]
+Lines = list[Draft | Frame]
+
+
+class SpaceWriter(Protocol):
+    """Where frames for spaces go."""
+
+    def writable(self, space: str, stream: str, /) -> Refusal | None:
+        """Why a pipeline may not write to this stream, by its name or id."""
+        ...
+
+    def write(self, space: str, stream: str, frames: list[bytes], /) -> Refusal | None:
+        """Send frames to those who hear the stream."""
+        ...
+
+
+class _Part(msgspec.Struct):
+    lines: Lines
+    cost: int
+
+
+class _Batch(msgspec.Struct):
+    run: str
+    """Which try of the batch its parts belong to."""
+    parts: dict[str, _Part]
+    touched_us: int
+    cost: int = 0
+
+
+class Staging:
+    """What applications have staged on one server."""
+
+    def __init__(self, runtime: Runtime, spaces: SpaceWriter | None = None) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._spaces = spaces
+        self._batches: dict[Key, _Batch] = {}
+        self._cost = 0
+        self._is_watching = False
+
+    def part(self, now: Now, source: Source, name: str, run: str, body: bytes) -> Outcome:
+        """Check and keep one part; one of the same name is replaced, those of another run are dropped."""
+        machine = self._machine
+        limits = machine.limits
+        refusal = staged.part_problem(name) or staging.unknown_app(machine, source.memory)
+        if refusal is not None:
+            return refusal
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        if not 0 < len(lines) <= limits.batch_max:
+            message = f"a part has 1 to {limits.batch_max} envelopes, one a line, not {len(lines)}"
+            return Refusal(
+                "InvalidRequest", message, ref="part", hint="stage several parts of fewer envelopes"
+            )
+        answer: Body = {"app": source.app, "batch": source.batch, "part": name, "staged": len(lines)}
+        last = machine.last_batch(source.memory)
+        if last is not None and source.batch <= last:
+            return Result(answer)  # its commit will be told that it is a duplicate: nothing needs keeping
+        read = self._read(now, source, lines)
+        if isinstance(read, Refusal):
+            return read
+        cost = PART_COST + sum(ENVELOPE_COST + _size(line) for line in read)
+        key = (source.memory, source.batch)
+        batch = self._batches.get(key)
+        if batch is not None and batch.run != run:
+            self._forget(key)
+            batch = None
+        before = 0 if batch is None or name not in batch.parts else batch.parts[name].cost
+        refusal = self._fullness(cost - before, 0 if batch is None else batch.cost)
+        if refusal is not None:
+            return refusal
+        if batch is None:
+            batch = self._batches[key] = _Batch(run, {}, now.us)
+        batch.parts[name] = _Part(read, cost)
+        batch.touched_us = now.us
+        batch.cost += cost - before
+        self._cost += cost - before
+        self._watch(now)
+        return Result(answer)
+
+    def _read(self, now: Now, source: Source, lines: list[bytes]) -> Lines | Refusal:
+        machine = self._machine
+        permits: dict[str, Refusal | None] = {}
+        drafts: Lines = []
+        for index, line in enumerate(lines):
+            draft = staged.read(line, source, now, machine.limits)
+            if isinstance(draft, Draft):
+                if draft.stream not in permits:
+                    permits[draft.stream] = allowed(
+                        machine, source.principal, "enqueue", source.principal.shown(draft.stream)
+                    )
+                draft = permits[draft.stream] or draft
+            if machine.schemas is not None and isinstance(draft, Draft):
+                draft = machine.schemas.refusal(draft.stream, draft.body) or draft
+            if isinstance(draft, Refusal):
+                where = f"lines[{index}]"
+                ref = where if draft.ref is None else f"{where}.{draft.ref}"
+                return msgspec.structs.replace(draft, ref=ref)
+            drafts.append(draft)
+        return drafts
+
+    def _fullness(self, more: int, own: int) -> Refusal | None:
+        bound = self._machine.limits.stage_bytes_max
+        if self._cost + more <= bound:
+            return None
+        if own + more > bound:
+            message = f"the batch takes more than the {bound} bytes of `limits.stage_bytes_max`"
+            return Refusal("TooLarge", message, hint=SMALLER)
+        message = f"{self._cost} bytes are staged and `limits.stage_bytes_max` allows {bound}"
+        return Refusal("QuotaExceeded", message, retry_after_ms=RETRY_FULL_MS)
+
+    def commit(self, now: Now, source: Source, request: StageCommit) -> Outcome:
+        """Bring a batch in; what else was staged of it goes once that is durable."""
+        machine = self._machine
+        taken = staging.repeated(machine, source.memory, source.batch)
+        count = 0
+        if taken is None:
+            lines = self._gather(source, list(dict.fromkeys(request.parts)))
+            if isinstance(lines, Refusal):
+                return lines
+            drafts = [line for line in lines if isinstance(line, Draft)]
+            frames = _by_stream(lines)
+            count = len(lines) - len(drafts)
+            refusal = self._unwritable(frames)
+            if refusal is not None:
+                return refusal
+            meter = machine.meter
+            if meter is not None:
+                refusal = meter.check(now.us, source.principal, source.address, None, len(lines), whole=True)
+                if refusal is not None:
+                    return refusal
+            taken = machine.take(now, source.memory, source.batch, drafts, is_remembered=bool(frames))
+            if meter is not None and not isinstance(taken, Refusal):
+                meter.charge(now.us, source.principal, source.address, None, len(lines))
+            if frames and isinstance(taken, Taken) and not taken.duplicate:
+                self._runtime.when(taken.gate, True, partial(self._send, source, frames))
+        if isinstance(taken, Refusal):
+            return taken
+        return Result(partial(self._committed, source, taken, count), taken.gate, fresh=True)
+
+    def _unwritable(self, frames: dict[tuple[str, str], list[bytes]]) -> Refusal | None:
+        """Why frames cannot go where they should."""
+        for space, stream in frames:
+            if self._spaces is None:
+                message = f"there is no space `{space}`: this server has none"
+                hint = "name its file under `spaces` in the config"
+                return Refusal("InvalidRequest", message, ref="to", hint=hint)
+            refusal = self._spaces.writable(space, stream)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _send(
+        self, source: Source, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
+    ) -> None:
+        """The batch has its outcome: once it is remembered its frames go out."""
+        if refusal is not None or self._spaces is None:
+            return
+        for (space, stream), data in frames.items():
+            lost = self._spaces.write(space, stream, data)
+            if lost is not None:  # the stream was closed while the commit was being written
+                logs.warning(
+                    "stage.frames_lost",
+                    app=source.app,
+                    batch=source.batch,
+                    space=space,
+                    stream=stream,
+                    frames=len(data),
+                    reason=lost.message,
+                )
+
+    def _gather(self, source: Source, names: list[str]) -> Lines | Refusal:
+        batch = self._batches.get((source.memory, source.batch))
+        parts = {} if batch is None else batch.parts
+        missing = [name for name in names if name not in parts]
+        if missing:
+            shown = ", ".join(f"`{name}`" for name in missing[:NAMED_MAX])
+            more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+            message = f"batch {source.batch} of `{source.app}` has no part {shown}{more}"
+            return Refusal("UnknownPart", message, ref=missing[0])
+        lines = [line for name in names for line in parts[name].lines]
+        bound = self._machine.limits.stage_envelopes_max
+        if len(lines) > bound:
+            message = f"the batch has {len(lines)} envelopes and `limits.stage_envelopes_max` allows {bound}"
+            return Refusal("TooLarge", message, hint=SMALLER)
+        return self._forbidden(source, lines) or lines
+
+    def _forbidden(self, source: Source, lines: Lines) -> Refusal | None:
+        """Another token may have staged what this one now asks for."""
+        if any(isinstance(line, Frame) for line in lines):
+            refusal = space_problem(source.principal)
+            if refusal is not None:
+                return refusal
+        for stream in dict.fromkeys(line.stream for line in lines if isinstance(line, Draft)):
+            refusal = allowed(self._machine, source.principal, "enqueue", source.principal.shown(stream))
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _committed(self, source: Source, taken: Taken, frames: int) -> Body:
+        for key in [key for key in self._batches if key[0] == source.memory and key[1] <= source.batch]:
+            self._forget(key)
+        body: Body = {
+            "app": source.app,
+            "batch": source.batch,
+            "enqueued": taken.enqueued,
+            "duplicate": taken.duplicate,
+        }
+        if frames:
+            body["frames"] = frames
+        if taken.duplicate:
+            body["last"] = self._machine.last_batch(source.memory)
+        return body
+
+    def abort(self, source: Source) -> Outcome:
+        """Drop what is staged of a batch."""
+        key = (source.memory, source.batch)
+        batch = self._batches.get(key)
+        lines = [] if batch is None else [line for part in batch.parts.values() for line in part.lines]
+        refusal = self._forbidden(source, lines)
+        if refusal is not None:
+            return refusal
+        if batch is not None:
+            self._forget(key)
+        return Result({"app": source.app, "batch": source.batch, "dropped": len(lines)})
+
+    def last(self, source: Source) -> Outcome:
+        """The newest batch of an application that is in."""
+        return Result({"app": source.app, "last": self._machine.last_batch(source.memory)})
+
+    def _forget(self, key: Key) -> None:
+        self._cost -= self._batches.pop(key).cost
+
+    def _watch(self, now: Now) -> None:
+        """Look for abandoned parts when the first of them may be old enough."""
+        if self._is_watching or not self._batches:
+            return
+        self._is_watching = True
+        oldest_us = min(batch.touched_us for batch in self._batches.values())
+        due_us = max(oldest_us + self._machine.limits.stage_ms * 1000, now.us)
+        self._runtime.scheduler.at(due_us, self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_watching = False
+        now = self._runtime.scheduler.now()
+        before_us = now.us - self._machine.limits.stage_ms * 1000
+        for key, batch in list(self._batches.items()):
+            if batch.touched_us <= before_us:
+                logs.warning("stage.expired", app=key[0], batch=key[1], parts=len(batch.parts))
+                self._forget(key)
+        self._watch(now)
+
+
+def _size(line: Draft | Frame) -> int:
+    return len(line.body if isinstance(line, Draft) else line.data)
+
+
+def _by_stream(lines: Lines) -> dict[tuple[str, str], list[bytes]]:
+    """The frames of a batch by space and stream, in their order."""
+    frames: dict[tuple[str, str], list[bytes]] = {}
+    for line in lines:
+        if isinstance(line, Frame):
+            frames.setdefault((line.space, line.stream), []).append(line.data)
+    return frames

@@ -1,0 +1,134 @@
+"""What a runtime joins: a scheduler, and connections with their wires.
+
+`transports.outbox` has the real wires and `schedulers.py` the real schedulers; the simulator brings its own of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Link
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.sessions.answers import Session
+
+if TYPE_CHECKING:
+    from penstock.server.engine.runtime import Runtime
+
+
+MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
+"""What clients of spaces look for."""
+
+
+class Neighbour(Protocol):
+    """Another door's machines, which share the journal and the turns of this one."""
+
+    @property
+    def count(self) -> int:
+        """How many spaces there are."""
+
+    def turn(self) -> None:
+        """A turn ends: hand over what is to be written."""
+
+    def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
+        """Batch `no` has its outcome."""
+
+
+class Timer(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """The loop, as far as the runtime needs one."""
+
+    def now(self) -> Now: ...
+
+    def soon(self, call: Callable[[], None]) -> object:
+        """Call on the next turn."""
+
+    def at(self, us: int, call: Callable[[], None]) -> Timer:
+        """Call when the monotonic clock shows `us`."""
+
+
+class Wire(Protocol):
+    """One connection's way out."""
+
+    def send(self, messages: list[bytes]) -> None: ...
+
+    @property
+    def buffered(self) -> int: ...
+
+    def hold(self, on: bool) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Connection:
+    """One peer: its session, its link in the machine, and its wire."""
+
+    __slots__ = (
+        "_runtime",
+        "closed",
+        "held",
+        "is_brief",
+        "link",
+        "opened_us",
+        "peer",
+        "session",
+        "stuck",
+        "wire",
+    )
+
+    def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
+        self._runtime = runtime
+        self.session = session
+        self.link = link
+        self.wire = wire
+        self.peer = peer
+        self.opened_us = 0
+        self.is_brief = False
+        self.stuck = False
+        """The transport has more than it likes: nothing new is handed to it."""
+        self.held = False
+        """We do not read from the peer."""
+        self.closed = False
+
+    def received(self, data: bytes) -> None:
+        self._runtime.received(self, data)
+
+    def adopt(self, principal: Principal) -> bool:
+        """Have the peer's followers see by these rights; False when they do not allow one of them."""
+        return self._runtime.live.adopt(self.session, principal)
+
+    def lost(self) -> None:
+        self._runtime.lost(self)
+
+    def gone(self, now: Now) -> None:
+        """The runtime has let go of it."""
+
+    def congested(self, on: bool) -> None:
+        self._runtime.congested(self, on)
+
+
+class NoWire:
+    """The wire of a session that says nothing by itself: a request that is answered with a reply, a worker inside the server."""
+
+    buffered = 0
+
+    def send(self, messages: list[bytes]) -> None:
+        return None
+
+    def hold(self, on: bool) -> None:
+        return None
+
+    def close(self, code: int, reason: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        return None

@@ -1,0 +1,84 @@
+"""Making the queue machine that a config describes, and what a journal rebuilds with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from penstock.core.clock import Now
+from penstock.core.limits import Limits
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
+from penstock.core.queue.state import Wrapping
+from penstock.core.rows import Row
+from penstock.dialects.courier.triggers.admin import recovered_rules
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.dialects.courier.triggers.script import Envelope, rule_of
+from penstock.dialects.courier.wire import envelopes
+from penstock.dialects.courier.wire import ordering_keys as lanes
+from penstock.dialects.mew.space_state import DOOR, Memory
+from penstock.dialects.streamservice import registration_rows as relaying
+
+WRAPPING = Wrapping(
+    bury=envelopes.bury,
+    revive=envelopes.revive,
+    read=Envelope,
+    key=lanes.partition_key,
+    level=lanes.priority,
+)
+
+
+def make_machine(
+    limits: Limits,
+    policy_for: Callable[[str], Policy],
+    entropy: Callable[[int], bytes],
+    *,
+    auto_create: bool = True,
+) -> QueueMachine:
+    """A queue machine that moves Courier envelopes."""
+    return QueueMachine(
+        limits=limits, policy_for=policy_for, wrapping=WRAPPING, entropy=entropy, auto_create=auto_create
+    )
+
+
+class Machines:
+    """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
+
+    def __init__(
+        self, queue: QueueMachine, memory: Memory, relay: relaying.RelayMemory | None = None
+    ) -> None:
+        self.queue = queue
+        self.memory = memory
+        self.relay = relay or relaying.RelayMemory()
+
+    def snapshot(self, now: Now) -> Iterator[Row]:
+        yield from self.queue.snapshot(now)
+        yield from self.memory.snapshot()
+        yield from self.relay.snapshot()
+
+    def resume(self, now: Now, row: Row) -> None:
+        if row.door == DOOR:
+            self.memory.restore(row)
+        elif row.door == relaying.DOOR:
+            self.relay.restore(row)
+        else:
+            self.queue.resume(now, row)
+
+    def restore(self, now: Now, row: Row) -> None:
+        if row.door == DOOR:
+            self.memory.restore(row)
+        elif row.door == relaying.DOOR:
+            self.relay.restore(row)
+        else:
+            self.queue.restore(now, row)
+
+    def recovered(self, now: Now) -> None:
+        self.queue.recovered(now)
+
+    def wake(self, now: Now) -> None:
+        self.queue.wake(now)
+
+
+def install_rules(machine: QueueMachine, triggers: Iterable[Trigger]) -> list[str]:
+    """Have these triggers tried, and those that were given at run time. Returns which of the latter no longer can be."""
+    machine.triggers.install([rule_of(trigger, machine.limits) for trigger in triggers])
+    return recovered_rules(machine)

@@ -1,0 +1,492 @@
+"""The runtime: one loop around the pure machine.
+
+Bytes go to a session, the session calls the machine, effects are applied in order, facts go to the journal, and what became
+durable goes out: one append and at most one write per connection per turn. It knows neither sockets nor clocks
+by name: the scheduler, the wires and the journal are given to it, so the simulator runs this very code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from traceback import format_exc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.effects import Copy, Deliver, Expire, Send
+from penstock.core.errors import Refusal
+from penstock.core.queue.deliver import end_pull
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.records import Entry, Settle
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations.surveys import Survey
+from penstock.dialects.courier.sessions.answers import Session
+from penstock.dialects.courier.sessions.control import FEATURES
+from penstock.journal.port import Committed, Journal, Outcome
+from penstock.server.engine.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
+from penstock.server.engine.minute_ticks import Beats
+from penstock.server.engine.view_followers import Live
+from penstock.server.files.addresses import is_ip, payer_address
+from penstock.server.logging.logs import log_facts
+
+if TYPE_CHECKING:
+    from penstock.server.logging.event_log import EventLog
+
+SHARD = 0
+EPOCH = 0
+
+
+Log = Callable[..., None]
+"""`log(event, **fields)`."""
+
+
+class Runtime:
+    """A machine at work."""
+
+    def __init__(
+        self,
+        machine: QueueMachine,
+        journal: Journal,
+        scheduler: Scheduler,
+        *,
+        authenticate: Callable[[str | None], Principal | None],
+        version: str,
+        log: Log | None = None,
+        log_records: bool = False,
+        keeps_history: bool = False,
+        events: EventLog | None = None,
+    ) -> None:
+        self.machine = machine
+        self.journal = journal
+        self.scheduler = scheduler
+        self.finished = 0
+        self.boot_id = machine.entropy(8).hex()
+        self._authenticate = authenticate
+        self._version = version
+        self._log = log
+        self.log_records = log_records
+        """Whether every fact is worth a line in the log."""
+        self._connections: dict[int, Connection] = {}
+        self._crowds: dict[str, int] = {}
+        """Connections by the address of their peers."""
+        self._dirty: dict[Connection, None] = {}
+        self._held: dict[Connection, None] = {}
+        """Peers we do not read from for now."""
+        self._waiting: dict[Session, None] = {}
+        self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
+        self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
+        """What looks at every stream, one after the other; each belongs to a connection, so their number is bounded."""
+        self._turning = False
+        self._timer: Timer | None = None
+        self._timer_us = 0
+        self._started = scheduler.now()
+        machine.views.begin(self._started)
+        self.live = Live(self)
+        self.neighbour: Neighbour | None = None
+        self._drained: Callable[[int], None] | None = None
+        self.events = events
+        """The log of every event, where one is kept."""
+        self._beats = Beats(machine, scheduler, self.stir) if keeps_history else None
+        """Where somebody will read the rows, ticks and gauges are written among them."""
+        self.trouble: str | None = None
+        """Why the journal refuses new records, while it does."""
+        self.slow_cut = 0
+        """Peers cut off because they did not read."""
+
+    # Connections
+
+    def open(
+        self,
+        session: Session,
+        wire: Wire,
+        principal: Principal,
+        peer: str,
+        *,
+        is_brief: bool = False,
+        make: type[Connection] = Connection,
+    ) -> Connection | Refusal:
+        """A peer has connected; a brief one is a single request, and not worth a line in the log."""
+        address = payer_address(peer)
+        here = self._crowds.get(address, 0)
+        most = self.machine.limits.connections_per_address_max
+        if here >= most and is_ip(peer):
+            return Refusal(
+                "QuotaExceeded",
+                f"`{address}` has {here} connections and `limits.connections_per_address_max` allows no more",
+                retry_after_ms=1_000,
+            )
+        link = self.machine.connect(principal, session)
+        if isinstance(link, Refusal):
+            return link
+        self._crowds[address] = here + 1
+        link.address = address
+        session.link = link
+        connection = make(self, session, link, wire, peer)
+        connection.opened_us = self.scheduler.now().us
+        connection.is_brief = is_brief
+        self._connections[link.no] = connection
+        if self._log is not None and not is_brief:
+            self._log("conn.open", link=link.no, peer=peer, who=principal.name)
+        if self.events is not None and not is_brief:
+            self.events.opened(self.scheduler.now(), link, peer)
+        return connection
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Bytes from a peer."""
+        if connection.closed:
+            return
+        try:
+            connection.session.receive(self.scheduler.now(), data)
+        except Exception as error:
+            # A bug of ours. The peer is told and the others go on; the log has the trace.
+            connection.session.closing = (1011, "Internal")
+            if self._log is not None:
+                self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
+        self.touch(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """A peer is gone, or as good as gone."""
+        link = connection.link
+        if self._connections.pop(link.no, None) is None:
+            return
+        connection.closed = True
+        here = self._crowds[link.address] - 1
+        if here:
+            self._crowds[link.address] = here
+        else:
+            del self._crowds[link.address]
+        self._waiting.pop(connection.session, None)
+        self._dirty.pop(connection, None)
+        self._held.pop(connection, None)
+        self.live.left(connection.session)
+        now = self.scheduler.now()
+        self.machine.disconnect(now, link)
+        connection.gone(now)
+        self.apply(now)
+        self.stir()
+        if self.events is not None and not connection.is_brief:
+            self.events.closed(now, link, connection.peer, connection.opened_us)
+        if self._log is not None and not connection.is_brief:
+            self._log(
+                "conn.close",
+                link=link.no,
+                peer=connection.peer,
+                who=link.principal.name,
+                durMs=(now.us - connection.opened_us) // 1000,
+            )
+
+    def congested(self, connection: Connection, on: bool) -> None:
+        """A transport's buffer is full, or has room again."""
+        connection.stuck = on
+        if not on and not connection.closed:
+            self.touch(connection)
+            self.live.wake(self.scheduler.now())
+
+    def connection(self, session: Session) -> Connection | None:
+        """The connection of a session, while it lasts."""
+        return self._connections.get(session.link.no)
+
+    def touch(self, connection: Connection) -> None:
+        """Something may have to be written to this peer."""
+        self._dirty[connection] = None
+        self.stir()
+
+    # What sessions call
+
+    def authenticate(self, token: str | None) -> Principal | None:
+        return self._authenticate(token)
+
+    def wait(self, session: Session) -> None:
+        self._waiting[session] = None
+
+    def apply(self, now: Now) -> None:
+        """Carry out effects until none are left."""
+        machine = self.machine
+        while machine.effects:
+            for effect in machine.take_effects():
+                if isinstance(effect, Deliver):
+                    link = effect.consumer.link
+                    link.session.deliver(now, effect.consumer, effect.records)
+                    if self.events is not None:
+                        self.events.delivered(now, effect.consumer, effect.records)
+                elif isinstance(effect, Send):
+                    # One shard, one machine: the router's whole table.
+                    machine.sent(now, effect, machine.accept(now, effect))
+                    continue
+                elif isinstance(effect, Copy):
+                    link = effect.tap.link
+                    link.session.tapped(effect)
+                else:
+                    assert isinstance(effect, Expire)
+                    link = effect.consumer.link
+                    link.session.expired(effect.consumer, effect.record, effect.lease_id)
+                connection = self._connections.get(link.no)
+                if connection is not None:
+                    self._dirty[connection] = None
+        self.stir()
+
+    def health(self, now: Now) -> dict[str, Any]:
+        """What GET /health says."""
+        draining = self.machine.draining
+        return {
+            "ok": not draining,
+            "status": "draining" if draining else "ok",
+            "version": self._version,
+            "bootId": self.boot_id,
+            "features": ["courier", "control", *FEATURES, *MEW_FEATURES],
+            "spaces": 0 if self.neighbour is None else self.neighbour.count,
+            "clients": len(self._connections),
+            "uptime": round((now.us - self._started.us) / 1_000_000, 3),
+            "journal": {"ok": self.trouble is None, "trouble": self.trouble},
+        }
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+        """Do a piece of work a step a turn, one piece after the other, then call `done`."""
+
+        def told() -> None:
+            done()
+            connection = None if session is None else self._connections.get(session.link.no)
+            if connection is not None:
+                self.touch(connection)
+
+        self._surveys.append((survey, told))
+        if len(self._surveys) == 1:
+            self._survey()
+
+    def _survey(self) -> None:
+        survey, told = self._surveys[0]
+        if survey.step(self.scheduler.now()):
+            self._surveys.popleft()
+            told()
+        if self._surveys:
+            self.scheduler.soon(self._survey)
+
+    # Requests that are not connections
+
+    def when(self, gate: int, fresh: bool, call: Callable[[Refusal | None], None]) -> None:
+        """Call back when batch `gate` has its outcome."""
+        if gate <= self.finished:
+            call(None)
+            return
+        if gate == self.machine.gate:
+            self.machine.gated = True
+        self._gates.setdefault(gate, []).append((fresh, call))
+        self.stir()
+
+    def flushed(self, call: Callable[[], None]) -> None:
+        """Call back when everything asked so far is durable, answered and handed to the wires."""
+
+        def later(refusal: Refusal | None) -> None:
+            self.scheduler.soon(call)
+
+        self.when(self.machine.gate, False, later)
+
+    # Turns
+
+    def stir(self) -> None:
+        """Have a turn end soon."""
+        if not self._turning:
+            self._turning = True
+            self.scheduler.soon(self._turn)
+
+    def _turn(self) -> None:
+        """End of a turn: append what is new, write what is due, arm the timer."""
+        self._turning = False
+        if self.neighbour is not None:
+            self.neighbour.turn()
+        batch = self.machine.take_batch()
+        if batch is not None:
+            facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
+            if self.events is not None:
+                self.events.proposed(self.scheduler.now())
+            self.journal.append(SHARD, EPOCH, facts, self._done)
+        if self._dirty:
+            self._flush()
+        self._arm()
+        if self._drained is not None and not self.machine.proposed and self.machine.leased == 0:
+            self._end_drain()
+
+    def _flush(self) -> None:
+        dirty = self._dirty
+        self._dirty = {}
+        limits = self.machine.limits
+        for connection in dirty:
+            if connection.closed:
+                continue
+            session, wire = connection.session, connection.wire
+            if session.closing is not None and connection.link.open:
+                self._hang_up(connection)
+            if session.out:
+                out = session.out
+                session.out = []
+                wire.send(out)
+            if session.closing is not None:
+                if not session.answers:  # what was asked before is answered first
+                    wire.close(*session.closing)
+                    self.lost(connection)
+                continue
+            backlog = wire.buffered if connection.stuck else 0
+            if backlog > limits.outbox_hard_max:
+                self.slow_cut += 1
+                wire.abort()
+                self.lost(connection)
+                if self._log is not None:
+                    self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
+                continue
+            hold = (
+                backlog > limits.outbox_max
+                or len(session.answers) > limits.answers_max
+                or self.machine.undecided > limits.undecided_max
+            )
+            if hold != connection.held:
+                connection.held = hold
+                wire.hold(hold)
+                if hold:
+                    self._held[connection] = None
+                else:
+                    self._held.pop(connection, None)
+            if not connection.stuck:
+                link = connection.link
+                link.room = limits.outbox_max
+                if link.stalled:
+                    now = self.scheduler.now()
+                    self.machine.writable(now, link)
+                    self.apply(now)
+
+    def _hang_up(self, connection: Connection) -> None:
+        """A connection is about to close and hears nothing more: it gets no deliveries, and no pull keeps it waiting."""
+        now = self.scheduler.now()
+        link = connection.link
+        for consumer in [consumer for consumer in link.consumers if consumer.pull]:
+            end_pull(self.machine, now, consumer)
+        self.machine.disconnect(now, link)
+        self.apply(now)
+
+    def _done(self, outcome: Outcome) -> None:
+        """The journal has answered for the oldest batch."""
+        machine = self.machine
+        now = self.scheduler.now()
+        batch = machine.proposed[0]
+        fresh: Refusal | None = None
+        whole: Refusal | None = None
+        if isinstance(outcome, Committed):
+            machine.committed(now, outcome.first_offset, outcome.refused)
+            if outcome.refused is not None:
+                fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
+            if self._log is not None and self.log_records:
+                log_facts(self._log, batch.facts)
+            if self.events is not None:
+                self.events.committed(now, batch, outcome.refused is not None)
+        else:
+            if self.events is not None:
+                self.events.refused()
+            machine.refused(now)
+            fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
+        self._note_trouble(None if fresh is None else fresh.message)
+        self.apply(now)
+        if self.neighbour is not None:
+            self.neighbour.decided(now, batch.no, fresh, whole)
+        if self.live.followed:
+            self.live.changed(now)
+        # Only now: a delivery that fills a pull's answer must not pass this outcome by.
+        self.finished = batch.no
+        for session in list(self._waiting):
+            if not session.finished(batch.no, fresh, whole):
+                del self._waiting[session]
+            connection = self._connections.get(session.link.no)
+            if connection is not None:
+                self._dirty[connection] = None
+        for is_fresh, call in self._gates.pop(batch.no, ()):
+            call(fresh if is_fresh else whole)
+        if self._held and machine.undecided <= machine.limits.undecided_max:
+            self._dirty.update(self._held)
+        if self._beats is not None and (
+            batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)
+        ):
+            self._beats.expect(now)
+        # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
+        if not self._turning:
+            self._turn()
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        """Say once that the journal refuses records, and once that it takes them again."""
+        if trouble == self.trouble:
+            return
+        self.trouble = trouble
+        if self._log is not None and trouble is not None:
+            self._log("journal.refused", reason=trouble, note="new envelopes are refused, settles go on")
+        elif self._log is not None:
+            self._log("journal.mended")
+
+    # Time
+
+    def _arm(self) -> None:
+        if self._timer is not None and self.machine.timers.is_quiet_until(self._timer_us):
+            return
+        deadline_us = self.machine.next_deadline()
+        if deadline_us is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        if self._timer is not None:
+            # A timer that fires too early finds nothing and arms again: cheaper than moving it at every lease.
+            if self._timer_us <= deadline_us:
+                return
+            self._timer.cancel()
+        self._timer_us = deadline_us
+        self._timer = self.scheduler.at(deadline_us, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self.scheduler.now()
+        self.machine.wake(now)
+        self.apply(now)
+        self.stir()
+
+    def note(self, event: str, **meta: Any) -> None:
+        """Write a row about the server itself into the history, where one is kept."""
+        if self._beats is not None:
+            self.machine.note(event, msgspec.json.encode(meta).decode())
+            self.stir()
+
+    # The end
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Every peer, as of now."""
+        return list(self._connections.values())
+
+    def dismiss(self, connection: Connection, refusal: Refusal) -> None:
+        """Tell a peer why, answer what it asked before, and close."""
+        connection.session.drain(refusal)
+        self.touch(connection)
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        """Stop taking work, wait for leases to settle, then close every connection.
+
+        `drained` is called once, with the number of leases given up.
+        """
+        now = self.scheduler.now()
+        self._drained = drained
+        self.machine.drain(now)
+        self.apply(now)
+        self.scheduler.at(now.us + self.machine.limits.drain_ms * 1000, self._end_drain)
+        self.stir()
+
+    def _end_drain(self) -> None:
+        drained = self._drained
+        if drained is None:
+            return
+        self._drained = None
+        abandoned = self.machine.leased
+        refusal = Refusal("Draining", "the server is shutting down")
+        for connection in list(self._connections.values()):
+            connection.session.drain(refusal)
+            self._dirty[connection] = None
+        self._flush()
+        if self._beats is not None:
+            self._beats.last()
+        drained(abandoned)

@@ -1,0 +1,74 @@
+"""Schedulers for the runtime: a real event loop, and one that is run by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from penstock.core.clock import Now
+
+
+class LoopScheduler:
+    """An asyncio loop and the machine's clocks."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> Now:
+        return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+
+    def soon(self, call: Callable[[], None]) -> object:
+        return self._loop.call_soon(call)
+
+    def at(self, us: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        delay_us = us - time.monotonic_ns() // 1000
+        return self._loop.call_later(max(delay_us, 0) / 1_000_000, call)
+
+
+class HandTimer:
+    """A scheduled call of a `HandScheduler`."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class HandScheduler:
+    """Runs turns when told to, on whatever clock it is given."""
+
+    def __init__(self, clock: Callable[[], Now]) -> None:
+        self._clock = clock
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[int, int, HandTimer]] = []
+        self._count = 0
+
+    def now(self) -> Now:
+        return self._clock()
+
+    def soon(self, call: Callable[[], None]) -> object:
+        self._soon.append(call)
+        return None
+
+    def at(self, us: int, call: Callable[[], None]) -> HandTimer:
+        self._count += 1
+        timer = HandTimer(call)
+        heappush(self._timers, (us, self._count, timer))
+        return timer
+
+    def run(self) -> None:
+        """Everything that is due, until nothing is."""
+        while True:
+            while self._soon:
+                self._soon.popleft()()
+            if not self._timers or self._timers[0][0] > self._clock().us:
+                return
+            call = heappop(self._timers)[2].call
+            if call is not None:
+                call()

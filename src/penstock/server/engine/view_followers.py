@@ -1,0 +1,165 @@
+"""Who follows which view, and when they are told: changes are gathered for a moment, then each connection gets one write.
+
+Timers only: what is written is made in `dialects/courier/sessions/view_feed.py`. A view nobody follows costs nothing here. There is one timer
+for what changed, one for views that are made on demand, and one for all heartbeats; an idle follower has none of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.views import View
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.sessions.answers import Session
+from penstock.dialects.courier.sessions.view_feed import Feed, Watcher
+
+if TYPE_CHECKING:
+    from penstock.server.engine.runtime import Runtime
+
+
+class Live:
+    """The followers of one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self.feeds: dict[str, Feed] = {name: Feed(view) for name, view in self._machine.views.all.items()}
+        self.followed: dict[str, Feed] = {}
+        """Feeds with followers."""
+        self._sessions: dict[Session, list[Watcher]] = {}
+        self._spoken: dict[Session, None] = {}
+        """Who was written to since the last heartbeat."""
+        self._is_flushing = False
+        self._flushed_us = 0
+        self._is_beating = False
+        self._is_alive = False
+
+    @property
+    def watchers(self) -> int:
+        return sum(len(feed.watchers) for feed in self.followed.values())
+
+    def watch(self, now: Now, watcher: Watcher) -> None:
+        feed = self.feeds[watcher.view.name]
+        self.followed[watcher.view.name] = feed
+        feed.watchers[watcher] = None
+        self._sessions.setdefault(watcher.session, []).append(watcher)
+        if views.is_made(self._machine, watcher.view):
+            views.refresh(self._machine, now, watcher.view)
+            self._expect_beat(now)
+        self._expect_heartbeat(now)
+        if watcher.wants:
+            self._update(feed, watcher)
+        self.changed(now)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        mine = self._sessions[watcher.session]
+        mine.remove(watcher)
+        if not mine:
+            del self._sessions[watcher.session]
+        feed = self.feeds[watcher.view.name]
+        del feed.watchers[watcher]
+        if not feed.watchers:
+            feed.forget()
+            del self.followed[watcher.view.name]
+
+    def left(self, session: Session) -> None:
+        """A connection is gone, and its followers with it."""
+        self._spoken.pop(session, None)
+        for watcher in list(self._sessions.get(session, ())):
+            self.unwatch(watcher)
+
+    def adopt(self, session: Session, principal: Principal) -> bool:
+        """A connection's rights changed: its followers see what they may see now. False when one may not look at all."""
+        changed = False
+        for watcher in self._sessions.get(session, ()):
+            if isinstance(views.find(self._machine, principal, watcher.view.name), Refusal):
+                return False
+            changed |= watcher.look(views.seen_by(principal, watcher.sight.glob))
+        if changed:
+            self.wake(self._runtime.scheduler.now())
+        return True
+
+    def granted(self, watcher: Watcher) -> None:
+        if watcher.wants:
+            self.wake(self._runtime.scheduler.now())
+
+    def changed(self, now: Now) -> None:
+        """A view may have changed: tell its followers soon, but not too often."""
+        if any(feed.view.version != feed.version for feed in self.followed.values()):
+            self.wake(now)
+
+    def wake(self, now: Now) -> None:
+        """Somebody may be behind."""
+        if self._is_flushing or not self.followed:
+            return
+        self._is_flushing = True
+        due_us = self._flushed_us + self._machine.limits.view_flush_ms * 1000
+        self._runtime.scheduler.at(max(due_us, now.us), self._flush)
+
+    def _can_take(self, watcher: Watcher) -> bool:
+        connection = self._runtime.connection(watcher.session)
+        return connection is not None and not connection.stuck and watcher.wants
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        now = self._runtime.scheduler.now()
+        self._flushed_us = now.us
+        for feed in list(self.followed.values()):
+            version = feed.version = feed.view.version
+            for watcher in feed.watchers:
+                if watcher.seen != version and self._can_take(watcher):
+                    self._update(feed, watcher)
+            feed.forget()
+
+    def _update(self, feed: Feed, watcher: Watcher) -> None:
+        if feed.update(watcher):
+            self._spoken[watcher.session] = None
+            connection = self._runtime.connection(watcher.session)
+            if connection is not None:
+                self._runtime.touch(connection)
+
+    # Views that are made on demand
+
+    def _made(self) -> list[View]:
+        return [feed.view for feed in self.followed.values() if views.is_made(self._machine, feed.view)]
+
+    def _expect_beat(self, now: Now) -> None:
+        if not self._is_beating:
+            self._is_beating = True
+            self._runtime.scheduler.at(now.us + self._machine.limits.view_beat_ms * 1000, self._beat)
+
+    def _beat(self) -> None:
+        self._is_beating = False
+        now = self._runtime.scheduler.now()
+        made = self._made()
+        for view in made:
+            views.beat(self._machine, now, view)
+        if made:
+            self._expect_beat(now)
+            self.changed(now)
+
+    # Heartbeats
+
+    def _expect_heartbeat(self, now: Now) -> None:
+        if not self._is_alive:
+            self._is_alive = True
+            due_us = now.us + self._machine.limits.live_heartbeat_ms * 1000
+            self._runtime.scheduler.at(due_us, self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        """Let those hear from us who heard nothing for a while."""
+        self._is_alive = False
+        for session, watchers in self._sessions.items():
+            heartbeat = watchers[0].style.heartbeat
+            connection = self._runtime.connection(session)
+            if not heartbeat or session in self._spoken or connection is None or connection.stuck:
+                continue
+            if session.closing is None:
+                session.out.append(heartbeat)
+                self._runtime.touch(connection)
+        self._spoken.clear()
+        if self._sessions:
+            self._expect_heartbeat(self._runtime.scheduler.now())

@@ -1,0 +1,253 @@
+"""The HTTP door: between the aiohttp listener and the API, it checks who comes in and opens sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import NOBODY, Principal
+from penstock.dialects.courier.sessions import subscribe
+from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
+from penstock.dialects.courier.sessions.view_feed import LiveQuery
+from penstock.server.auth.tokens import subprotocol
+from penstock.server.courier.event_streams import EventStream, LivePlan, open_events
+from penstock.server.courier.frame_recorder import open_control
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.runtime import Runtime
+from penstock.server.http import cors
+from penstock.server.http.messages import Reply, Request, error_reply
+from penstock.server.http.queue_routes import Api
+from penstock.server.http.routes import Match, methods
+from penstock.server.logging import logs
+from penstock.server.relay.supervisor import listen
+from penstock.transports import content_encoding as encodings
+from penstock.transports.http import Exchange, Plan
+from penstock.transports.outbox import SocketWire
+
+SMALL_BODY = 64 * 1024
+"""Bound on bodies of routes that take no envelopes."""
+LARGE = ("enqueue", "send", "stage_part", "stage_commit", "space_send")
+"""Routes whose bodies may be larger."""
+
+
+class SubscribePlan(Plan):
+    """Opens a subscribe socket, or one that only says why it is refused."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        query: SubscribeQuery,
+        refusal: Refusal | None,
+        peer: str,
+    ) -> None:
+        self.message_max = runtime.machine.limits.message_max
+        self._runtime = runtime
+        self._principal = principal
+        self._query = query
+        self._refusal = refusal
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        session = SubscribeSession(self._runtime, self._query)
+        connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            wire.send([error_message(connection)])
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        session.open(self._runtime.scheduler.now())
+        self._runtime.touch(connection)
+        return connection
+
+
+class ControlPlan(Plan):
+    """Opens a WebSocket that carries Control v1 lines."""
+
+    merge = True
+
+    def __init__(self, api: Api, principal: Principal, peer: str) -> None:
+        self.message_max = api.runtime.machine.limits.frame_max
+        self._api = api
+        self._principal = principal
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        api = self._api
+        connection = open_control(api.runtime, api.recorder, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            wire.send([error_message(connection)])
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        return connection
+
+
+class CourierDoor:
+    """Courier on the HTTP port."""
+
+    def __init__(self, api: Api, *, is_loopback_bind: bool) -> None:
+        self._api = api
+        self._runtime = api.runtime
+        self._is_loopback_bind = is_loopback_bind
+
+    @property
+    def body_max(self) -> int:
+        return self._runtime.machine.limits.frame_max
+
+    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
+        return cors.answer_headers(self._api.guard, exchange.headers)
+
+    def admit(self, exchange: Exchange) -> Reply | None:
+        if cors.is_preflight(exchange.method, exchange.headers):
+            reply = self._preflight(exchange)
+            if reply is not None:
+                return reply
+        checked = self._check(exchange)
+        if isinstance(checked, Reply):
+            return checked
+        request, match, _ = checked
+        if match.route.upgrade and not match.route.events:
+            hint = f"open `{request.path}` as a WebSocket"
+            return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
+        size = exchange.size
+        if size is not None and size > self._bound(match):
+            return self._too_large(self._bound(match))
+        name = encodings.coding(exchange.headers.get("Content-Encoding"))
+        if name is not None and name not in encodings.KNOWN:
+            reply = error_reply(Refusal("UnsupportedEncoding", f"`{name[:40]}` is no encoding we read"))
+            reply.headers = {"Accept-Encoding": "gzip, deflate"}
+            return reply
+        exchange.admitted = checked
+        return None
+
+    def _bound(self, match: Match) -> int:
+        return self.body_max if match.route.name in LARGE else SMALL_BODY
+
+    def _preflight(self, exchange: Exchange) -> Reply | None:
+        """A browser asks whether a page may ask; nobody has shown a token yet. Pages of our own need not ask."""
+        headers = exchange.headers
+        refusal = self._api.guard.check_headers(headers.get("Host"), headers.get("Origin"))
+        if refusal is not None:
+            return error_reply(refusal)
+        if not self._api.guard.is_listed(headers["Origin"]) or not methods(exchange.path):
+            return None
+        return cors.preflight(exchange.path)
+
+    def _check(self, exchange: Exchange) -> tuple[Request, Match, Principal] | Reply:
+        pairs = exchange.query_pairs
+        query = dict(pairs)
+        exchange.peer = self._api.guard.client_address(exchange.peer, exchange.headers)
+        request = Request(
+            exchange.method, exchange.path, query, exchange.headers, exchange.peer, self._is_loopback_bind
+        )
+        match = self._api.route(request)
+        if isinstance(match, Refusal):
+            reply = error_reply(match)
+            if match.code == "MethodNotAllowed":
+                reply.headers = {"Allow": ", ".join(methods(request.path))}
+            return reply
+        principal = self._api.identify(request, match)
+        if isinstance(principal, Refusal):
+            return error_reply(principal)
+        if len(query) != len(pairs):
+            return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
+        return request, match, principal
+
+    async def answer(self, exchange: Exchange) -> Reply:
+        assert exchange.admitted is not None
+        request, match, principal = exchange.admitted
+        request.body = exchange.body
+        name = encodings.coding(exchange.headers.get("Content-Encoding"))
+        if name is not None and exchange.body:
+            try:
+                request.body = encodings.inflate(exchange.body, name, self._bound(match))
+            except encodings.OversizeError:
+                return self._too_large(self._bound(match))
+            except encodings.EncodingError as error:
+                return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        cancel = self._api.handle(request, match, principal, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if cancel is not None:
+                cancel()
+            raise
+
+    def stream(self, exchange: Exchange) -> EventStream | Reply | None:
+        request, match, principal = exchange.admitted
+        if not match.route.events:
+            return None
+        query = self._api.query(request, LiveQuery)
+        if isinstance(query, Refusal):
+            return error_reply(query)
+        last = exchange.headers.get("Last-Event-ID")
+        stream = open_events(self._runtime, principal, query, last, exchange.peer)
+        if isinstance(stream, Refusal):
+            return error_reply(stream)
+        return stream if exchange.method == "GET" else Reply(200, b"", "text/event-stream")
+
+    def upgrade(self, exchange: Exchange) -> Plan | Reply:
+        checked = self._check(exchange)
+        offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+        plan: Plan
+        soft = dict(exchange.query_pairs).get("softAuth") == "1"
+        if isinstance(checked, Reply):
+            if not soft or checked.status not in (401, 403):
+                return checked
+            refusal = Refusal(
+                "Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted"
+            )
+            plan = SubscribePlan(self._runtime, NOBODY, SubscribeQuery(""), refusal, exchange.peer)
+            plan.subprotocol = offered
+            return plan
+        request, match, principal = checked
+        if match.route.name == "control":
+            plan = ControlPlan(self._api, principal, exchange.peer)
+        elif match.route.name == "subscribe":
+            query = self._api.query(request, SubscribeQuery)
+            if isinstance(query, Refusal):
+                return error_reply(query)
+            refused = subscribe.check(self._runtime, principal, query)
+            if refused is not None and not (soft and refused.status in (401, 403)):
+                return error_reply(refused)
+            plan = SubscribePlan(self._runtime, principal, query, refused, exchange.peer)
+        elif match.route.name == "live":
+            follow = self._api.query(request, LiveQuery)
+            if isinstance(follow, Refusal):
+                return error_reply(follow)
+            seen = live.check(self._runtime.machine, principal, follow)
+            if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
+                return error_reply(seen)
+            plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)
+        elif match.route.name == "relay":
+            listening = listen(self._api.relay, principal, exchange.peer)
+            if isinstance(listening, Refusal):
+                return error_reply(listening)
+            plan = listening
+        else:
+            return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
+        plan.subprotocol = offered
+        return plan
+
+    def too_large(self, exchange: Exchange) -> Reply:
+        return self._too_large(self.body_max)
+
+    def _too_large(self, bound: int) -> Reply:
+        return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))
+
+    def malformed(self, reason: str) -> Reply:
+        return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
+
+    def failed(self, exchange: Exchange, error: BaseException) -> Reply:
+        if isinstance(error, TimeoutError):
+            return error_reply(Refusal("Timeout", "the body did not arrive in time"))
+        if isinstance(error, ValueError) and exchange.is_upgrade:
+            return error_reply(Refusal("InvalidRequest", str(error)))
+        logs.error("http.failed", exc=error, path=exchange.path)
+        return error_reply(Refusal("Internal", "the request failed; the log says why"))

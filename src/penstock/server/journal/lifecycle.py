@@ -1,0 +1,189 @@
+"""The journal on disk as the server runs it: opened and recovered at the start, sealed now and then, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.journal.disk import RealDisk
+from penstock.journal.group_commit import DiskJournal
+from penstock.journal.open_and_repair import Opened, Progress
+from penstock.journal.seal import Report
+from penstock.server.config.load import Config
+from penstock.server.engine.machines import Machines
+from penstock.server.journal.seal_process import Task
+from penstock.server.logging import logs
+
+LOOK_S = 1.0
+"""How often the size of the newest segment is looked at while rows come."""
+
+
+class LockedError(Exception):
+    """Another process writes this journal."""
+
+
+class Archive:
+    """A data directory's journal and lake."""
+
+    def __init__(self, data: Path, config: Config) -> None:
+        self._data = data
+        self._config = config
+        self._disk = RealDisk(data / "journal")
+        self._opened: Opened | None = None
+        self.journal: DiskJournal
+        self._task: asyncio.Task[None] | None = None
+        self._sealing = asyncio.Lock()
+        self._sealed_at = time.monotonic()
+        self._sealed_offset = 0
+        self.last_report = Report()
+        self.seals_failed = 0
+
+    def adopt(self, config: Config) -> None:
+        """Seal by these streams and limits from now on."""
+        self._config = msgspec.structs.replace(self._config, streams=config.streams, limits=config.limits)
+
+    @property
+    def data(self) -> Path:
+        return self._data
+
+    def free_bytes(self) -> int:
+        """What the journal's disk has left."""
+        return self._disk.free()
+
+    def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
+        """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
+        if not self._disk.lock():
+            raise LockedError(
+                f"another process writes `{self._data}`\n"
+                "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
+            )
+        # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
+        (self._data / "lake").mkdir(mode=0o700, exist_ok=True)
+        # The sealer of a server that was killed may still be at work, and take away the segments we are about to read.
+        sealing = RealDisk(self._data / "journal")
+        sealing.lock("sealing", waits=True)
+        try:
+            opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
+            rows = 0
+            for row in opened.live_rows():
+                machine.resume(now, row)
+                rows += 1
+            for row in opened.tail_rows(progress):
+                machine.restore(now, row)
+                rows += 1
+        finally:
+            sealing.unlock()
+        machine.recovered(now)
+        self._opened = opened
+        return rows
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> DiskJournal:
+        """Begin to write; sealing follows by itself."""
+        assert self._opened is not None
+        if self._opened.torn_bytes:
+            logs.warning("journal.torn", bytes=self._opened.torn_bytes, note="never acknowledged; cut off")
+        self.journal = DiskJournal(
+            self._opened,
+            self._opened.log(),
+            loop.call_soon_threadsafe,
+            linger_us=self._config.journal.linger_us,
+            wall_us=lambda: time.time_ns() // 1000,
+        )
+        self._sealed_offset = self.journal.next_offset
+        self._task = loop.create_task(self._seal_by_itself())
+        return self.journal
+
+    async def _seal_by_itself(self) -> None:
+        settings = self._config.journal
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.journal.next_offset == self._sealed_offset:
+                continue
+            due = time.monotonic() - self._sealed_at >= settings.seal_every_ms / 1000
+            if due or self.journal.segment_size >= settings.segment_max:
+                try:
+                    await self.seal()
+                except Exception as error:
+                    self.seals_failed += 1
+                    self._sealed_at = time.monotonic()
+                    logs.error("journal.seal_failed", exc=error)
+
+    async def seal(self, *, wants_live: bool = False) -> Report:
+        """Close the newest segment and seal everything before it."""
+        async with self._sealing:
+            offset = self.journal.next_offset
+            await self._rotate()
+            report = await self._run_sealer(wants_live=wants_live)
+            self._sealed_at = time.monotonic()
+            self._sealed_offset = offset
+            self.last_report = report
+            for name in report.ended_readers:
+                logs.warning("journal.hold_ended", reader=name, note="it held back too much, or for too long")
+            logs.detail("journal.sealed", **msgspec.to_builtins(report))
+            return report
+
+    async def _rotate(self) -> None:
+        loop = asyncio.get_running_loop()
+        rotated: asyncio.Future[str | None] = loop.create_future()
+        self.journal.rotate(rotated.set_result)
+        await rotated
+
+    async def _run_sealer(self, *, wants_live: bool) -> Report:
+        task = Task(
+            str(self._data),
+            self._config.streams,
+            self._config.limits,
+            self._config.journal.retention,
+            wants_live,
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # what lies in the working directory is none of our modules
+            "-m",
+            "penstock.server.journal.seal_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await process.communicate(msgspec.json.encode(task))
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode != 0:
+            raise RuntimeError(f"the sealing process failed: {errors.decode(errors='replace')[-2000:]}")
+        return msgspec.json.decode(output, type=Report)
+
+    async def close(self) -> None:
+        """Write what is pending and let go of the directory."""
+        if self._task is not None:
+            self._task.cancel()
+            try:
+                await self._task
+            except asyncio.CancelledError:
+                pass
+        self.journal.close()
+        self._disk.unlock()
+
+
+@contextmanager
+def progress_bar(total_label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for people, gone at the end; nothing off a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(transient=True, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(total_label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

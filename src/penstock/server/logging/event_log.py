@@ -1,0 +1,245 @@
+"""The event log: what happened to each envelope and each connection, one JSON object a line, in a file of its own.
+
+    {"ts":"2026-01-01T00:00:00.000Z","event":"ack","stream":"jobs","id":"e-1","seq":1,"attempt":1,"peer":"sam","durMs":12.5}
+
+The loop only puts values aside, a list for each turn; a thread of its own makes lines of them and writes, so a slow
+disk never holds the loop. What waits is bounded in number and bytes: beyond that events are dropped, counted, and
+reported as `log.dropped`. Facts are logged when they are durable. A payload is left out unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import Now, rfc3339
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.state import Batch
+from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
+from penstock.server.config.sections import Logs
+from penstock.server.logging.line_writer import LineLog
+
+WAITING_MAX = 200_000
+"""Events waiting to be written: about 60 MiB."""
+PAYLOADS_MAX = 64 * 1024 * 1024
+"""Bytes of envelopes that wait with them, where payloads are logged."""
+LEASES_MAX = 200_000
+"""Leases whose beginning is remembered; the oldest are forgotten first, and their ends have no `durMs`."""
+LINGER_S = 0.05
+"""How often the thread looks for new events: that many more fit into one write."""
+
+LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
+
+TRIGGERED: dict[str | None, str] = {
+    "fired": "trigger.run",
+    "failed": "trigger.fail",
+    "suppressed": "trigger.suppressed",
+}
+"""What an observation about a rule is called here, by its reason."""
+
+Fields = dict[str, Any]
+Event = tuple[str, int, Fields]
+"""Name, wall time, fields."""
+Turn = list[Event]
+
+
+class _Payload(msgspec.Struct):
+    payload: msgspec.Raw
+
+
+_payload = msgspec.json.Decoder(_Payload)
+_encode = msgspec.json.encode
+
+
+def _ms(us: int) -> float:
+    return round(us / 1000, 3)
+
+
+class EventLog(LineLog[Event]):
+    """One file of events, and the thread that writes it."""
+
+    def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
+        self._payload = payload
+        self._leases: dict[tuple[str, int, int], tuple[int, int]] = {}
+        """When a delivery began, and on which link, by stream, number and attempt."""
+        self._links: dict[int, list[int]] = {}
+        """Deliveries and settles of each open connection."""
+        self._proposals: deque[int] = deque()
+        """When each batch that the journal has not answered for was closed."""
+        self._moment = (-1, "")
+        """The latest millisecond as text: many events share it."""
+        super().__init__(
+            path,
+            max_bytes=max_bytes,
+            keep=keep,
+            waiting_max=WAITING_MAX,
+            waiting_bytes_max=PAYLOADS_MAX,
+            linger_s=LINGER_S,
+            thread="penstock-events",
+        )
+
+    # On the loop
+
+    def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
+        """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
+        self._put([(event, time.time_ns() // 1000 if now is None else now.wall_us, fields)])
+
+    def opened(self, now: Now, link: Link, peer: str) -> None:
+        """A connection is there."""
+        self._links[link.no] = [0, 0]
+        self.write("conn.open", now=now, link=link.no, peer=peer, who=link.principal.name)
+
+    def closed(self, now: Now, link: Link, peer: str, opened_us: int) -> None:
+        """A connection is gone."""
+        delivered, settled = self._links.pop(link.no, (0, 0))
+        self.write(
+            "conn.close",
+            now=now,
+            link=link.no,
+            peer=peer,
+            who=link.principal.name,
+            delivered=delivered,
+            settled=settled,
+            durMs=_ms(now.us - opened_us),
+        )
+
+    def delivered(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        """Records were leased to a consumer; `durMs` is the time since they came."""
+        if not records:
+            return
+        link = consumer.link
+        counts = self._links.get(link.no)
+        if counts is not None:
+            counts[0] += len(records)
+        stream, who, wall_us = consumer.channel.name, link.principal.name, now.wall_us
+        turn: Turn = []
+        for record in records:
+            self._leases[stream, record.seq, record.attempt] = (now.us, link.no)
+            fields = {
+                "stream": stream,
+                "id": record.id,
+                "seq": record.seq,
+                "attempt": record.attempt,
+                "peer": who,
+                "link": link.no,
+                "durMs": (now.us - record.arrived_us) / 1000,
+            }
+            turn.append(("deliver", wall_us, fields))
+        while len(self._leases) > LEASES_MAX:
+            del self._leases[next(iter(self._leases))]
+        self._put(turn)
+
+    def proposed(self, now: Now) -> None:
+        """A batch was closed: what it settles was settled by now."""
+        self._proposals.append(now.us)
+
+    def refused(self) -> None:
+        """The oldest batch was refused whole: nothing of it happened."""
+        self._proposals.popleft()
+
+    def committed(self, now: Now, batch: Batch, is_partial: bool) -> None:
+        """The oldest batch is durable; with `is_partial`, all but its fresh facts."""
+        at_us = self._proposals.popleft()
+        wall_us = now.wall_us
+        turn: Turn = []
+        size = 0
+        fired = [seen for seen in batch.observations if isinstance(seen, Fired)]
+        others = (
+            [seen for seen in batch.observations if not isinstance(seen, Fired)]
+            if fired
+            else batch.observations
+        )
+        # A lease that expired did so before its record died; a rule fires after what it fires on.
+        for fact in (*others, *batch.facts, *fired):
+            if is_partial and is_fresh(fact):
+                continue
+            if type(fact) is Record:
+                fields: Fields = {
+                    "stream": fact.channel.name,
+                    "id": fact.id,
+                    "seq": fact.seq,
+                    "type": fact.kind,
+                    "bytes": len(fact.body),
+                }
+                if fact.sender is not None:
+                    fields["from"] = fact.sender
+                if self._payload:
+                    fields["payload"] = fact.body
+                    size += len(fact.body)
+                turn.append(("enqueue", wall_us, fields))
+            elif isinstance(fact, Settle) and fact.event == "trigger":
+                turn.append((TRIGGERED.get(fact.reason, "trigger.run"), wall_us, _fired(fact)))
+            elif isinstance(fact, Settle):
+                turn.append((fact.event, wall_us, self._settled(fact, at_us)))
+            elif type(fact) is Applied:
+                fields = {"app": fact.app, "batch": fact.batch, "envelopes": fact.envelopes}
+                turn.append(("staged", wall_us, fields))
+        self._put(turn, size)
+
+    def _settled(self, fact: Settle, at_us: int) -> Fields:
+        record = fact.record
+        fields: Fields = {
+            "stream": record.channel.name,
+            "id": record.id,
+            "seq": record.seq,
+            "attempt": fact.attempt,
+        }
+        if fact.peer is not None:
+            fields["peer"] = fact.peer
+        if fact.reason is not None:
+            fields["reason"] = fact.reason
+        if fact.event in LEASE_ENDS:
+            lease = self._leases.pop((record.channel.name, record.seq, fact.attempt), None)
+            if lease is not None:
+                since_us, link_no = lease
+                fields["durMs"] = (at_us - since_us) / 1000
+                counts = self._links.get(link_no)
+                if counts is not None and fact.event != "timeout":
+                    counts[1] += 1
+        return fields
+
+    # On the thread
+
+    def _line(self, item: Event) -> bytes:
+        event, wall_us, fields = item
+        body = fields.get("payload")
+        if event == "enqueue" and isinstance(body, bytes):
+            fields["payload"] = _payload.decode(body).payload
+        if wall_us // 1000 != self._moment[0]:
+            self._moment = (wall_us // 1000, rfc3339(wall_us))
+        head = {"ts": self._moment[1], "event": event}
+        try:
+            return _encode(head | fields)
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+        ) as error:  # a field that has no JSON must not end the thread
+            return _encode({**head, "unprintable": str(error)})
+
+
+def _fired(fact: Settle) -> Fields:
+    """What a rule did, or was kept from, and because of which envelope."""
+    record = fact.record
+    fields: Fields = {
+        "rule": fact.peer,
+        "stream": record.channel.name,
+        "id": record.id,
+        "seq": record.seq,
+    }
+    if fact.meta is not None:
+        fields["detail"] = msgspec.Raw(fact.meta.encode())
+    return fields
+
+
+def make_event_log(logs: Logs) -> EventLog | None:
+    """The event log that a config asks for."""
+    if logs.events is None:
+        return None
+    return EventLog(
+        Path(logs.events), max_bytes=logs.events_max_bytes, keep=logs.events_keep, payload=logs.payload
+    )

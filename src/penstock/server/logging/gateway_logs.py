@@ -1,0 +1,388 @@
+"""The files that a MEW gateway keeps beside its journal, in the form that tools of old look for.
+
+    logs/envelope-history.jsonl
+    {"timestamp":"2026-01-01T00:00:00.000Z","event":"delivered","id":"m1","envelope":{…},"participant":"bob","space_id":"demo","direction":"outbound","transport":"websocket"}
+    logs/capability-decisions.jsonl
+    {"timestamp":"…","event":"capability_check","envelope_id":"m1","participant":"sam","space_id":"demo","result":"allowed","required_capability":"chat",…}
+
+Tools search these lines as text, so the order of keys and the missing spaces are part of the form; a key without a value is left
+out. An envelope is put into its line as its own bytes, only without the spaces and line ends between its tokens. The one
+exception is an envelope that hands over a token, a join or the answer to an invitation: the log has a piece of the token's
+digest instead. Frames are never logged here.
+
+An `OutputLog` is the file of a virtual participant: everything it would receive, a line each. All of these are written by
+threads of their own, bounded in what waits and in size, as `line_log.py` says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.core.clock import rfc3339
+from penstock.server.logging.line_writer import LineLog
+
+HISTORY = "envelope-history.jsonl"
+DECISIONS = "capability-decisions.jsonl"
+
+WAITING_MAX = 100_000
+"""Lines of one file that wait to be written: about 30 MiB beside their envelopes."""
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of envelopes and frames in those lines."""
+FILE_MAX = 256 * 1024 * 1024
+"""Bytes of a file before it is put aside."""
+KEEP = 2
+"""Files of each that are kept beside the one being written."""
+LINGER_S = 0.05
+"""How often a thread looks for new lines: that many more fit into one write."""
+DIGEST_MAX = 12
+"""Hexadecimal digits of a token's digest in the logs: enough to tell tokens apart, no help in guessing one."""
+
+Transport = Literal["websocket", "http", "virtual"]
+MatchedSource = Literal["static", "dynamic", "implicit"]
+"""Where a capability comes from: the config or an invitation, a grant, or nowhere because everybody may."""
+Item = TypeVar("Item")
+
+_ON = ("true", "1", "yes", "on")
+_OFF = ("false", "0", "no", "off")
+_GIVING = ("system/join", "join", "space/invite-ack")
+"""What kinds, and types of messages that have no kind, hand over a token."""
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_string = msgspec.json.Decoder(str)
+_encode = msgspec.json.encode
+
+
+class Switches(NamedTuple):
+    """Which of the two files are kept."""
+
+    history: bool
+    decisions: bool
+
+    @classmethod
+    def read(cls, section: object, environment: Mapping[str, str]) -> Switches:
+        """What `gateway_logging` of a space.yaml asks for; the environment has the last word. Silence means on."""
+        every = _switch(environment, "GATEWAY_LOGGING", section)
+        parts = section if isinstance(section, Mapping) else {}
+        history = _switch(environment, "ENVELOPE_HISTORY", parts.get("envelope_history"))
+        decisions = _switch(environment, "CAPABILITY_DECISIONS", parts.get("capability_decisions"))
+        return cls(every and history, every and decisions)
+
+
+def _switch(environment: Mapping[str, str], name: str, section: object) -> bool:
+    word = environment.get(name, "").strip().lower()
+    if word in _ON or word in _OFF:
+        return word in _ON
+    return not isinstance(section, Mapping) or bool(section.get("enabled", True))
+
+
+def redact(envelope: bytes) -> bytes:
+    """The envelope, without the token that it hands over."""
+    # A key may be spelled with escapes; everything else is seen without decoding.
+    if b"token" not in envelope and b"\\u" not in envelope:
+        return envelope
+    try:
+        fields = _object.decode(envelope)
+        if not any(_word(fields.get(key)) in _GIVING for key in ("kind", "type")):
+            return envelope
+        payload = _fields(fields.get("payload"))
+        for part in (fields, payload):
+            if "token" in part:
+                part["token"] = msgspec.Raw(_encode(_digest(part["token"])))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _encode({"unreadable": len(envelope)})
+    if payload:
+        fields["payload"] = msgspec.Raw(_encode(payload))
+    return _encode(fields)
+
+
+def _word(raw: msgspec.Raw | None) -> str | None:
+    return _string.decode(raw) if raw is not None and bytes(raw).startswith(b'"') else None
+
+
+def _fields(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
+    return _object.decode(raw) if raw is not None and bytes(raw).startswith(b"{") else {}
+
+
+def _digest(token: msgspec.Raw) -> str:
+    text = _word(token)
+    data = bytes(token) if text is None else text.encode("utf-8", "surrogatepass")
+    return "sha256:" + hashlib.sha256(data).hexdigest()[:DIGEST_MAX]
+
+
+def _compact(envelope: bytes) -> bytes:
+    """The same JSON on one line; what is none is told by its size."""
+    try:
+        envelope.decode()
+        return msgspec.json.format(envelope, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _encode({"unreadable": len(envelope)})
+
+
+def _line_of(fields: dict[str, Any]) -> bytes:
+    """The fields that there are, in their order."""
+    try:
+        return _encode({key: value for key, value in fields.items() if value is not None})
+    except (TypeError, ValueError, OverflowError) as error:  # what has no JSON must not end the thread
+        return _encode(
+            {"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)}
+        )
+
+
+class _Story(NamedTuple):
+    """An envelope that came, went or was refused."""
+
+    at_us: int
+    event: str
+    id: str | None
+    envelope: bytes
+    space: str | None
+    direction: str
+    transport: Transport
+    metadata: Mapping[str, Any] | None
+
+
+class _Decision(NamedTuple):
+    """What was allowed or denied, and why."""
+
+    at_us: int
+    envelope_id: str | None
+    participant: str | None
+    space: str | None
+    allowed: bool
+    required: str
+    matched: Mapping[str, Any] | None
+    matched_source: MatchedSource | None
+    granted: Sequence[Mapping[str, Any]]
+    source: str
+    transport: Transport
+    correlation_id: Sequence[str] | None
+
+
+class _Lines(LineLog[Item]):
+    _moment = (-1, "")
+    """The latest millisecond as text: many lines share it."""
+
+    def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
+        super().__init__(
+            path,
+            max_bytes=max_bytes,
+            keep=keep,
+            waiting_max=WAITING_MAX,
+            waiting_bytes_max=WAITING_BYTES_MAX,
+            linger_s=LINGER_S,
+            thread=f"penstock-{path.stem}",
+        )
+
+    def _stamp(self, at_us: int) -> str:
+        if at_us // 1000 != self._moment[0]:
+            self._moment = (at_us // 1000, rfc3339(at_us))
+        return self._moment[1]
+
+
+class _History(_Lines[tuple[_Story, str | None]]):
+    """One line for each story and participant."""
+
+    _latest: tuple[_Story | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
+    """The envelope of the latest story as it is written: all its recipients share it."""
+
+    def tell(self, story: _Story, participants: Sequence[str | None]) -> None:
+        self._put(
+            [(story, participant) for participant in participants], len(story.envelope) * len(participants)
+        )
+
+    def _line(self, item: tuple[_Story, str | None]) -> bytes:
+        story, participant = item
+        if self._latest[0] is not story:
+            self._latest = (story, msgspec.Raw(_compact(redact(story.envelope))))
+        return _line_of(
+            {
+                "timestamp": self._stamp(story.at_us),
+                "event": story.event,
+                "id": story.id,
+                "envelope": self._latest[1],
+                "participant": participant,
+                "space_id": story.space,
+                "direction": story.direction,
+                "transport": story.transport,
+                "metadata": story.metadata or None,
+            }
+        )
+
+
+class _Decisions(_Lines[_Decision]):
+    """One line for each decision."""
+
+    def tell(self, decision: _Decision) -> None:
+        self._put([decision])
+
+    def _line(self, item: _Decision) -> bytes:
+        metadata = {"source": item.source, "transport": item.transport, "correlation_id": item.correlation_id}
+        return _line_of(
+            {
+                "timestamp": self._stamp(item.at_us),
+                "event": "capability_check",
+                "envelope_id": item.envelope_id,
+                "participant": item.participant,
+                "space_id": item.space,
+                "result": "allowed" if item.allowed else "denied",
+                "required_capability": item.required,
+                "matched_capability": item.matched,
+                "matched_source": item.matched_source,
+                "granted_capabilities": item.granted,
+                "metadata": {key: value for key, value in metadata.items() if value},
+            }
+        )
+
+
+class GatewayLogs:
+    """Both files of a gateway; one that is switched off costs nothing."""
+
+    def __init__(
+        self, directory: Path, *, history: bool, decisions: bool, max_bytes: int = FILE_MAX, keep: int = KEEP
+    ) -> None:
+        if history or decisions:
+            _prepare(directory)
+        self._history = _History(directory / HISTORY, max_bytes=max_bytes, keep=keep) if history else None
+        self._decisions = (
+            _Decisions(directory / DECISIONS, max_bytes=max_bytes, keep=keep) if decisions else None
+        )
+
+    @classmethod
+    def from_environment(
+        cls,
+        directory: Path,
+        environment: Mapping[str, str],
+        section: object = None,
+        *,
+        max_bytes: int = FILE_MAX,
+        keep: int = KEEP,
+    ) -> GatewayLogs:
+        """The logs that `gateway_logging` of a space.yaml and the environment ask for."""
+        switches = Switches.read(section, environment)
+        return cls(
+            directory, history=switches.history, decisions=switches.decisions, max_bytes=max_bytes, keep=keep
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were not written."""
+        return sum(log.dropped for log in (self._history, self._decisions) if log is not None)
+
+    def received(
+        self,
+        at_us: int,
+        envelope: bytes,
+        id_: str | None,
+        participant: str | None,
+        space: str | None,
+        transport: Transport,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """An envelope came, a join included."""
+        if self._history is not None:
+            story = _Story(at_us, "received", id_, envelope, space, "inbound", transport, metadata)
+            self._history.tell(story, (participant,))
+
+    def delivered(
+        self,
+        at_us: int,
+        envelope: bytes,
+        id_: str | None,
+        participants: Sequence[str],
+        space: str | None,
+        transport: Transport,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """An envelope went to these participants."""
+        if self._history is not None:
+            story = _Story(at_us, "delivered", id_, envelope, space, "outbound", transport, metadata)
+            self._history.tell(story, participants)
+
+    def rejected(
+        self,
+        at_us: int,
+        envelope: bytes,
+        id_: str | None,
+        participant: str | None,
+        space: str | None,
+        transport: Transport,
+        reason: str,
+    ) -> None:
+        """An envelope was refused; the reason is the code of its error."""
+        if self._history is not None:
+            story = _Story(at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason})
+            self._history.tell(story, (participant,))
+
+    def decided(
+        self,
+        at_us: int,
+        envelope_id: str | None,
+        participant: str | None,
+        space: str | None,
+        allowed: bool,
+        required: str,
+        matched: Mapping[str, Any] | None,
+        source: MatchedSource | None,
+        granted: Sequence[Mapping[str, Any]],
+        transport: Transport,
+        correlation_id: Sequence[str] | None = None,
+        via: str | None = None,
+    ) -> None:
+        """Somebody asked to send a kind. `source` says where the capability that matched comes from, `via` who asked."""
+        if self._decisions is not None:
+            via = via or ("http_api" if transport == "http" else transport)
+            self._decisions.tell(
+                _Decision(
+                    at_us,
+                    envelope_id,
+                    participant,
+                    space,
+                    allowed,
+                    required,
+                    matched,
+                    source,
+                    granted,
+                    via,
+                    transport,
+                    correlation_id,
+                )
+            )
+
+    def close(self) -> None:
+        """Write what waits, for a moment at most."""
+        for log in (self._history, self._decisions):
+            if log is not None:
+                log.close()
+
+
+class OutputLog(_Lines[tuple[bool, bytes]]):
+    """Everything that a virtual participant receives, tokens that are meant for it included."""
+
+    def __init__(self, path: Path, *, max_bytes: int = FILE_MAX, keep: int = KEEP) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, max_bytes=max_bytes, keep=keep)
+
+    def envelope(self, envelope: bytes) -> None:
+        """An envelope, as the bytes that others receive."""
+        self._put([(False, envelope)], len(envelope))
+
+    def frame(self, frame: bytes) -> None:
+        """A frame of a stream, whole: a list of numbers in the log, four characters a byte at most."""
+        self._put([(True, frame)], 4 * len(frame))
+
+    def _line(self, item: tuple[bool, bytes]) -> bytes:
+        is_frame, data = item
+        return _encode({"type": "Buffer", "data": list(data)}) if is_frame else _compact(data)
+
+
+def _prepare(directory: Path) -> None:
+    """A directory for logs, which does not go into anybody's repository."""
+    directory.mkdir(parents=True, exist_ok=True)
+    ignore = directory / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n!.gitignore\n")

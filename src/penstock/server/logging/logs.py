@@ -1,0 +1,288 @@
+"""What the server says about itself: one event name plus fields, never a token.
+
+    event("conn.open", link=7, peer="127.0.0.1")
+
+writes a JSON line, or a short line of text on a terminal. Writing happens on a thread of its own behind a bounded
+queue, so a slow disk or a stopped terminal never holds the loop: what does not fit is dropped, counted, and
+reported as `log.dropped`. Lines of other libraries take the same way and the same redaction.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from penstock.core.records import Applied, Entry, Ruled
+from penstock.server.config.sections import Logs
+
+QUEUE_MAX = 10_000
+"""Events waiting to be written: about 5 MiB."""
+BATCH_MAX = 256
+"""Events of one write."""
+VALUE_MAX = 2_000
+"""Characters of one value of one event."""
+CLOSE_S = 2.0
+"""How long the end of the process waits for the last lines."""
+
+HIDDEN = "[hidden]"
+
+_LOGGER = logging.getLogger("penstock")
+_SECRET_KEYS = frozenset(
+    {"token", "authorization", "proxy_authorization", "cookie", "set_cookie", "password", "secret", "api_key"}
+)
+_SECRET_TEXT = re.compile(r"(?i)(\bbearer[ .]|\b(?:access_)?token=)[^\s,;&\"']+")
+_PAYLOAD_KEYS = frozenset({"payload", "envelope", "body"})
+_COLOURS = {
+    "debug": "\x1b[2m",
+    "info": "\x1b[32m",
+    "warning": "\x1b[33m",
+    "error": "\x1b[31m",
+    "critical": "\x1b[31m",
+}
+_PLAIN = "\x1b[0m"
+
+
+def event(name: str, /, **fields: Any) -> None:
+    """Log what happened, at level info."""
+    _emit(logging.INFO, name, fields)
+
+
+def detail(name: str, /, **fields: Any) -> None:
+    """Log what only a search for a fault needs, at level debug."""
+    _emit(logging.DEBUG, name, fields)
+
+
+def warning(name: str, /, **fields: Any) -> None:
+    """Log what an operator should look at."""
+    _emit(logging.WARNING, name, fields)
+
+
+def error(name: str, /, exc: BaseException | None = None, **fields: Any) -> None:
+    """Log a failure of our own, with the traceback of its exception."""
+    if exc is not None:
+        fields["error"] = "".join(traceback.format_exception(exc)).rstrip()
+    _emit(logging.ERROR, name, fields)
+
+
+def _emit(level: int, name: str, fields: dict[str, Any]) -> None:
+    if not _LOGGER.isEnabledFor(level):
+        return
+    # Made by hand: Logger.log would walk the stack for a file name that no one prints.
+    record = logging.LogRecord(_LOGGER.name, level, "", 0, name, None, None)
+    record.fields = fields
+    _LOGGER.handle(record)
+
+
+def set_level(level: str) -> None:
+    """Write events from this level on."""
+    _LOGGER.setLevel(getattr(logging, level.upper()))
+
+
+def setup(logs: Logs, stream: TextIO | None = None) -> Writer:
+    """Send all logging of the process to a new writer; close it to put things back."""
+    owned = None
+    if logs.file is not None:
+        descriptor = os.open(logs.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        owned = stream = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+    stream = stream or sys.stderr
+    is_terminal = stream.isatty()
+    is_text = logs.format == "text" or (logs.format == "auto" and is_terminal)
+    colour = is_terminal and "NO_COLOR" not in os.environ
+    writer = Writer(stream, TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload), owned)
+    writer.attach(getattr(logging, logs.level.upper()))
+    return writer
+
+
+class JsonLine(logging.Formatter):
+    """One event as one JSON object."""
+
+    def __init__(self, payload: bool = False) -> None:
+        super().__init__()
+        self._payload = payload
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _fields(record, self._payload)
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = {
+            "ts": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": _name(record),
+        }
+        return msgspec.json.encode(head | {k: v for k, v in fields.items() if k not in head}).decode()
+
+
+class TextLine(logging.Formatter):
+    """One event as one short line for people."""
+
+    def __init__(self, colour: bool, payload: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+        self._payload = payload
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = record.levelname.lower()
+        fields = _fields(record, self._payload)
+        # A traceback is for people here: it follows the line instead of being folded into it.
+        trace = fields.pop("error") if "\n" in str(fields.get("error", "")) else None
+        words = " ".join(f"{key}={_word(value)}" for key, value in fields.items())
+        start, end = (_COLOURS.get(level, ""), _PLAIN) if self._colour else ("", "")
+        line = f"{moment}.{int(record.msecs):03d} {start}{level:<7}{end} {_printable(_name(record))} {words}".rstrip()
+        return line if trace is None else f"{line}\n" + "\n".join(map(_printable, str(trace).splitlines()))
+
+
+class Writer(logging.Handler):
+    """A bounded queue and the thread that empties it."""
+
+    def __init__(self, stream: TextIO, line: logging.Formatter, owned: TextIO | None = None) -> None:
+        super().__init__()
+        self.setFormatter(line)
+        self.dropped = 0
+        """Events that were not written: the queue was full, or the stream refused them."""
+        self._stream = stream
+        self._owned = owned
+        self._reported = 0
+        self._before: tuple[int, int] | None = None
+        # A SimpleQueue may be used from signal handlers and finalisers; its bound is kept in emit().
+        self._queue: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="penstock-logs", daemon=True)
+
+    def attach(self, level: int) -> None:
+        """Become the one handler of the process, until close()."""
+        root = logging.getLogger()
+        self._before = (root.level, _LOGGER.level)
+        root.setLevel(logging.WARNING)
+        _LOGGER.setLevel(level)
+        root.addHandler(self)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # The caller holds the handler's lock, so the count and the bound are exact.
+        if self._queue.qsize() >= QUEUE_MAX:
+            self.dropped += 1
+        else:
+            self._queue.put(record)
+
+    def close(self) -> None:
+        """Write what waits, for a moment at most, and give the logging back."""
+        if self._before is not None:
+            root = logging.getLogger()
+            root.removeHandler(self)
+            root.setLevel(self._before[0])
+            _LOGGER.setLevel(self._before[1])
+            self._before = None
+            self._queue.put(None)
+            self._thread.join(CLOSE_S)
+            atexit.unregister(self.close)
+            if self._owned is not None and not self._thread.is_alive():
+                self._owned.close()
+        super().close()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch = [self._queue.get()]
+            while len(batch) < BATCH_MAX and not self._queue.empty():
+                batch.append(self._queue.get())
+            is_open = batch[-1] is not None
+            self._write([record for record in batch if record is not None])
+
+    def _write(self, records: list[logging.LogRecord]) -> None:
+        missing = self.dropped - self._reported
+        if missing:
+            report = logging.LogRecord(_LOGGER.name, logging.WARNING, "", 0, "log.dropped", None, None)
+            report.fields = {"count": missing, "total": self.dropped}
+            records.append(report)
+        try:
+            self._stream.write("".join(self._line(record) + "\n" for record in records))
+            self._stream.flush()
+            self._reported += missing
+        except (OSError, ValueError):
+            # A full disk or a closed pipe: the next write may do better, and the report comes with it.
+            self.acquire()
+            self.dropped += len(records) - bool(missing)
+            self.release()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record)
+        except Exception as failure:  # a field whose own code fails must not end the thread
+            return f'{{"level":"error","event":"log.unprintable","error":"{type(failure).__name__}"}}'
+
+
+def _name(record: logging.LogRecord) -> str:
+    return record.getMessage() if hasattr(record, "fields") else record.name
+
+
+def _fields(record: logging.LogRecord, payload: bool) -> dict[str, Any]:
+    """What an event may show: its fields, or the message of another library's line."""
+    fields: Mapping[str, Any] | None = getattr(record, "fields", None)
+    if fields is None:
+        fields = {"message": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    return {key: _clean(key, value) for key, value in fields.items() if payload or key not in _PAYLOAD_KEYS}
+
+
+def _clean(key: str, value: Any, depth: int = 4) -> Any:
+    """A value without secrets, as plain data of bounded size."""
+    plain_key = key.lower().replace("-", "_")
+    if plain_key in _SECRET_KEYS or plain_key.endswith(("_token", "_secret", "_password")):
+        return HIDDEN
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Mapping() if depth:
+            return {str(name): _clean(str(name), item, depth - 1) for name, item in list(value.items())[:100]}
+        case list() | tuple() if depth:
+            return [_clean("", item, depth - 1) for item in value[:100]]
+        case bytes():
+            value = value.decode("utf-8", "backslashreplace")
+        case _:
+            value = str(value)
+    # Half of a surrogate pair can come out of a peer's bytes and has no UTF-8.
+    text = _SECRET_TEXT.sub(rf"\1{HIDDEN}", value.encode("utf-8", "backslashreplace").decode())
+    return text if len(text) <= VALUE_MAX or key == "error" else text[:VALUE_MAX] + "…"
+
+
+def _word(value: Any) -> str:
+    """A value as one word of a text line; whatever could be mistaken for more is quoted."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str) and (not text or re.search(r"[\s\"=]", text)):
+        text = msgspec.json.encode(text).decode()
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
+    """The text with control characters spelled out: a peer's name must not steer the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def log_facts(log: Callable[..., None], facts: list[Any]) -> None:
+    """A line for each fact that became durable."""
+    for fact in facts:
+        if isinstance(fact, Applied):
+            log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
+            continue
+        if isinstance(fact, Entry):
+            log(f"{fact.door}.{fact.event}", channel=fact.channel, id=fact.id, sender=fact.sender)
+            continue
+        if isinstance(fact, Ruled):
+            log("trigger.changed", rule=fact.id, gone=fact.text is None)
+            continue
+        event = getattr(fact, "event", "enqueue")
+        record = getattr(fact, "record", fact)
+        log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)

@@ -1,0 +1,168 @@
+"""GET /metrics: the counters of the queue for Prometheus, read at the moment of the scrape.
+
+Sums over all streams, unless figures of each are asked for. Even then the first `limits.metric_streams_max` streams have a
+label of their own and the rest is summed as `other`, so a stream per agent cannot drown the collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
+
+from penstock.core.clock import Now
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations.payload_schemas import Registry
+from penstock.ipc.pipeline import Status
+from penstock.server.engine.runtime import Runtime
+from penstock.server.http.idempotency import Replays
+from penstock.server.metrics.metric_names import TRIGGER_COUNTERS, families, family
+from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
+from penstock.server.metrics.relay import relay_metrics
+from penstock.server.metrics.spaces import space_metrics
+
+if TYPE_CHECKING:
+    from penstock.server.journal.lifecycle import Archive
+    from penstock.server.relay.supervisor import Relaying
+    from penstock.server.spaces.host import Spaces
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Exporter:
+    """Renders the metrics of one runtime."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        log_dropped: Callable[[], int],
+        pipeline: Callable[[], Status | None] = lambda: None,
+        *,
+        replays: Replays | None = None,
+        record_dropped: Callable[[], int] = lambda: 0,
+        per_stream: bool = False,
+        spaces: Spaces | None = None,
+        relay: Relaying | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._archive = archive
+        self._relay = relay
+        self._spaces = spaces
+        self.per_stream = per_stream
+        self._log_dropped = log_dropped
+        self._pipeline = pipeline
+        self._replays = replays or Replays()
+        self._record_dropped = record_dropped
+
+    def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
+        """A scrape to be made: the figures of the streams first, a few a turn, then the text.
+
+        `per_stream` as asked for, else as configured.
+        """
+        wanted = self.per_stream if per_stream is None else per_stream
+        machine = self._runtime.machine
+        figures = ByStream(machine, principal) if wanted else Together(machine, principal)
+        return Scrape(machine, figures, lambda now: self._rest(now, per_topic=wanted))
+
+    def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
+        machine = self._runtime.machine
+        others = _triggers(machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
+        relay = relay_metrics(self._relay, machine.limits.metric_streams_max, per_topic=per_topic)
+        return self._server(now) + others + relay
+
+    def _server(self, now: Now) -> list[Metric]:
+        runtime, machine = self._runtime, self._runtime.machine
+        totals, meter, replays = machine.totals, machine.meter, self._replays
+        values: dict[str, float] = {
+            "penstock_streams": len(machine.channels),
+            "penstock_streams_dormant": len(machine.dormant),
+            "penstock_links": len(machine.links),
+            "penstock_bytes": machine.bytes,
+            "penstock_pending_bytes": machine.pending_bytes,
+            "penstock_dedup_ids": machine.ids,
+            "penstock_rate_buckets": 0 if meter is None else len(meter),
+            "penstock_idempotency_keys": len(replays),
+            "penstock_uptime_seconds": runtime.health(now)["uptime"],
+            "penstock_records_refused": totals.records_refused,
+            "penstock_settles_refused": totals.settles_refused,
+            "penstock_observations_dropped": totals.observations_dropped,
+            "penstock_dead_letters_blocked": totals.dead_blocked,
+            "penstock_tap_copies_lost": totals.copies_lost,
+            "penstock_dedup_evicted": totals.dedup_evicted,
+            "penstock_streams_forgotten": totals.dormant_forgotten,
+            "penstock_slow_peers_cut": runtime.slow_cut,
+            "penstock_log_lines_dropped": self._log_dropped(),
+            "penstock_record_frames_dropped": self._record_dropped(),
+            "penstock_rate_limited": 0 if meter is None else meter.refused,
+            "penstock_rate_buckets_forgotten": 0 if meter is None else meter.forgotten,
+            "penstock_idempotency_replays": replays.replayed,
+            "penstock_idempotency_forgotten": replays.forgotten,
+        }
+        if runtime.events is not None:
+            values["penstock_events_dropped"] = runtime.events.dropped
+        if isinstance(machine.schemas, Registry):
+            values["penstock_schema_warned"] = machine.schemas.warned
+            values["penstock_schema_refused"] = machine.schemas.refused
+        return families(values) + _journal(runtime, self._archive) + _views(runtime)
+
+
+def _journal(runtime: Runtime, archive: Archive | None) -> list[Metric]:
+    """The journal on disk, where there is one."""
+    if archive is None:
+        return []
+    return families(
+        {
+            "penstock_journal_refusing": int(runtime.trouble is not None),
+            "penstock_journal_rows": archive.journal.next_offset,
+            "penstock_journal_segment_bytes": archive.journal.segment_size,
+            "penstock_journal_disk_free_bytes": archive.free_bytes(),
+            "penstock_journal_seals_failed": archive.seals_failed,
+        }
+    )
+
+
+def _triggers(machine: QueueMachine) -> list[Metric]:
+    """The rules; `limits.rules_max` bounds how many there are."""
+    found: list[Metric] = []
+    for name in TRIGGER_COUNTERS:
+        counter = family(f"penstock_trigger_{name}")
+        for rule in machine.triggers.rules.values():
+            counter.add_metric([rule.id], getattr(rule.activity, name))
+        found.append(counter)
+    return found
+
+
+def _views(runtime: Runtime) -> list[Metric]:
+    """The views and their followers."""
+    rows, evicted = family("penstock_view_rows"), family("penstock_view_evicted")
+    watchers = family("penstock_live_followers")
+    deltas, snapshots = family("penstock_live_deltas"), family("penstock_live_snapshots")
+    for name, feed in runtime.live.feeds.items():
+        rows.add_metric([name], len(feed.view.rows))
+        evicted.add_metric([name], feed.view.evicted)
+        watchers.add_metric([name], len(feed.watchers))
+        deltas.add_metric([name], feed.deltas)
+        snapshots.add_metric([name], feed.snapshots)
+    return [rows, evicted, watchers, deltas, snapshots]
+
+
+def _pipeline(status: Status | None) -> list[Metric]:
+    """The Spark pipeline, where one belongs to this server."""
+    if status is None:
+        return []
+    offsets, batches = family("penstock_pipeline_offset"), family("penstock_pipeline_batches")
+    durations = family("penstock_pipeline_batch_ms")
+    for name, query in status.queries.items():
+        offsets.add_metric([name], query.offset)
+        batches.add_metric([name], query.batches)
+        durations.add_metric([name], query.batch_ms)
+    values: dict[str, float] = {
+        "penstock_pipeline_up": int(status.state == "running"),
+        "penstock_pipeline_halted": int(status.state == "halted"),
+        "penstock_pipeline_lag_rows": status.lag,
+        "penstock_pipeline_restarts": status.restarts,
+    }
+    return [*families(values), offsets, batches, durations]

@@ -1,0 +1,170 @@
+"""What `penstock up --demo` adds: a rule, a space and a query to the config, and the sample traffic in a process of its own.
+
+A name that the config has already is left alone, and the part of the demo that needs it is left out. The process is told what to do on its
+standard input and ends when that is closed, so it never outlives the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.demo import collector
+from penstock.demo.agents import RULE
+from penstock.demo.sensors import SENSORS
+from penstock.demo.story import HELD_S
+from penstock.demo.task import SPACE, DemoTask, RelayTask, SpaceTask
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.server.config.space_files import id_of
+from penstock.server.config.space_sections import PIPELINE, Participant, SpaceHead, SpaceSection, SpaceStream
+from penstock.server.config.space_token_files import environment_name, token_file
+from penstock.server.ops.pipeline_supervisor import is_installed
+from penstock.server.relay.supervisor import KEY_FILE
+
+if TYPE_CHECKING:
+    from penstock.server.assembly import Service
+    from penstock.server.config.load import Config
+
+STOP_S = 3.0
+"""How long the agents may take to leave."""
+ALERTS_TO = "ops"
+"""The agent that takes alerts."""
+COLLECTOR = "collector"
+QUERY = str(Path(collector.__file__).absolute())
+"""The file of the collector's query."""
+LOG = "demo.log"
+"""What went wrong in the demo, in the run directory."""
+UNREAD_MS = 3_600_000
+"""How long the relay waits for a reader of the story to come back: people close the page, and open it again later."""
+SPACE_NAME = "Three sensors, a collector and a dashboard"
+
+
+def with_demo(config: Config, *, has_data: bool) -> Config:
+    """The config with what the demo needs, as far as there is room for it."""
+    pipeline = config.pipeline
+    if pipeline.alerts.to is None:
+        alerts = msgspec.structs.replace(pipeline.alerts, to=ALERTS_TO)
+        pipeline = msgspec.structs.replace(pipeline, alerts=alerts)
+    rules = config.triggers
+    if all(rule.id != RULE["id"] for rule in rules) and len(rules) < config.limits.rules_max:
+        rules = (*rules, msgspec.convert(RULE, Trigger))
+    spaces = config.spaces
+    if all(id_of(space) != SPACE for space in spaces) and len(spaces) < config.limits.spaces_max:
+        has_spark = has_data and pipeline.enabled and is_installed()
+        spaces = (*spaces, space_section(has_spark=has_spark))
+        if has_spark:
+            pipeline = msgspec.structs.replace(pipeline, queries=(*pipeline.queries, QUERY))
+    relay = msgspec.structs.replace(
+        config.relay,
+        message_ttl=max(config.relay.message_ttl, HELD_S),
+        detach_grace_ms=max(config.relay.detach_grace_ms, UNREAD_MS),
+    )
+    return msgspec.structs.replace(config, pipeline=pipeline, triggers=rules, spaces=spaces, relay=relay)
+
+
+def space_section(*, has_spark: bool) -> SpaceSection:
+    """The space of the demo. The collector is virtual where Spark is it, and somebody who joins where Python is."""
+    may_stream = Participant(capabilities=({"kind": "stream/*"},))
+    people: dict[str, Participant | None] = dict.fromkeys(SENSORS, may_stream)
+    people["dashboard"] = Participant(capabilities=({"kind": "chat"},))
+    people[COLLECTOR] = Participant(type=PIPELINE) if has_spark else may_stream
+    averages = SpaceStream(
+        COLLECTOR, content_type="application/json", description="mean of each sensor, by two seconds"
+    )
+    return SpaceSection(
+        space=SpaceHead(SPACE, SPACE_NAME),
+        participants=people,
+        streams={"averages": averages} if has_spark else None,
+    )
+
+
+def summary(config: Config) -> str:
+    """What the demo does, on one line."""
+    parts = ["agents are at work; try `penstock top`, `penstock stats` and `penstock tail`"]
+    match _collector(config):
+        case "spark":
+            parts.append("sensors stream to Spark, which joins in a while")
+        case "python":
+            why = "no pipeline runs" if is_installed() else "Spark is not installed"
+            parts.append(f"sensors stream to a collector in Python, as {why}")
+        case None:
+            parts.append(f"no sensors, as the config has a space `{SPACE}` of its own")
+    if not config.relay.enabled:
+        parts.append("no story, as no relay runs")
+    return "; ".join(parts)
+
+
+def _collector(config: Config) -> str | None:
+    """Who takes the means in the demo's space; nobody where the space is not ours."""
+    for has_spark, kind in ((True, "spark"), (False, "python")):
+        if space_section(has_spark=has_spark) in config.spaces:
+            return kind
+    return None
+
+
+def task_of(service: Service, config: Config, *, prints: bool) -> DemoTask:
+    """What the process is told."""
+    endpoints = service.endpoints
+    assert endpoints is not None
+    kind = _collector(config)
+    space = None
+    if kind is not None:
+        [place] = [one.mewdir for one in service.spaces if one.settings.id == SPACE]
+        names = [*SENSORS, "dashboard", *([COLLECTOR] if kind == "python" else [])]
+        tokens = {name: _token(place, name) for name in names}
+        space = SpaceTask(endpoints.http, tokens, "spark" if kind == "spark" else "python")
+    relay = None
+    if endpoints.pub is not None and endpoints.pull is not None:
+        signer = str(service.run_dir / KEY_FILE)
+        relay = RelayTask(endpoints.pub, endpoints.pull, signer, endpoints.http if prints else None)
+    return DemoTask(endpoints.control or endpoints.http, service.operator_token, space, relay)
+
+
+def _token(place: Path, name: str) -> str:
+    """A participant's token: from the environment where it came from there, else from its file."""
+    file = token_file(place, name)
+    return file.read_text("ascii").strip() if file.exists() else os.environ[environment_name(name)]
+
+
+class DemoProcess:
+    """Runs `penstock.demo.process` against a server."""
+
+    def __init__(self, task: DemoTask, run_dir: Path) -> None:
+        self._task = task
+        self._log = run_dir / LOG
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("wb") as log:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the working directory is none of our modules
+                "-m",
+                "penstock.demo.process",
+                stdin=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the server, which tells it in its own time
+            )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(msgspec.json.encode(self._task) + b"\n")
+            await process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it ended at once; its log says why
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()

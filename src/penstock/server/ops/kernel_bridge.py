@@ -1,0 +1,232 @@
+"""A bridge between kernel pipes and a server's control door: frames on one side, Control v1 lines on the other.
+
+Each pipe has a connection of its own to the server, so a pipe is one Control v1 session with its own credits, leases and answers.
+Chunks are copied one at a time and only as fast as the slower side takes them; nothing is queued in between. Invariants: what a
+pipe holds stays under `HELD_MAX`; a payload towards the peer is whole lines; a tap passes nothing on from its peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from penstock.client.address import Address
+from penstock.client.links.frames import head
+from penstock.client.links.raw_link import HELD_MAX as UPLINK_MAX
+from penstock.client.links.raw_link import READ_HIGH, Uplink
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.limits import Limits
+from penstock.dialects.courier.sessions.runs import error_line
+from penstock.dialects.courier.wire.kernel_frames import (
+    FRAME_MAX,
+    FrameDecoder,
+    FrameEncoder,
+    PipeFrame,
+    WholeLines,
+)
+from penstock.transports.kernel_channels import CHUNK, CLOSE_S, Channel
+
+PIPES_MAX = 256
+"""Pipes at once: each may hold `HELD_MAX` bytes."""
+FLUSH_S = 5.0
+"""How long a peer that has said all it had to say waits for answers: a pull of a minute must not keep it."""
+HELD_MAX = UPLINK_MAX + 2 * FRAME_MAX + CHUNK + READ_HIGH
+"""Bytes that one pipe may hold in both directions: half a frame in, half a line, one frame out, and the uplink's."""
+
+
+class Counts:
+    """What passed, for people and for tests."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.refused = 0
+        """Pipes that were turned away, or ended because they sent no frames."""
+        self.frames_in = 0
+        self.frames_out = 0
+        self.ignored = 0
+        """Frames without a use: of a type we do not know, pings over TCP, and what is written to a tap."""
+        self.held_most = 0
+        """The most bytes that one pipe has held."""
+
+
+class Bridge:
+    """Pipes to one server, all with the same rights and the same purpose."""
+
+    def __init__(
+        self,
+        server: Address,
+        token: str | None = None,
+        tap: str | None = None,
+        *,
+        pipes_max: int = PIPES_MAX,
+    ) -> None:
+        self.counts = Counts()
+        self.pipes: dict[Pipe, None] = {}
+        self.lost: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
+        """Done when the server cannot be reached any more."""
+        self._server = server
+        self._token = token
+        self._tap = tap
+        self._pipes_max = pipes_max
+
+    async def uplink(self) -> Uplink:
+        """A connection to the server that is ready for a pipe; raises PenstockError."""
+        uplink = await Uplink.open(self._server, self._token)
+        if self._tap is not None:
+            try:
+                await uplink.ask(head("tap", stream=self._tap))
+            except BaseException:
+                await uplink.close()
+                raise
+        return uplink
+
+    async def check(self) -> None:
+        """Whether a pipe would work now; raises PenstockError."""
+        await (await self.uplink()).close()
+
+    async def serve(self, channel: Channel) -> bool:
+        """Carry one pipe until either end has had enough; whether it was the peer."""
+        pipe = Pipe(channel, self.counts, is_tap=self._tap is not None)
+        if len(self.pipes) >= self._pipes_max:
+            self.counts.refused += 1
+            message = f"{self._pipes_max} pipes are open"
+            await pipe.end(Refusal("QuotaExceeded", message, retry_after_ms=1_000))
+            return False
+        self.counts.opened += 1
+        self.pipes[pipe] = None
+        try:
+            return await self._carry(pipe)
+        finally:
+            self.pipes.pop(pipe, None)
+            pipe.over.set()
+
+    async def _carry(self, pipe: Pipe) -> bool:
+        try:
+            uplink = await self.uplink()
+        except PenstockError as error:
+            self._note_loss(error)
+            await pipe.end(error.refusal)
+            return False
+        try:
+            is_peer = await pipe.run(uplink)
+        finally:
+            await uplink.close()
+        if not is_peer:
+            try:
+                await self.check()  # it may have closed this one only, for what was said on it
+            except PenstockError as error:
+                self._note_loss(error)
+        return is_peer
+
+    def _note_loss(self, error: PenstockError) -> None:
+        if error.code == "Unreachable" and not self.lost.done():
+            self.lost.set_result(error)
+
+    async def close(self) -> None:
+        """Say goodbye to every peer, and wait until all have been left."""
+        pipes = list(self.pipes)
+        await asyncio.gather(*(pipe.end() for pipe in pipes))
+        await asyncio.gather(*(pipe.over.wait() for pipe in pipes))
+
+
+class Pipe:
+    """One peer: frames in, frames out."""
+
+    def __init__(self, channel: Channel, counts: Counts, *, is_tap: bool) -> None:
+        self.uplink: Uplink | None = None
+        self.over = asyncio.Event()
+        """Set when nothing of it is left."""
+        self._channel = channel
+        self._counts = counts
+        self._is_tap = is_tap
+        self._decoder = FrameDecoder()
+        self._encoder = FrameEncoder()
+        # One more than the server takes in a line: it refuses what is longer, and we need not hold it.
+        self._up_lines = WholeLines(Limits().frame_max + 1)
+        self._down_lines = WholeLines()
+        self._is_ended = False
+
+    @property
+    def held(self) -> int:
+        """Bytes of this pipe that are with us."""
+        inside = self._decoder.held + self._up_lines.held + self._down_lines.held + self._channel.buffered
+        return inside if self.uplink is None else inside + self.uplink.held
+
+    async def run(self, uplink: Uplink) -> bool:
+        """Copy both ways until one end has ended; whether that was the peer."""
+        self.uplink = uplink
+        up = asyncio.ensure_future(self._up(uplink))
+        down = asyncio.ensure_future(self._down(uplink))
+        try:
+            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+            is_peer = up.done() and up.exception() is None
+            if is_peer and not self._is_ended and not self._is_tap:
+                with contextlib.suppress(PenstockError):
+                    await uplink.finish()
+                await asyncio.wait((down,), timeout=FLUSH_S)
+        finally:
+            for task in (up, down):
+                task.cancel()
+            results = await asyncio.gather(up, down, return_exceptions=True)
+            await self.end(self._decoder.failure)
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, PenstockError | ConnectionError):
+                raise result
+        return is_peer or any(isinstance(result, ConnectionError) for result in results)
+
+    async def end(self, refusal: Refusal | None = None) -> None:
+        """Say why, say goodbye, and close; once."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                if refusal is not None:
+                    await self._channel.write(self._encoder.data(_now_ms(), error_line(None, refusal)))
+                await self._channel.write(self._encoder.control(_now_ms(), "close"))
+        await self._channel.close()
+
+    # From the peer to the server
+
+    async def _up(self, uplink: Uplink) -> None:
+        while chunk := await self._channel.read():
+            for frame in self._decoder.feed(chunk):
+                if not await self._heard(uplink, frame):
+                    return
+            self._note()
+            if self._decoder.failure is not None:
+                self._counts.refused += 1
+                return
+
+    async def _heard(self, uplink: Uplink, frame: PipeFrame) -> bool:
+        """Whether the peer goes on after this frame."""
+        self._counts.frames_in += 1
+        if frame.kind == "close" and self._channel.heeds_control:
+            return False
+        if frame.kind == "data" and not self._is_tap:
+            for lines in self._up_lines.feed(frame.payload):
+                await uplink.write(lines)
+        elif frame.kind == "ping" and self._channel.heeds_control:
+            await self._channel.write(self._encoder.control(_now_ms(), "pong"))
+        elif frame.kind != "pong":
+            self._counts.ignored += 1
+        return True
+
+    # From the server to the peer
+
+    async def _down(self, uplink: Uplink) -> None:
+        while data := await uplink.read():
+            for lines in self._down_lines.feed(data):
+                self._note()
+                self._counts.frames_out += 1
+                await self._channel.write(self._encoder.data(_now_ms(), lines))
+
+    def _note(self) -> None:
+        self._counts.held_most = max(self._counts.held_most, self.held)
+        self._counts.ignored += self._decoder.ignored
+        self._decoder.ignored = 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

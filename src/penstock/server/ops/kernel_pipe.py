@@ -1,0 +1,127 @@
+"""`penstock pipe`: kernel pipes for a running server, in a process of its own.
+
+Listens, dials hosts, or both, and carries every pipe over a bridge. Ends when it is told to, when every host it dialled has hung up
+and it listens nowhere, or when the server is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.client.address import Address
+from penstock.core.errors import PenstockError, Refusal
+from penstock.server.files.addresses import is_loopback
+from penstock.server.ops.kernel_bridge import Bridge
+from penstock.transports.kernel_channels import Channel, Listener, PipeAddress, dial, listen, parse_pipe
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Where the pipes are, now that they are open."""
+
+    listen: list[str]
+    connect: list[str]
+    server: str
+    tap: str | None = None
+
+
+class PipeOptions(msgspec.Struct, frozen=True):
+    """What `penstock pipe` was asked for."""
+
+    listen: list[PipeAddress]
+    connect: list[PipeAddress]
+    server: Address
+    token: str | None = None
+    tap: str | None = None
+    is_public: bool = False
+
+
+def addresses(texts: Sequence[str], *, is_public: bool = True) -> list[PipeAddress]:
+    """Read URLs of pipes; raises PenstockError for what is none, and for a place that other machines reach."""
+    found = []
+    for text in texts:
+        try:
+            address = parse_pipe(text)
+        except ValueError as error:
+            raise PenstockError(Refusal("InvalidRequest", str(error))) from None
+        if not is_public and not is_loopback(address.host):
+            hint = "listen on 127.0.0.1, or add --public: whoever reaches the port then has the rights of this process"
+            message = f"`{text}` could be reached from other machines"
+            raise PenstockError(Refusal("Forbidden", message, hint=hint))
+        found.append(address)
+    return found
+
+
+async def run(options: PipeOptions, ready: Callable[[Ready], None]) -> None:
+    """Carry pipes until there is nothing more to carry; raises PenstockError when the server is gone."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+    bridge = Bridge(options.server, options.token, options.tap)
+    await bridge.check()
+    listeners: list[Listener] = []
+    dialled: list[asyncio.Task[bool]] = []
+    stopping = asyncio.ensure_future(stopped.wait())
+    try:
+        for address in options.listen:
+            # One by one: those that are open must be closed when the next one fails.
+            listeners.append(await _open(bridge, address, options.is_public))  # noqa: PERF401
+        for address in options.connect:
+            dialled.append(loop.create_task(bridge.serve(await _dial(address))))  # noqa: PERF401
+        ready(
+            Ready(
+                [str(listener.address) for listener in listeners],
+                [str(address) for address in options.connect],
+                options.server.url,
+                options.tap,
+            )
+        )
+        await _until_over(bridge, stopping, dialled, is_listening=bool(listeners))
+    finally:
+        stopping.cancel()
+        # Peers first: a listener's library waits for those it has accepted.
+        await bridge.close()
+        for listener in listeners:
+            await listener.close()
+        await asyncio.gather(*dialled, return_exceptions=True)
+    if bridge.lost.done():
+        raise bridge.lost.result()
+
+
+async def _until_over(
+    bridge: Bridge, stopping: asyncio.Future[Any], dialled: list[asyncio.Task[bool]], *, is_listening: bool
+) -> None:
+    waiting: list[asyncio.Future[Any]] = [*dialled]
+    while is_listening or waiting:
+        ends: list[asyncio.Future[Any]] = [stopping, bridge.lost, *waiting]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done() or bridge.lost.done():
+            return
+        waiting = [task for task in waiting if not task.done()]
+
+
+async def _open(bridge: Bridge, address: PipeAddress, is_public: bool) -> Listener:
+    async def serve(channel: Channel) -> None:
+        await bridge.serve(channel)
+
+    try:
+        return await listen(address, serve, is_public=is_public)
+    except OSError as error:
+        message = f"cannot listen on {address}: {error.strerror or error}"
+        raise PenstockError(
+            Refusal("InvalidRequest", message, hint="choose another port; 0 takes a free one")
+        ) from None
+
+
+async def _dial(address: PipeAddress) -> Channel:
+    try:
+        return await dial(address)
+    except OSError as error:
+        message = f"cannot connect to {address}: {error.strerror or error}"
+        hint = "is the host's pipe server running?"
+        raise PenstockError(Refusal("Unreachable", message, hint=hint)) from None

@@ -1,0 +1,158 @@
+"""The reference pages of metrics and routes, printed from the tables that the server itself uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.server.http.openapi import LINES, document
+from penstock.server.http.routes import ROUTES, Route
+from penstock.server.metrics.metric_names import METRICS, Group
+
+_METRICS_HEAD = """\
+# Metrics
+
+*Printed by `penstock print metrics` from `src/penstock/server/metrics/metric_names.py`; do not edit.*
+
+`GET /metrics` is for Prometheus. The names are those of the samples, so counters end in `_total`. By default the figures of queues
+are sums over all streams; with `?streams=1`, or `metrics.per_stream: true`, the first `limits.metric_streams_max` streams have a label
+of their own and the rest is `other`. `penstock print alerts` and `penstock print dashboard` are made from the same names.
+
+On this machine nobody needs a token for it, unless `auth.protectMetrics` is set; other machines need one as for everything.
+"""
+_GROUPS: dict[Group, tuple[str, str]] = {
+    "queue": ("Queues", "With the label `stream` only where figures of each stream are asked for."),
+    "server": (
+        "Server",
+        "`events_dropped` is there with `logs.events`, `schema_…` with `schemas.dir`.",
+    ),
+    "journal": ("Journal", "Where there is one: not with `--data none`."),
+    "views": ("Views", ""),
+    "triggers": ("Triggers", ""),
+    "spaces": ("Spaces", "Where spaces are configured."),
+    "relay": ("Relay of token streams", "Where it runs."),
+    "topics": ("Topics of the relay", "Only where figures of each stream are asked for; a topic is shown as its hash."),
+    "pipeline": ("Pipeline", "Where the server runs one."),
+}  # fmt: skip
+
+_HTTP_HEAD = """\
+# HTTP routes
+
+*Printed by `penstock print http` from the table in `src/penstock/server/http/routes.py`; do not edit.*
+
+One port serves all of them, 8787 by default. `GET /openapi.json` has the same as OpenAPI 3.1. A token goes into
+`Authorization: Bearer …`; [limits and tokens](../how-to/limits.md) says when one is needed, and *operator* or *admin* in a
+summary that it needs the operator's token or the scope `admin:*`. Every refusal is one of the [errors](errors.md). A name in
+bold has to be given; answers may gain members. What the queue means by them is in [courier.md](courier.md), the routes of spaces in
+[mew.md](mew.md).
+
+| method | path | what |
+| --- | --- | --- |
+"""
+
+
+def metrics_reference() -> str:
+    """The reference of all metrics, in Markdown."""
+    parts = [_METRICS_HEAD]
+    for group, (title, note) in _GROUPS.items():
+        lines = [f"## {title}", "", *([note, ""] if note else [])]
+        lines += ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+        for metric in METRICS:
+            if metric.group == group:
+                labels = ", ".join(f"`{label}`" for label in metric.labels)
+                lines.append(f"| `{metric.sample}` | {metric.kind} | {labels} | {metric.text} |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def http_reference() -> str:
+    """The reference of all routes, in Markdown."""
+    tree = msgspec.json.decode(document(""))
+    rows = "".join(f"| {route.method} | `{route.path}` | {route.summary} |\n" for route in ROUTES)
+    return _HTTP_HEAD + rows + "".join("\n" + _route(route, tree) for route in ROUTES)
+
+
+def _route(route: Route, tree: dict[str, Any]) -> str:
+    operation = tree["paths"][route.path][route.method.lower()]
+    schemas = tree["components"]["schemas"]
+    lines = [f"## {route.method} `{route.path}`", "", route.summary + "."]
+    if route.is_open:
+        lines[-1] += " Open to everybody."
+    fields = [
+        (one["name"], one["schema"], one["required"], "path" if one["in"] == "path" else "query")
+        for one in operation.get("parameters", [])
+    ]
+    if route.body is not None:
+        body = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], schemas)
+        required = body.get("required", [])
+        fields += [
+            (name, shape, name in required, "body") for name, shape in body.get("properties", {}).items()
+        ]
+    if fields:
+        lines += ["", "| name | in | value | default |", "| --- | --- | --- | --- |"]
+        lines += [_field(name, shape, needed, place, schemas) for name, shape, needed, place in fields]
+    if route.takes_lines:
+        lines += ["", f"The body is `{LINES}`: envelopes with their `to`, one a line."]
+    lines += ["", _answer(route, operation, schemas)]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(route: Route, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    if route.upgrade:
+        return "Answers 101: a WebSocket." + (
+            " A plain request gets server-sent events." if route.events else ""
+        )
+    if "204" in operation["responses"]:
+        return "Answers 204, with nothing."
+    content_type, content = next(iter(operation["responses"]["200"]["content"].items()))
+    schema = _resolved(content["schema"], schemas)
+    kinds = [_resolved(one, schemas) for one in schema.get("oneOf", schema.get("anyOf", [schema]))]
+    members = dict.fromkeys(name for kind in kinds for name in kind.get("properties", {}))
+    if content_type != "application/json" or not members:
+        return f"Answers `{content_type}`."
+    return f"Answers with {', '.join(f'`{name}`' for name in members)}."
+
+
+def _field(name: str, shape: dict[str, Any], needed: bool, place: str, schemas: dict[str, Any]) -> str:
+    shown = f"**`{name}`**" if needed else f"`{name}`"
+    default = shape.get("default")
+    text = "" if default is None or needed else f"`{msgspec.json.encode(default).decode()}`"
+    return f"| {shown} | {place} | {_value(shape, schemas)} | {text} |"
+
+
+def _resolved(shape: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    name = shape.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = schemas[name] if name else shape
+    return found
+
+
+def _value(shape: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """What a value looks like, in a few words."""
+    if "$ref" in shape:
+        name = shape["$ref"].rpartition("/")[2]
+        return "an envelope" if name == "Envelope" else _value(_resolved(shape, schemas), schemas)
+    if "anyOf" in shape:
+        kinds = [_value(one, schemas) for one in shape["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in shape:
+        return " or ".join(f"`{one}`" for one in shape["enum"])
+    kind = shape.get("type")
+    match kind:
+        case "array":
+            return f"a list, each entry {_value(shape.get('items', {}), schemas)}"
+        case "object":
+            return "an object"
+        case "boolean":
+            return "true or false"
+        case "integer" | "number":
+            bounds = [
+                f"{word} {shape[key]}"
+                for word, key in (("from", "minimum"), ("to", "maximum"))
+                if key in shape and abs(shape[key]) < 2**53
+            ]
+            return " ".join(["a whole number" if kind == "integer" else "a number", *bounds])
+        case "string":
+            return f"a text like `{shape['pattern']}`".replace("|", "\\|") if "pattern" in shape else "a text"
+        case _:
+            return "any JSON"

@@ -1,0 +1,109 @@
+"""A data directory made of a backup: every byte compared with the manifest, the journal audited, then put in place at once.
+
+Rows that were committed after the backup are gone, and somebody may have read them. So the journal goes on in a new epoch, as after
+a recovery that lost rows: readers elsewhere notice instead of taking new rows for ones that they have seen.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.audit import Audit, audit
+from penstock.journal.disk import RealDisk
+from penstock.journal.open_and_repair import (
+    IDENTITY,
+    WATERMARK,
+    encode_watermark,
+    read_identity,
+    read_watermark,
+    write_small,
+)
+from penstock.server.ops.backup import Progress
+from penstock.server.ops.backup_format import (
+    Counted,
+    Entry,
+    Manifest,
+    Source,
+    is_taken,
+    refused,
+    sync_folder,
+    write_file,
+)
+
+
+def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple[Manifest, Audit]:
+    """Make a data directory of a backup; what it is, and what the audit of its journal said."""
+    if is_taken(data):
+        raise refused(f"`{data}` is not empty", "choose another directory with --data, or move it away first")
+    found = Source(source)
+    draft = data.with_name(f".{data.name}.{secrets.token_hex(4)}.part")
+    try:
+        draft.mkdir(mode=0o700, parents=True)
+        _unpack(found, draft, progress)
+        report = audit(draft)
+        if not report.is_sound:
+            first = report.findings[0]
+            message = f"the journal of the backup is damaged: {first.place}: {first.what}"
+            raise PenstockError(Refusal("JournalDamaged", message, hint="use another backup"))
+        if report.journal != found.manifest.journal:
+            raise refused("the backup's manifest is of another journal", "use another backup")
+        _begin_epoch(draft)
+        sync_folder(draft)
+        draft.rename(data)  # an empty directory may be there, and nothing else
+        sync_folder(data.absolute().parent)
+        return found.manifest, report
+    except OSError as error:
+        message = f"`{data}` could not be made: {error.strerror or error}"
+        raise refused(message, "free some space, or choose another place; nothing was left behind") from None
+    finally:
+        found.close()
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _unpack(source: Source, draft: Path, progress: Progress | None) -> None:
+    total = sum(entry.bytes for entry in source.manifest.files.values())
+    done = 0
+    for name, entry, file in source.files():
+        if name.split("/")[0] == "run":
+            raise refused(f"the backup names `{name}`", "this is not a backup that Penstock made")
+        place = draft / name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _one(name, entry, file, place)
+        done += entry.bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def _one(name: str, entry: Entry, file: BinaryIO, place: Path) -> None:
+    counted = Counted(file, entry.bytes)
+    try:
+        write_file(place, counted, entry.bytes)
+        is_same = not file.read(1) and counted.digest.hexdigest() == entry.sha256
+    except (OSError, EOFError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # the disk that we write to
+        is_same = False
+    if not is_same:
+        raise refused(
+            f"`{name}` of the backup is not what was written there", "it was damaged: use another one"
+        )
+
+
+def _begin_epoch(draft: Path) -> None:
+    """From here on the journal is not the one that went on elsewhere."""
+    disk = RealDisk(draft / "journal")
+    identity = read_identity(disk)
+    assert identity is not None
+    mark = read_watermark(disk)
+    identity.epoch += 1
+    write_small(disk, IDENTITY, msgspec.json.encode(identity))
+    if mark is not None:
+        write_small(disk, WATERMARK, encode_watermark(mark[0], identity.epoch))
+    os.chmod(draft / "journal", 0o700)

@@ -1,0 +1,284 @@
+"""Token streams for browsers: one subscription of the server at its relay, shared by the WebSockets that named a topic.
+
+A socket's first message names its topic, and a mark to resume after; from then on every message of the topic is one binary message: a
+chunk as it is, a block with its 16-byte MAC behind it. A topic's name is never in a URL. What cannot be resumed is said as
+`{"gone": "<mark>"}`. All sockets of a topic hear what one of them asked to have again, as at the relay itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import zmq
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.records import Record
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.sessions.answers import Answers
+from penstock.dialects.courier.sessions.subscribe import error_message
+from penstock.dialects.courier.wire.envelopes import misfit
+from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.runtime import Runtime
+from penstock.transports.http import Plan
+from penstock.transports.outbox import TEXT, SocketWire, frame, frame_head
+from penstock.transports.zeromq import reached
+
+BURST = 256
+"""Messages that are passed on before the loop does something else."""
+FIRST_MAX = 1_024
+"""Bytes of the message that names the topic."""
+WAITING_HWM = 100_000
+"""Messages that wait for this process."""
+
+
+class Wish(msgspec.Struct, forbid_unknown_fields=True):
+    """The first message of a socket."""
+
+    topic: str
+    resume: str | None = None
+    """A mark, in hexadecimal: send again what followed it."""
+
+
+class RelaySession:
+    """One WebSocket that listens to a topic."""
+
+    def __init__(self, runtime: Runtime, hub: RelayHub) -> None:
+        self.out: list[bytes] = []
+        self.link: Link = None  # type: ignore[assignment]  # the runtime sets it
+        self.closing: tuple[int, str] | None = None
+        self.answers = Answers(runtime, self)
+        self.topic: bytes | None = None
+        self._hub = hub
+
+    def receive(self, now: Now, data: bytes) -> None:
+        if self.closing is not None:
+            return
+        if self.topic is not None:
+            self.refuse(Refusal("InvalidRequest", "a socket names one topic, and then only listens"))
+            return
+        try:
+            wish = msgspec.json.decode(data, type=Wish)
+        except msgspec.ValidationError as error:
+            self.refuse(misfit(error))
+            return
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self.refuse(Refusal("InvalidJSON", f"the first message is not JSON: {error}"))
+            return
+        topic = wish.topic.encode()
+        if not is_topic(topic):
+            message = "`topic` is not made of 64 lower case hexadecimal digits"
+            self.refuse(Refusal("InvalidRequest", message, ref="topic"))
+            return
+        mark = _mark(wish.resume)
+        if isinstance(mark, Refusal):
+            self.refuse(mark)
+            return
+        self.topic = topic
+        self._hub.join(self, mark)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Say why, and close."""
+        self.out.append(frame(TEXT, error_message(refusal)))
+        self.closing = (refusal.kind.close or 1008, refusal.code)
+
+    def overdue(self) -> None:
+        """The first message did not come in time."""
+        if self.topic is None and self.closing is None:
+            self.refuse(Refusal("Timeout", 'say which topic: {"topic": "<64 hexadecimal digits>"}'))
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        """Nothing of the queue comes here."""
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        """Nothing of the queue comes here."""
+
+    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
+        return False
+
+    def drain(self, refusal: Refusal) -> None:
+        self.refuse(refusal)
+
+
+def _mark(text: str | None) -> bytes | Refusal | None:
+    if text is None:
+        return None
+    try:
+        mark = bytes.fromhex(text)
+    except ValueError:
+        mark = b""
+    if len(mark) not in (BLOCK_MAC_SIZE, CHUNK_MAC_SIZE):
+        return Refusal("InvalidRequest", "`resume` is no mark: 16 or 32 bytes in hexadecimal", ref="resume")
+    return mark
+
+
+class RelayConnection(Connection):
+    """A listener's WebSocket."""
+
+    __slots__ = ("hub",)
+
+    session: RelaySession
+    hub: RelayHub
+
+    def gone(self, now: Now) -> None:
+        self.hub.leave(self.session)
+
+    def adopt(self, principal: Principal) -> bool:
+        return True  # knowing the topic is what lets one listen
+
+
+class RelayHub:
+    """The server's own subscriptions at its relay."""
+
+    def __init__(self, runtime: Runtime, endpoint: str) -> None:
+        self._runtime = runtime
+        self._endpoint = endpoint
+        self._context: zmq.Context[Any] | None = None
+        self._socket: zmq.Socket[Any]
+        self._listeners: dict[bytes, dict[RelaySession, None]] = {}
+        self._is_closed = False
+        self.slow_cut = 0
+
+    @property
+    def count(self) -> int:
+        """Sockets that listen."""
+        return sum(map(len, self._listeners.values()))
+
+    def join(self, session: RelaySession, mark: bytes | None) -> None:
+        """A session has named its topic."""
+        topic = session.topic
+        assert topic is not None
+        if self._is_closed:
+            session.refuse(Refusal("Draining", "the server is shutting down"))
+            return
+        if self._context is None:
+            self._open()
+        others = self._listeners.setdefault(topic, {})
+        is_first = not others
+        others[session] = None
+        if is_first:
+            self._socket.set(zmq.SUBSCRIBE, topic)
+        elif mark is None:  # what is held is sent to whoever subscribes: do it again
+            self._socket.set(zmq.UNSUBSCRIBE, topic)
+            self._socket.set(zmq.SUBSCRIBE, topic)
+        if mark is not None:
+            request = b"\x02" + writing.resume(topic, mark)
+            self._socket.set(zmq.SUBSCRIBE, request)
+            self._socket.set(zmq.UNSUBSCRIBE, request)
+        self._read_soon()
+
+    def leave(self, session: RelaySession) -> None:
+        """A session is gone."""
+        topic = session.topic
+        others = self._listeners.get(topic) if topic is not None else None
+        if others is None or topic is None or others.pop(session, session) is session:
+            return
+        if not others:
+            del self._listeners[topic]
+            if self._context is not None:
+                self._socket.set(zmq.UNSUBSCRIBE, topic)
+                self._read_soon()
+
+    def _open(self) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.rcvhwm = WAITING_HWM
+        self._socket.set(zmq.RECONNECT_IVL, 50)
+        self._socket.set(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._socket.connect(reached(self._endpoint))
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+
+    def _read_soon(self) -> None:
+        # Any call of the socket may take the news that its file has: look again.
+        asyncio.get_running_loop().call_soon(self._read)
+
+    def _read(self) -> None:
+        """Pass on what is there, a burst at a time; the file tells only of what is new."""
+        if self._context is None:
+            return
+        socket, touched = self._socket, dict[RelaySession, None]()
+        for _ in range(BURST):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._pass_on(frames, touched)
+        else:
+            self._read_soon()
+        for session in touched:
+            connection = self._runtime.connection(session)
+            if connection is not None:
+                self._check_pace(connection, session)
+                self._runtime.touch(connection)
+
+    def _pass_on(self, frames: list[bytes], touched: dict[RelaySession, None]) -> None:
+        sessions = self._listeners.get(frames[0][:TOPIC_SIZE])
+        if sessions is None:
+            return
+        if len(frames) == 2:
+            mark = frames[1][1:].hex()
+            framed = frame(TEXT, msgspec.json.encode({"gone": mark}))
+        else:
+            payload = frames[0][TOPIC_SIZE:] if len(frames) == 1 else b"".join(frames[1:])
+            framed = frame_head(len(payload)) + payload
+        for session in sessions:
+            if session.closing is None:
+                session.out.append(framed)
+                touched[session] = None
+
+    def _check_pace(self, connection: Connection, session: RelaySession) -> None:
+        """Let go of a socket that does not read."""
+        limits = self._runtime.machine.limits
+        waiting = connection.wire.buffered + sum(map(len, session.out))
+        if waiting > limits.space_outbox_max and session.closing is None:
+            self.slow_cut += 1
+            session.out.clear()
+            message = f"{waiting} bytes wait that you have not read; `limits.space_outbox_max` allows no more"
+            session.refuse(Refusal("SlowConsumer", message))
+
+    def close(self) -> None:
+        """The server stops. Sockets that are still open may leave afterwards, and none may join."""
+        self._is_closed = True
+        if self._context is not None:
+            context, self._context = self._context, None
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close(0)
+            context.term()
+
+
+class RelayPlan(Plan):
+    """Opens a listener's socket."""
+
+    message_max = FIRST_MAX
+
+    def __init__(self, runtime: Runtime, hub: RelayHub, principal: Principal, peer: str) -> None:
+        self._runtime = runtime
+        self._hub = hub
+        self._principal = principal
+        self._peer = peer
+
+    def open(self, wire: SocketWire) -> Connection | None:
+        wire.is_framed = True
+        runtime = self._runtime
+        session = RelaySession(runtime, self._hub)
+        connection = runtime.open(session, wire, self._principal, self._peer, make=RelayConnection)
+        if isinstance(connection, Refusal):
+            wire.send([frame(TEXT, error_message(connection))])
+            wire.close(connection.kind.close or 1008, connection.code)
+            return None
+        assert isinstance(connection, RelayConnection)
+        connection.hub = self._hub
+        due_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
+
+        def expect() -> None:
+            if not connection.closed:
+                session.overdue()
+                runtime.touch(connection)
+
+        runtime.scheduler.at(due_us, expect)
+        return connection

@@ -1,0 +1,457 @@
+"""The spaces of a server in its runtime: their commits, timers and connections, one write per connection per turn.
+
+The machines are pure (`dialects/mew`); here they are given time, the wires, and the journal they share with the queue. Nothing wakes up for
+a connection that is idle, but for the sign of life that each is asked for now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.fanout.outbox import Outbox
+from penstock.core.fanout.room import MARK
+from penstock.core.limits import Limits
+from penstock.dialects.mew import join as joining
+from penstock.dialects.mew.gateway_messages import Fault, Voice
+from penstock.dialects.mew.join import SLOW
+from penstock.dialects.mew.session import MewSession
+from penstock.dialects.mew.space import Participant, Space, Watch
+from penstock.dialects.mew.space_settings import SpaceSettings
+from penstock.dialects.mew.space_state import Memory
+from penstock.server.engine.connections import Connection, Timer
+from penstock.server.engine.runtime import Runtime
+from penstock.transports.outbox import PING, TEXT, frame, frame_head
+
+COUNT_US = 1_000_000
+"""How often streams that are used write down what they did."""
+DEFAULT = "default"
+"""What clients call a space when they do not care which."""
+
+
+class Sink(Protocol):
+    """Somebody who is present without a connection."""
+
+    def taken(self, now: Now, outbox: Outbox) -> None:
+        """There is something in its outbox."""
+
+
+class SpaceConnection(Connection):
+    """A participant's WebSocket. Frames take the short way."""
+
+    __slots__ = ("spaces",)
+
+    session: MewSession
+    spaces: Spaces
+
+    def received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        session = self.session
+        session.heard = True
+        spaces = self.spaces
+        if data and data[0] == MARK and session.publish(data):
+            if not spaces.is_stirred:
+                spaces.stir()
+            return
+        spaces.stir()
+        self._runtime.received(self, data)
+
+    def heard(self) -> None:
+        """The peer has answered a ping."""
+        self.session.heard = True
+
+    def congested(self, on: bool) -> None:
+        outbox = self.session.outbox
+        outbox.stuck = on
+        if not on and outbox:
+            self.spaces.waiting[outbox] = None
+            self.spaces.stir()
+        super().congested(on)
+
+    def gone(self, now: Now) -> None:
+        self.session.left(now, "disconnected")
+        self.spaces.sessions.pop(self.session, None)
+        self.spaces.stir()
+        if self.session.closing is not None:
+            code, reason = self.session.closing
+            self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
+
+
+class Spaces:
+    """Every space of the server."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        memory: Memory,
+        *,
+        is_operator: Callable[[str], bool],
+        watch: Watch | None = None,
+        keep_token: Callable[[str, str, str], None] = lambda space, participant, token: None,
+        log: Callable[..., None] = lambda event, **fields: None,
+    ) -> None:
+        self.runtime = runtime
+        self.memory = memory
+        self.voice = Voice(runtime.machine.entropy)
+        self.spaces: dict[str, Space] = {}
+        self.sessions: dict[MewSession, None] = {}
+        """Connections of participants, joined or about to."""
+        self.waiting: dict[Outbox, None] = {}
+        """Outboxes whose peers read again."""
+        self.is_stirred = False
+        self.is_operator = is_operator
+        self.log = log
+        """Who has joined, and whom we let go."""
+        self._watch = watch
+        self._keep_token = keep_token
+        self._timer: Timer | None = None
+        self._timer_us = 0
+        self._is_counting = False
+        self._is_pinging = False
+        self._sinks: dict[tuple[str, str], Sink] = {}
+        runtime.neighbour = self
+
+    # What spaces there are
+
+    def add(self, settings: SpaceSettings, url: str = "") -> Space:
+        """Begin a space, with what it remembers."""
+        machine = self.runtime.machine
+        state = self.memory.of(settings.id)
+        space = Space(
+            settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
+        )
+        space.url = url
+        self.spaces[settings.id] = space
+        joining.begin(space, self.runtime.scheduler.now())
+        self.stir()
+        return space
+
+    @property
+    def count(self) -> int:
+        return len(self.spaces)
+
+    @property
+    def limits(self) -> Limits:
+        return self.runtime.machine.limits
+
+    def find(self, name: str | None) -> Space | Fault:
+        """The space of a name; the only one where none is given."""
+        space = self.spaces.get(name or DEFAULT)
+        if space is None and (name is None or name == DEFAULT) and len(self.spaces) == 1:
+            space = next(iter(self.spaces.values()))
+        if space is not None:
+            return space
+        if not self.spaces:
+            return Fault(
+                "unknown_space",
+                "this server has no spaces; the config section `spaces` adds them",
+                status=404,
+            )
+        message = "name the space to join" if name is None else f"there is no space `{name[:60]}` here"
+        return Fault("unknown_space", message, status=404)
+
+    def text(self, data: bytes) -> bytes:
+        return frame(TEXT, data)
+
+    def judged(self, session: MewSession) -> None:
+        """A connection has become a participant, or was refused: either way something is to be written to it."""
+        self.stir()
+        if session.participant is not None and session.space is not None:
+            who, name = session.participant, session.space.id
+            self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
+
+    def replay(self, session: MewSession, held: list[bytes]) -> None:
+        """What came while a session waited for its turn is to be received now."""
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            for data in held:
+                self.runtime.received(connection, data)
+
+    # Connections
+
+    def open(self, wire: Any, session: MewSession, peer: str, principal: Any) -> SpaceConnection | Refusal:
+        """A peer has connected and is expected to join."""
+        wire.is_framed = True
+        connection = self.runtime.open(session, wire, principal, peer, make=SpaceConnection)
+        if isinstance(connection, Refusal):
+            return connection
+        assert isinstance(connection, SpaceConnection)
+        connection.spaces = self
+        self.sessions[session] = None
+        wait_ms = self.limits.join_pause_ms if session.has_token else self.limits.join_ms
+        at_us = self.runtime.scheduler.now().us + wait_ms * 1000
+        self.runtime.scheduler.at(at_us, lambda: self._expect_join(connection))
+        self._expect_pings()
+        return connection
+
+    def _expect_join(self, connection: SpaceConnection) -> None:
+        if not connection.closed:
+            connection.session.overdue(self.runtime.scheduler.now())
+            self.stir()
+            self.runtime.touch(connection)
+
+    def _expect_pings(self) -> None:
+        if not self._is_pinging and self.sessions:
+            self._is_pinging = True
+            due_us = self.runtime.scheduler.now().us + self.limits.ping_ms * 1000
+            self.runtime.scheduler.at(due_us, self._ping)
+
+    def _ping(self) -> None:
+        """Ask everybody for a sign of life; let go of those who gave none since the last time."""
+        self._is_pinging = False
+        for session in list(self.sessions):
+            connection = self.runtime.connection(session)
+            if connection is None:
+                continue
+            if connection.held and not connection.stuck:  # what we do not read we cannot hear
+                continue
+            if not session.heard:
+                connection.wire.abort()
+                self.runtime.lost(connection)
+                continue
+            if not session.outbox.stuck:  # one that does not read has bounds of its own
+                session.heard = False
+                session.out.append(PING_FRAME)
+                self.runtime.touch(connection)
+        self._expect_pings()
+
+    # Turns
+
+    def stir(self) -> None:
+        """Something may have to be handed over at the end of this turn."""
+        if not self.is_stirred:
+            self.is_stirred = True
+            self.runtime.stir()
+
+    def turn(self) -> None:
+        if not self.is_stirred:
+            return
+        self.is_stirred = False
+        now = self.runtime.scheduler.now()
+        for space in self.spaces.values():
+            room = space.room
+            room.flush()
+            if space.evicted:
+                self._evict(now, space)
+            if space.minted:
+                minted, space.minted = space.minted, []
+                for participant, token in minted:
+                    self._keep_token(space.id, participant, token)
+            if room.touched:
+                touched, room.touched = room.touched, {}
+                for outbox in touched:
+                    self._hand_over(now, space, outbox)
+        if self.waiting:
+            waiting, self.waiting = self.waiting, {}
+            for outbox in waiting:
+                space = outbox.owner.space
+                if space is not None:
+                    self._hand_over(now, space, outbox)
+        self._count_soon(now)
+        self._arm()
+
+    def _hand_over(self, now: Now, space: Space, outbox: Outbox) -> None:
+        session = outbox.owner
+        if not isinstance(session, MewSession):
+            session.taken(now, outbox)
+            if outbox.is_over:
+                self.stir()  # the others hear that it is gone
+            return
+        if outbox.is_over and session.closing is None:
+            space.slow_cut += 1
+            waiting = outbox.size
+            outbox.take()
+            message = (
+                f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
+            )
+            session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
+            self.stir()  # the others hear of it
+        elif outbox.stuck and session.closing is None:
+            return
+        else:
+            session.out.extend(outbox.take())
+            for lane, count in outbox.take_lost().items():
+                fault = Fault(
+                    "frames_dropped",
+                    "you read too slowly, so the oldest frames were dropped",
+                    {"stream_id": getattr(lane, "id", ""), "frames": count},
+                )
+                to = None if session.participant is None else session.participant.id
+                session.out.append(self.text(self.voice.error(now, fault, to)))
+        connection = self.runtime.connection(session)
+        if connection is not None:
+            self.runtime.touch(connection)
+
+    def _evict(self, now: Now, space: Space) -> None:
+        evicted, space.evicted = space.evicted, []
+        for participant, code, fault in evicted:
+            if participant.outbox is None:
+                continue
+            session = participant.outbox.owner
+            if isinstance(session, MewSession):
+                if session.participant is participant:
+                    session.evict(now, fault, code)
+                    connection = self.runtime.connection(session)
+                    if connection is not None:
+                        self.runtime.touch(connection)
+            else:
+                joining.leave(space, now, participant, fault.error)
+                self.is_stirred = False
+                self.stir()
+
+    def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
+        for space in self.spaces.values():
+            space.decided(now, no, fresh, whole)
+        self.stir()
+
+    # Time
+
+    def _count_soon(self, now: Now) -> None:
+        """While streams are used, count once a second; while anybody sends, give everybody a new second."""
+        if not self._is_counting:
+            self._is_counting = True
+            self.runtime.scheduler.at(now.us + COUNT_US, self._count)
+
+    def _count(self) -> None:
+        self._is_counting = False
+        for session in self.sessions:
+            session.new_second()
+        for space in self.spaces.values():
+            if space.room.active:
+                space.count_frames()
+                self.runtime.stir()
+
+    def _arm(self) -> None:
+        deadlines = [space.timers.next_deadline() for space in self.spaces.values() if space.timers.heap]
+        due_us = min((each for each in deadlines if each is not None), default=None)
+        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_us = due_us
+        self._timer = self.runtime.scheduler.at(due_us, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now = self.runtime.scheduler.now()
+        for space in self.spaces.values():
+            joining.wake(space, now)
+        self.stir()
+
+    # What others ask
+
+    def sink_of(self, space: Space, name: str) -> Sink | None:
+        """The file that a virtual participant's messages go to."""
+        return self._sinks.get((space.id, name))
+
+    def give_sink(self, space: Space, name: str, sink: Sink, *, is_present: bool) -> None:
+        """Have a participant's messages go to a file, from now on or from its first request on."""
+        self._sinks[space.id, name] = sink
+        if is_present:
+            self.enter(space, name, sink, "virtual")
+
+    def enter(self, space: Space, name: str, sink: Sink, kind: str) -> Participant:
+        """Have somebody present who has no connection."""
+        limits = self.limits
+        outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        participant = Participant(name, name, outbox, kind)
+        joining.enter(space, self.runtime.scheduler.now(), participant)
+        self.stir()
+        return participant
+
+    def writable(self, name: str, stream: str) -> Refusal | None:
+        """Why the pipeline may not write to a stream of a space; None when it may."""
+        found = self._stream(name, stream)
+        return found if isinstance(found, Refusal) else None
+
+    def write(self, name: str, stream: str, frames: Iterable[bytes]) -> Refusal | None:
+        """Have the pipeline write to a stream of a space."""
+        found = self._stream(name, stream)
+        if isinstance(found, Refusal):
+            return found
+        space, id_, writer = found
+        head = b"#" + id_.encode() + b"#"
+        for data in frames:
+            space.room.publish(writer, head + data, len(head) - 1)
+        self.stir()
+        return None
+
+    def _stream(self, name: str, stream: str) -> tuple[Space, str, str] | Refusal:
+        ref = f"space:{name}/{stream}"
+        space = self.spaces.get(name)
+        if space is None:
+            return Refusal(
+                "UnknownStream", f"there is no space `{name}` here", ref=ref, hint="see `penstock space ls`"
+            )
+        found = space.state.streams.get(stream) or next(
+            (each for each in space.state.streams.values() if each.name == stream), None
+        )
+        if found is None:
+            hint = "name it under `streams` of the space, with a participant of `type: pipeline` as its owner"
+            return Refusal("UnknownStream", f"there is no stream `{stream}` in `{name}`", ref=ref, hint=hint)
+        for writer in found.lane.writers:
+            known = space.settings.participants.get(writer)
+            if known is not None and known.is_pipeline:
+                return space, found.id, writer
+        hint = "its owner, or somebody it lets write, has to be a participant of `type: pipeline`"
+        return Refusal(
+            "Forbidden", f"the pipeline may not write to `{stream}` in `{name}`", ref=ref, hint=hint
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Every space, for the operator."""
+        return [_described(space) for space in self.spaces.values()]
+
+
+PING_FRAME = frame(PING, b"")
+
+
+def _described(space: Space) -> dict[str, Any]:
+    return {
+        "id": space.id,
+        "name": space.settings.name,
+        "participants": [
+            {
+                "id": each.id,
+                "as": each.party,
+                "connected": True,
+                "type": each.kind,
+                "capabilities": space.rights(each.party).all,
+            }
+            for each in space.present.values()
+        ]
+        + [
+            {"id": name, "as": name, "connected": False, "type": None, "capabilities": space.rights(name).all}
+            for name in dict.fromkeys((*space.settings.participants, *space.state.invited))
+            if not any(each.party == name for each in space.present.values())
+        ],
+        "streams": [
+            {
+                **stream.shown(),
+                "name": stream.name,
+                "keep": stream.lane.keep,
+                "overflow": stream.overflow,
+                "receivers": [each.name for each in space.room.receivers(stream.lane)],
+                "frames": stream.lane.frames,
+                "bytes": stream.lane.bytes,
+                "deliveries": stream.lane.deliveries,
+                "broadcast": stream.lane.broadcast,
+                "dropped": stream.lane.dropped,
+            }
+            for stream in space.state.streams.values()
+        ],
+        "invited": list(space.state.invited),
+        "kicked": list(space.state.kicked),
+        "counts": {
+            "envelopes": space.envelopes,
+            "refused": space.refused,
+            **space.room.counts(),
+            "slow_cut": space.slow_cut,
+        },
+    }

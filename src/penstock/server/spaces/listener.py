@@ -1,0 +1,270 @@
+"""The door of spaces on the HTTP port: WebSockets of participants, and `/participants` for those who come with requests.
+
+Answers have upstream's bodies and status codes, always as JSON. Whoever asks is identified before its body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from penstock.core.clock import Now, rfc3339
+from penstock.core.errors import Refusal
+from penstock.core.scopes import NOBODY
+from penstock.dialects.mew import accept as accepting
+from penstock.dialects.mew import join as joining
+from penstock.dialects.mew.envelopes import read_envelope, read_object
+from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.participants import Answer
+from penstock.dialects.mew.session import MewSession
+from penstock.dialects.mew.space import Participant, Space
+from penstock.server.auth.tokens import Guard, bearer, subprotocol
+from penstock.server.http.messages import Reply, json_reply
+from penstock.server.logging import logs
+from penstock.server.spaces.host import SpaceConnection, Spaces
+from penstock.server.spaces.pollers import Pollers
+from penstock.transports.http import Exchange, Plan
+from penstock.transports.outbox import SocketWire
+
+ELSEWHERE = ("/v1/", "/console", "/metrics", "/health")
+"""Paths that are never a participant's."""
+ROOT = "/participants"
+
+
+def is_for_spaces(exchange: Exchange) -> bool:
+    """Whether a request is for this door: any WebSocket that no other door names, and `/participants`."""
+    path = exchange.path
+    if exchange.is_upgrade:
+        return not path.startswith(ELSEWHERE) and path != "/v1"
+    return path == ROOT or path.startswith(ROOT + "/")
+
+
+class MewPlan(Plan):
+    """Opens a participant's WebSocket."""
+
+    hears_pongs = True
+
+    def __init__(self, spaces: Spaces, exchange: Exchange, query: dict[str, str]) -> None:
+        self._spaces = spaces
+        self._peer = exchange.peer
+        self.message_max = spaces.limits.space_frame_max
+        self.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+        self._token = _token(exchange, query)
+        self._space = query.get("space")
+        self._id = query.get("participant") or query.get("participantId")
+
+    def open(self, wire: SocketWire) -> SpaceConnection | None:
+        session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
+        connection = self._spaces.open(wire, session, self._peer, NOBODY)
+        if isinstance(connection, Refusal):
+            now = self._spaces.runtime.scheduler.now()
+            fault = Fault("too_many_connections", connection.message, status=429)
+            wire.send([self._spaces.text(self._spaces.voice.error(now, fault, None))])
+            wire.close(1013, fault.error)
+            return None
+        return connection
+
+
+class Asked(msgspec.Struct):
+    """A request that was let in."""
+
+    space: Space
+    id: str = ""
+    party: str = ""
+    method: str = "GET"
+
+
+class MewDoor:
+    """Spaces on the HTTP port."""
+
+    def __init__(self, spaces: Spaces, guard: Guard, *, is_loopback_bind: bool) -> None:
+        self._spaces = spaces
+        self._guard = guard
+        self._is_loopback_bind = is_loopback_bind
+        self._pollers = Pollers(spaces)
+
+    @property
+    def body_max(self) -> int:
+        return self._spaces.limits.space_frame_max
+
+    def upgrade(self, exchange: Exchange) -> MewPlan | Reply:
+        exchange.peer = self._guard.client_address(exchange.peer, exchange.headers)
+        refusal = self._guard.check_origin(exchange.headers.get("Host"), exchange.headers.get("Origin"))
+        if refusal is not None:
+            return json_reply(403, {"error": "forbidden", "message": refusal.message})
+        if not self._spaces.count:
+            message = "this server has no spaces; the config section `spaces` adds them"
+            return json_reply(404, {"error": "unknown_space", "message": message})
+        return MewPlan(self._spaces, exchange, dict(exchange.query_pairs))
+
+    def admit(self, exchange: Exchange) -> Reply | None:
+        exchange.peer = self._guard.client_address(exchange.peer, exchange.headers)
+        refusal = self._guard.check_origin(exchange.headers.get("Host"), exchange.headers.get("Origin"))
+        if refusal is not None:
+            return json_reply(403, {"error": "forbidden", "message": refusal.message})
+        query = dict(exchange.query_pairs)
+        space = self._spaces.find(query.get("space"))
+        if isinstance(space, Fault):
+            return _refusal(space)
+        asked = self._asked(exchange, query, space)
+        if isinstance(asked, Reply):
+            return asked
+        size = exchange.size
+        if size is not None and size > self.body_max:
+            return self.too_large(exchange)
+        exchange.admitted = asked
+        return None
+
+    def _asked(self, exchange: Exchange, query: dict[str, str], space: Space) -> Asked | Reply:
+        parts = exchange.path.split("/")[2:]
+        if not parts or parts == [""]:
+            if exchange.method not in ("GET", "HEAD"):
+                return _not_allowed("GET")
+            problem = self._check_reader(exchange, query, space)
+            return problem if problem is not None else Asked(space)
+        if len(parts) != 2 or parts[1] != "messages":
+            message = f"there is nothing at `{exchange.path[:200]}`"
+            return json_reply(404, {"error": "not_found", "message": message})
+        if exchange.method not in ("GET", "POST"):
+            return _not_allowed("GET, POST")
+        token = _token(exchange, query)
+        if not token:
+            reply = json_reply(401, {"error": "Missing or invalid authorization header"})
+            reply.headers = {"WWW-Authenticate": "Bearer"}
+            return reply
+        known = joining.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
+        if isinstance(known, Fault):
+            return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
+        id_, party = known
+        if id_ != party and exchange.method == "POST" and id_ not in space.present:
+            message = f"nobody is here under `{id_}`; send as `{party}`, or join under that id first"
+            return json_reply(403, {"error": "Invalid token for participant", "message": message})
+        return Asked(space, id_, party, exchange.method)
+
+    def _check_reader(self, exchange: Exchange, query: dict[str, str], space: Space) -> Reply | None:
+        """Who is in a space, peers on this machine may know, and those whom the space lets in."""
+        token = _token(exchange, query)
+        if token is None and self._is_loopback_bind:
+            refusal = self._guard.check_peer(exchange.peer, self._is_loopback_bind)
+            # A page whose name was re-bound to this machine is not of this machine.
+            if refusal is None and self._guard.is_local_name(exchange.headers.get("Host")):
+                return None
+        if token:
+            known = joining.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
+            if not isinstance(known, Fault):
+                return None
+        reply = json_reply(401, {"error": "Missing or invalid authorization header"})
+        reply.headers = {"WWW-Authenticate": "Bearer"}
+        return reply
+
+    async def answer(self, exchange: Exchange) -> Reply:
+        asked = exchange.admitted
+        if not asked.id:
+            return _participants(asked.space)
+        now = self._spaces.runtime.scheduler.now()
+        if asked.method == "GET":
+            return self._pollers.poll(now, asked.space, asked.id, asked.party)
+        return await self._take(now, asked, exchange.body)
+
+    async def _take(self, now: Now, asked: Asked, body: bytes) -> Reply:
+        spaces, space = self._spaces, asked.space
+        fields = read_object(body, spaces.limits)
+        if isinstance(fields, Fault):
+            if fields.error == "validation_error":
+                return json_reply(400, {"error": "Request body must be a JSON object"})
+            return _refusal(fields)
+        envelope = read_envelope(
+            fields, spaces.limits, now, fresh_id=spaces.voice.fresh("http"), strict=False
+        )
+        if isinstance(envelope, Fault):
+            if "kind" not in fields:
+                return json_reply(400, {"error": envelope.message})
+            return _refusal(envelope)
+        sender = self._sender(space, asked)
+        future: asyncio.Future[Answer | Fault] = asyncio.get_running_loop().create_future()
+
+        def done(now: Now, outcome: Answer | Fault) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        accepting.accept(space, now, sender, envelope, "http", done)
+        spaces.stir()
+        outcome = await future
+        if isinstance(outcome, Fault):
+            return self._failed(outcome, asked.id)
+        answer: dict[str, Any] = {"id": envelope.id, **outcome}
+        if answer["status"] == "stream_opened":
+            answer["timestamp"] = rfc3339(spaces.runtime.scheduler.now().wall_us)
+        return json_reply(409 if answer["status"] == "already_exists" else 200, answer)
+
+    def _sender(self, space: Space, asked: Asked) -> Participant:
+        """Who speaks: the one who is there, or one who only sends; a virtual one comes in with its first request."""
+        there = space.present.get(asked.id)
+        if there is not None:
+            return there
+        sink = self._spaces.sink_of(space, asked.id)
+        if sink is not None:
+            return self._spaces.enter(space, asked.id, sink, "virtual")
+        return Participant(asked.id, asked.party, None, "http")
+
+    def _failed(self, fault: Fault, id_: str) -> Reply:
+        if not fault.whole:
+            return _refusal(fault)
+        now = self._spaces.runtime.scheduler.now()
+        return Reply(fault.status, self._spaces.voice.error(now, fault, id_))
+
+    def stream(self, exchange: Exchange) -> None:
+        return None
+
+    def too_large(self, exchange: Exchange) -> Reply:
+        message = f"the body is over `limits.space_frame_max`, which is {self.body_max} bytes"
+        return json_reply(413, {"error": "too_large", "message": message})
+
+    def malformed(self, reason: str) -> Reply:
+        return json_reply(400, {"error": "invalid_request", "message": f"no proper HTTP request: {reason}"})
+
+    def failed(self, exchange: Exchange, error: BaseException) -> Reply:
+        if isinstance(error, TimeoutError):
+            return json_reply(408, {"error": "timeout", "message": "the body did not arrive in time"})
+        if isinstance(error, ValueError) and exchange.is_upgrade:
+            return json_reply(400, {"error": "invalid_request", "message": str(error)})
+        logs.error("mew.failed", exc=error, path=exchange.path)
+        return json_reply(500, {"error": "internal", "message": "the request failed; the log says why"})
+
+    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
+        return {}
+
+
+def _token(exchange: Exchange, query: dict[str, str]) -> str | None:
+    headers = exchange.headers
+    given = query.get("token") or query.get("access_token")
+    return bearer(headers.get("Authorization"), headers.get("Sec-WebSocket-Protocol"), given)
+
+
+def _digest(token: str) -> str:
+    return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _participants(space: Space) -> Reply:
+    """Who is here."""
+    shown = [
+        {"id": each.id, "connected": True, "capabilities": space.rights(each.party).all}
+        for each in space.present.values()
+    ]
+    return json_reply(200, {"participants": shown})
+
+
+def _refusal(fault: Fault) -> Reply:
+    reply = json_reply(fault.status, fault.payload)
+    if fault.status in (429, 503):
+        reply.headers = {"Retry-After": "1"}
+    return reply
+
+
+def _not_allowed(methods: str) -> Reply:
+    reply = json_reply(405, {"error": "method_not_allowed", "message": f"this takes {methods}"})
+    reply.headers = {"Allow": methods}
+    return reply

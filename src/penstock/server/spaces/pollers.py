@@ -1,0 +1,139 @@
+"""Participants without a connection of their own: those who poll over HTTP, and those whose messages go to a file."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.fanout.outbox import Outbox
+from penstock.dialects.mew import join as joining
+from penstock.dialects.mew.space import Participant, Space
+from penstock.server.http.messages import Reply, json_reply
+
+if TYPE_CHECKING:
+    from penstock.server.spaces.host import Spaces
+
+
+class Lines(Protocol):
+    """A file of what somebody received."""
+
+    def envelope(self, data: bytes) -> None: ...
+
+    def frame(self, data: bytes) -> None: ...
+
+
+class FileSink:
+    """A virtual participant: what it receives is appended to a file."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.space: Space | None = None
+
+    def taken(self, now: Now, outbox: Outbox) -> None:
+        for is_envelope, data in data_of(outbox.take()):
+            if is_envelope:
+                self._lines.envelope(data)
+            else:
+                self._lines.frame(data)
+
+
+class Poller:
+    """Somebody who asks now and then what there is."""
+
+    def __init__(self, space: Space, party: str, id_: str, outbox_max: int, telemetry_max: int) -> None:
+        self.space = space
+        outbox = Outbox(self, firm_max=outbox_max, telemetry_max=telemetry_max)
+        outbox.stuck = True  # so that the bounds count from the first byte
+        self.participant = Participant(id_, party, outbox, "polling")
+        self.seen_us = 0
+
+    def taken(self, now: Now, outbox: Outbox) -> None:
+        if outbox.is_over:
+            self.space.slow_cut += 1
+            outbox.take()
+            joining.leave(self.space, now, self.participant, "slow_consumer")
+
+
+class Pollers:
+    """Everybody who polls."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self._spaces = spaces
+        self._pollers: dict[tuple[str, str], Poller] = {}
+
+    def poll(self, now: Now, space: Space, id_: str, party: str) -> Reply:
+        """What somebody was sent since it last asked; the first time it joins the space."""
+        there = space.present.get(id_)
+        if there is not None and there.kind != "polling":
+            message = f"`{id_}` is here already, as `{there.kind}`, and is told everything there"
+            return json_reply(409, {"error": "already_connected", "message": message})
+        poller = self._pollers.get((space.id, id_))
+        if poller is None or there is not poller.participant:
+            limits = self._spaces.limits
+            poller = Poller(space, party, id_, limits.space_outbox_max, limits.space_telemetry_max)
+            fault = joining.enter(space, now, poller.participant)
+            if fault is not None:
+                return json_reply(fault.status, fault.payload)
+            self._pollers[space.id, id_] = poller
+            self._expect(now, poller)
+            self._spaces.stir()
+        poller.seen_us = now.us
+        space.room.flush()
+        outbox = poller.participant.outbox
+        assert outbox is not None
+        answer = polled(outbox.take())
+        lost = sum(outbox.take_lost().values())
+        return json_reply(200, answer if not lost else answer | {"frames_dropped": lost})
+
+    def _expect(self, now: Now, poller: Poller) -> None:
+        due_us = now.us + self._spaces.limits.poll_ms * 1000
+        self._spaces.runtime.scheduler.at(due_us, lambda: self._look(poller))
+
+    def _look(self, poller: Poller) -> None:
+        """Somebody who polls may have stopped."""
+        now = self._spaces.runtime.scheduler.now()
+        participant = poller.participant
+        is_fresh = now.us - poller.seen_us < self._spaces.limits.poll_ms * 1000
+        if is_fresh and poller.space.present.get(participant.id) is participant:
+            self._expect(now, poller)
+            return
+        key = (poller.space.id, participant.id)
+        if self._pollers.get(key) is poller:  # it may have come back since it was let go
+            del self._pollers[key]
+        joining.leave(poller.space, now, participant, "stopped polling")
+        self._spaces.stir()
+
+
+def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:
+    """The messages in pieces of server-side WebSocket frames: whether each is an envelope, and its bytes."""
+    found: list[tuple[bool, bytes]] = []
+    for piece in messages:
+        at = 0
+        while at < len(piece):
+            opcode, size = piece[at], piece[at + 1]
+            at += 2
+            if size == 126:
+                size = int.from_bytes(piece[at : at + 2], "big")
+                at += 2
+            elif size == 127:
+                size = int.from_bytes(piece[at : at + 8], "big")
+                at += 8
+            found.append((opcode & 15 == 1, piece[at : at + size]))
+            at += size
+    return found
+
+
+def polled(messages: list[bytes]) -> dict[str, Any]:
+    """What somebody who polls is given."""
+    envelopes: list[msgspec.Raw] = []
+    frames: list[dict[str, str]] = []
+    for is_envelope, data in data_of(messages):
+        if is_envelope:
+            envelopes.append(msgspec.Raw(data))
+        else:
+            _, stream_id, body = data.split(b"#", 2)
+            frames.append({"stream_id": stream_id.decode(), "data": b64encode(body).decode()})
+    return {"messages": envelopes, "frames": frames}

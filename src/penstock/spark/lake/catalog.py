@@ -1,0 +1,74 @@
+"""The tables of a lake directory: which there are, and how each is doing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from penstock.journal.tables import NAME, table_names
+from penstock.spark.lake.schemas import TABLES, Table
+from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable, live_files
+from penstock.spark.lake.table import Commit, LakeTable
+
+EVENTS = "events"
+"""Published by sealing, which looks after it too."""
+_JOURNAL = re.compile(r".+/\d+")
+"""Applications that are a journal and its shard."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table in numbers."""
+
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    version: int
+    offset: int | None
+    """Behind the last journal row that it holds anything of; None where nothing says so."""
+    at_ms: int
+    """When it last changed."""
+
+
+def open_table(lake: Path, name: str) -> LakeTable:
+    """A table that is there, one of ours or a user's."""
+    path = lake / name
+    if not NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
+        there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
+        raise LakeError(f"there is no table `{name}` in `{lake}`; there are: {there}")
+    table = DeltaTable(str(path))
+    check_readable(table, name)
+    partition_by = tuple(table.metadata().partition_columns)
+    known = TABLES.get(name)
+    return LakeTable(lake, known or Table(name, arrow_schema(table), (), "append", partition_by))
+
+
+def summary(lake: Path, name: str) -> Summary:
+    """A table's numbers, from its log alone."""
+    table = open_table(lake, name)
+    delta = table.delta()
+    if delta is None:
+        raise LakeError(f"table `{name}` was removed meanwhile")
+    files = live_files(delta)
+    history = table.history()
+    return Summary(
+        name,
+        sum(file.rows for file in files),
+        len(files),
+        sum(file.size for file in files),
+        delta.version(),
+        next((end for commit in history if (end := _offset(name, commit)) is not None), None),
+        history[0].at_ms if history else 0,
+    )
+
+
+def _offset(name: str, commit: Commit) -> int | None:
+    """The journal offset that a commit came to. A Spark query's own batches are counted otherwise."""
+    if isinstance(commit.end, dict):
+        return max((end for app, end in commit.end.items() if _JOURNAL.fullmatch(app)), default=None)
+    is_journal = name == EVENTS or (commit.app is not None and _JOURNAL.fullmatch(commit.app))
+    return commit.end if is_journal and isinstance(commit.end, int) else None

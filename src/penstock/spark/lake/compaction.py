@@ -1,0 +1,87 @@
+"""Keeping a table small: few files, a short log, and nothing lying about that nobody speaks of.
+
+Files of about the same size are merged when there are enough of them, so a row is written again only a few times in its life,
+however often something is committed. Rows, their order of arrival and every application's progress stay as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.journal.delta_log import SWEEP_AGE_S
+from penstock.spark.lake.data_files import LiveFile
+
+if TYPE_CHECKING:
+    from penstock.spark.lake.table import LakeTable
+
+EVERY_S = 300
+EVERY_COMMITS = 50
+"""Upkeep is due after this time, or this many commits."""
+TIER_FILES = 8
+"""So many files of one tier are merged into one."""
+TIERS_BYTES = (256 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024)
+"""Sizes below which a file is of the first, second or third tier; larger ones are left alone."""
+FILES_PER_DATE_MAX = 200
+"""Live files of a date between two upkeeps, where commits make one each; what the numbers above keep to."""
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What was done."""
+
+    merged_files: int = 0
+    new_files: int = 0
+    removed_entries: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+
+
+def everything(table: LakeTable, now: float) -> Upkeep:
+    """Merge, shorten, sweep. The caller is the only writer."""
+    went, came = table.compact()
+    entries = shorten(table)
+    files, size = sweep(table, now)
+    return Upkeep(went, came, entries, files, size)
+
+
+def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:
+    """The files to merge: of one partition and one tier, as many as make a file of the largest tier."""
+    tiers: dict[tuple[tuple[tuple[str, str], ...], int], list[LiveFile]] = {}
+    for file in sorted(files, key=_arrival):
+        tier = next((number for number, size in enumerate(TIERS_BYTES) if file.size < size), None)
+        if tier is not None:
+            partition = tuple((name, repr(value)) for name, value in sorted(file.partition.items()))
+            tiers.setdefault((partition, tier), []).append(file)
+    for tier_files in tiers.values():
+        if len(tier_files) < files_min:
+            continue
+        group: list[LiveFile] = []
+        for file in tier_files:
+            if group and sum(one.size for one in group) + file.size > 2 * TIERS_BYTES[-1]:
+                yield group
+                group = []
+            group.append(file)
+        if len(group) > 1:
+            yield group
+
+
+def _arrival(file: LiveFile) -> tuple[int, str]:
+    """Rows that came first stay first where a table counts them."""
+    offset = file.least.get("offset")
+    return (offset if isinstance(offset, int) else 0, file.path)
+
+
+def shorten(table: LakeTable) -> int:
+    """Write a checkpoint where one is due, and remove the log's entries that no kept version needs."""
+    delta = table.delta()
+    if delta is not None and table.log.needs_checkpoint():
+        delta.create_checkpoint()
+    return table.log.shorten()
+
+
+def sweep(table: LakeTable, now: float | None = None, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
+    """Remove old files that no kept version speaks of; returns how many, and their bytes."""
+    return table.log.sweep(time.time() if now is None else now, age_s)

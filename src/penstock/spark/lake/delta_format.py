@@ -1,0 +1,332 @@
+"""The format `penstock_delta`: Delta tables in a directory, read and written by Spark without a jar.
+
+Spark's own `format("delta")` needs a jar that does not exist for this version of Spark; this one needs none. Tasks read and write
+Parquet; the driver looks into the table's log once for a read, and commits once for a write, so a write is there whole or not at all.
+
+Reading, `spark.read.format("penstock_delta").load(path)`:
+
+- `versionAsOf`: a version by number; `timestampAsOf`: the version of a time, such as `2026-01-31T12:00:00Z`.
+- `columns`: names separated by commas; the others are not read.
+
+Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(path)`, and likewise `writeStream`:
+
+- `mergeKeys`: columns by which rows replace those that are there, instead of being added.
+- `partitionBy`: columns by which a new table is partitioned.
+- `appId`, and for batches `version`: a write with a version that was written before changes nothing. A stream needs an `appId` of its own;
+  its version is the number of the batch.
+
+A table that is not there is made. Columns may be new, and are then null in the rows that are there; none is ever retyped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from penstock.journal.delta_log import SWEEP_AGE_S
+from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake import data_files as datafiles
+from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
+from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable
+from penstock.spark.lake.table import LakeTable, Span
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+PARTITION_BYTES = 32 * 1024 * 1024
+"""Small files are read by one task up to this size."""
+_STAGING = ".staging-"
+
+
+class PenstockDelta(DataSource):
+    """Reads and writes a Delta table; see the module for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock_delta"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_columns(self.options, _existing(self.options), _version(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return DeltaReader(_existing(self.options), _version(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return DeltaBatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        if overwrite:
+            raise LakeError(
+                "a stream cannot overwrite its table with every batch; use the output mode `append`, with the option "
+                "`mergeKeys` where rows are to replace others"
+            )
+        return DeltaStreamWriter(self.options, schema)
+
+
+@dataclass
+class FilesPartition(InputPartition):
+    """Files that one task reads."""
+
+    files: list[LiveFile]
+
+
+class DeltaReader(DataSourceReader):
+    """Reads one version of a table, a few files a task."""
+
+    def __init__(self, table: LakeTable, version: int | None, schema: StructType) -> None:
+        self._table = table
+        self._version = version
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        parts: list[FilesPartition] = []
+        size = PARTITION_BYTES
+        for file in sorted(self._table.files(version=self._version), key=lambda file: file.path):
+            if size + file.size > PARTITION_BYTES:
+                parts.append(FilesPartition([]))
+                size = 0
+            parts[-1].files.append(file)
+            size += file.size
+        return parts or [FilesPartition([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FilesPartition)
+        for file in partition.files:
+            try:
+                for batch in datafiles.batches(self._table.path, file, self._schema):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+            except FileNotFoundError as error:
+                raise LakeError(
+                    f"`{file.path}` of table `{self._table.name}` is gone: this query is older than "
+                    f"{SWEEP_AGE_S // 60} minutes and the table has changed since; run it again"
+                ) from error
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task wrote."""
+
+    files: list[StagedFile]
+    folder: str | None = None
+    """For a merge: the directory with the rows, relative to the table."""
+
+
+@dataclass
+class Target:
+    """What is written, and how; made on the driver, sent to the tasks."""
+
+    table: LakeTable
+    keys: tuple[str, ...]
+    overwrites: bool = False
+    app: str | None = None
+    folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Write the rows of a task; runs on executors."""
+        if not self.keys:
+            return Staged(self.table.stage(batches))
+        schema = self.table.definition.schema
+        root = self.table.path / self.folder
+        parts = (
+            datafiles.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name)
+            for batch in batches
+        )
+        return Staged(datafiles.write(root, Layout(schema), parts), self.folder)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
+        """Make what was staged part of the table, once."""
+        staged = [message for message in messages if isinstance(message, Staged)]
+        files = [file for message in staged for file in message.files]
+        spans = {} if self.app is None or version is None else {self.app: Span(version, version)}
+        if self.keys:
+            is_new = self.table.merge(self._staged_rows(files), spans)
+            shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
+        elif self.overwrites:
+            is_new = self.table.overwrite(files, spans)
+        else:
+            is_new = self.table.append(files, spans)
+        if is_new and (self.table.version() or 0) % upkeep.EVERY_COMMITS == 0:
+            self.table.upkeep(is_forced=True)
+        return is_new
+
+    def _staged_rows(self, files: Sequence[StagedFile]) -> pa.Table:
+        schema = self.table.definition.schema
+        root = self.table.path / self.folder
+        parts = [
+            datafiles.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema)
+            for file in files
+        ]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
+        for message in messages:
+            if isinstance(message, Staged) and message.folder is None:
+                self.table.discard(message.files)
+
+
+class DeltaBatchWriter(DataSourceArrowWriter):
+    """Writes the rows of a DataFrame by one commit."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._target = _target(options, schema)
+        self._target.overwrites = overwrite
+        self._version = _whole(options, "version")
+        if (self._version is None) != (self._target.app is None):
+            raise LakeError(
+                "the options `appId` and `version` go together: one says who writes, the other how far"
+            )
+        if overwrite and self._target.keys:
+            raise LakeError(
+                "`mergeKeys` and the mode `overwrite` contradict each other; use the mode `append` to merge"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._target.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._target.commit(messages, self._version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._target.abort(messages)
+
+
+class DeltaStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each by one commit, each once."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
+        self._target = _target(options, schema)
+        if self._target.app is None:
+            raise LakeError(
+                "a stream to `penstock_delta` needs the option `appId`, a name of its own that never changes: by it "
+                "the table knows which batches it has"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._target.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._target.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._target.abort(messages)
+
+
+def _path(options: Mapping[str, str]) -> Path:
+    """The table's directory, the same for every process whatever its own directory is."""
+    told = options.get("path")
+    if not told:
+        raise LakeError(
+            "`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`"
+        )
+    text = told.removeprefix("file://").removeprefix("file:")
+    if "://" in text:
+        raise LakeError(f"`{told}` is no directory; `penstock_delta` works on paths that every node has")
+    return Path(os.path.abspath(text))
+
+
+def _existing(options: Mapping[str, str]) -> LakeTable:
+    path = _path(options)
+    if not DeltaTable.is_deltatable(str(path)):
+        raise LakeError(
+            f"there is no Delta table in `{path}`; `penstock lake ls` shows those of a data directory, "
+            f"and writing with `penstock_delta` makes one"
+        )
+    table = DeltaTable(str(path))
+    check_readable(table, path.name)
+    partition_by = tuple(table.metadata().partition_columns)
+    return LakeTable(path.parent, Table(path.name, arrow_schema(table), (), "append", partition_by))
+
+
+def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) -> pa.Schema:
+    schema = table.schema(version)
+    names = _names(options, "columns")
+    if not names:
+        return schema
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise LakeError(
+            f"table `{table.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}"
+        )
+    return pa.schema([schema.field(name) for name in names])
+
+
+def _version(options: Mapping[str, str]) -> int | None:
+    version, moment = _whole(options, "versionAsOf"), options.get("timestampAsOf")
+    if moment is None:
+        return version
+    if version is not None:
+        raise LakeError("`versionAsOf` and `timestampAsOf` both name a version; leave one out")
+    try:
+        at = datetime.fromisoformat(moment)
+    except ValueError:
+        raise LakeError(f"`timestampAsOf` is `{moment}`; write it as `2026-01-31T12:00:00Z`") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return _existing(options).version_at(int(at.timestamp() * 1000))
+
+
+def _target(options: Mapping[str, str], schema: StructType) -> Target:
+    path = _path(options)
+    keys, by = _names(options, "mergeKeys"), _names(options, "partitionBy")
+    fields = {one.name: one.with_nullable(True) for one in to_arrow_schema(schema, timezone="UTC")}
+    if DeltaTable.is_deltatable(str(path)):
+        stored = _existing(options)
+        if by and by != stored.definition.partition_by:
+            raise LakeError(
+                f"table `{path.name}` is partitioned by {', '.join(stored.definition.partition_by) or 'nothing'}, and "
+                f"that cannot change; leave `partitionBy` out"
+            )
+        by = stored.definition.partition_by
+        known = stored.schema()
+        for name, one in fields.items():
+            if name in known.names:
+                want = known.field(name)
+                if not datafiles.is_same_kind(one.type, want.type):
+                    raise SchemaError(
+                        f"column `{name}` of table `{path.name}` is {want.type}, and the rows have {one.type}; "
+                        f"cast it, columns are never retyped"
+                    )
+                fields[name] = want
+    for kind, names in (("mergeKeys", keys), ("partitionBy", by)):
+        missing = [name for name in names if name not in fields]
+        if missing:
+            raise SchemaError(
+                f"column `{missing[0]}` of `{kind}` is missing; the rows have {', '.join(fields)}"
+            )
+    definition = Table(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
+    table = LakeTable(path.parent, definition)
+    table.check_definition()
+    return Target(table, keys, app=options.get("appId"))
+
+
+def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in options.get(option, "").split(",") if name.strip())
+
+
+def _whole(options: Mapping[str, Any], option: str) -> int | None:
+    told = options.get(option)
+    if told is None:
+        return None
+    if not told.isdecimal():
+        raise LakeError(f"`{option}` is `{told}`; it is a whole number from 0 on")
+    return int(told)

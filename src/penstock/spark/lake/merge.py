@@ -1,0 +1,123 @@
+"""What a merge changes: which rows of which files give way to new ones, and what is left of those files.
+
+Files are never changed, so a file with a row that gives way is written again without it. Only the files whose bounds allow
+the key are looked at, and of those only the key's columns; so the cost is that of the files that are hit. What is left of small
+files goes together with the new rows: the rows that change most end up in a small file of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.lake import data_files as datafiles
+from penstock.spark.lake.data_files import LiveFile, SchemaError
+
+SMALL_ROWS = 4_000
+"""What is left of files up to this size is written together with the new rows."""
+
+
+@dataclass
+class Change:
+    """What one commit takes out and puts in."""
+
+    removed: list[LiveFile] = field(default_factory=list)
+    together: list[pa.Table] = field(default_factory=list)
+    """Rows of one new file: the new ones and what is left of small files."""
+    apart: list[pa.Table] = field(default_factory=list)
+    """What is left of large files."""
+
+
+def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: str) -> pa.Table:
+    """Rows with each key once: the newest of them, or a refusal where nothing says which that is."""
+    keys = _keys(rows, key)
+    if len(set(keys)) == len(keys):
+        return rows
+    if newest is None:
+        seen: set[tuple[Any, ...]] = set()
+        twice = next(one for one in keys if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+        shown = ", ".join(f"{column}={value}" for column, value in zip(key, twice, strict=True))
+        raise SchemaError(f"two rows for table `{name}` have the same key ({shown}); keep one of them")
+    chosen: dict[tuple[Any, ...], int] = {}
+    values = rows.column(newest).to_pylist()
+    for index, one in enumerate(keys):
+        if one not in chosen or _wins(values[index], values[chosen[one]]):
+            chosen[one] = index
+    return rows.take(pa.array(sorted(chosen.values()), pa.int64()))
+
+
+def plan(
+    root: Path,
+    files: Sequence[LiveFile],
+    rows: pa.Table,
+    schema: pa.Schema,
+    key: Sequence[str],
+    newest: str | None,
+) -> Change:
+    """What merging rows, each key once, does to the files of a table."""
+    change = Change()
+    if rows.num_rows == 0:
+        return change
+    source = {one: index for index, one in enumerate(_keys(rows, key))}
+    values = rows.column(newest).to_pylist() if newest is not None else []
+    beaten: set[int] = set()
+    looked_at = list(dict.fromkeys([*key, *([newest] if newest is not None else [])]))
+    wanted = {name: pc.unique(rows.column(name)) for name in key}
+    for file in _candidates(files, rows, key):
+        found = datafiles.read(root, file, schema, looked_at)
+        mask = None
+        for name in key:
+            hit = pc.is_in(found.column(name), value_set=wanted[name])
+            mask = hit if mask is None else pc.and_(mask, hit)
+        places = pc.indices_nonzero(mask)
+        near = found.take(places)
+        stored = near.column(newest).to_pylist() if newest is not None else []
+        going = []
+        for number, (place, one) in enumerate(zip(places.to_pylist(), _keys(near, key), strict=True)):
+            index = source.get(one)
+            if index is None:
+                continue
+            if newest is not None and not _wins(values[index], stored[number]):
+                beaten.add(index)
+            else:
+                going.append(place)
+        if going:
+            change.removed.append(file)
+            left = _without(datafiles.read(root, file, schema), going)
+            if left.num_rows:
+                (change.together if file.rows <= SMALL_ROWS else change.apart).append(left)
+    coming = _without(rows, sorted(beaten)) if beaten else rows
+    if coming.num_rows:
+        change.together.append(coming)
+    return change
+
+
+def _candidates(files: Sequence[LiveFile], rows: pa.Table, key: Sequence[str]) -> list[LiveFile]:
+    """The files whose bounds allow a key of the rows."""
+    bounds = {}
+    for name in key:
+        if datafiles.has_bounds(rows.schema.field(name).type):
+            found = pc.min_max(rows.column(name))
+            bounds[name] = found["min"].as_py(), found["max"].as_py()
+    return [file for file in files if all(file.may_hold(name, *both) for name, both in bounds.items())]
+
+
+def _keys(rows: pa.Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*[rows.column(name).to_pylist() for name in key], strict=True))
+
+
+def _wins(new: Any, old: Any) -> bool:
+    """Whether a value replaces another: when it is not less."""
+    return old is None or (new is not None and new >= old)
+
+
+def _without(rows: pa.Table, places: Sequence[int]) -> pa.Table:
+    stays = pc.invert(
+        pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(places, pa.int64()))
+    )
+    return rows.filter(stays)

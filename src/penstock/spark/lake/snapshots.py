@@ -1,0 +1,97 @@
+"""A version of a Delta table as the log tells it: columns, data files with their bounds, layout.
+
+Only reads. Refuses tables that other programs gave features which would make us read wrong rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
+from penstock.spark.lake.schemas import Table
+
+STATISTICS_MAX = 32
+"""Columns with statistics where a table does not say which: the number that Delta itself assumes."""
+STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
+_UNREADABLE = ("deletionVectors", "columnMapping", "variantType", "variantType-preview")
+
+
+class LakeError(Exception):
+    """Something about a table of the lake; the message says what, and what to do."""
+
+
+def check_readable(table: DeltaTable, name: str) -> None:
+    """Refuse what we would read wrongly."""
+    features = table.protocol().reader_features or []
+    found = [feature for feature in _UNREADABLE if feature in features]
+    if found:
+        raise LakeError(
+            f"table `{name}` uses Delta's `{found[0]}`, which is not read here; switch it off in the program that "
+            f"wrote the table, or copy the rows to a table without it"
+        )
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The columns of a table."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def live_files(table: DeltaTable) -> list[LiveFile]:
+    """The data files of a table, in no order."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    parts: dict[str, dict[str, list[Any]]] = {"partition": {}, "min": {}, "max": {}, "null_count": {}}
+    for column in actions.column_names:
+        kind, _, name = column.partition(".")
+        if kind in parts and name:
+            parts[kind][name] = actions.column(column).to_pylist()
+    return [
+        LiveFile(
+            unquote(path),
+            size,
+            rows or 0,  # other writers may leave statistics out
+            *({name: values[index] for name, values in part.items()} for part in parts.values()),
+        )
+        for index, (path, size, rows) in enumerate(
+            zip(
+                actions.column("path").to_pylist(),
+                actions.column("size_bytes").to_pylist(),
+                actions.column("num_records").to_pylist(),
+                strict=True,
+            )
+        )
+    ]
+
+
+def layout(schema: pa.Schema, definition: Table, table: DeltaTable | None) -> Layout:
+    """How new files of a table are laid out: as the table says, or as its definition does before the first write."""
+    told = None if table is None else table.metadata().configuration.get(STATISTICS_SETTING)
+    if table is None:
+        statistics = statistics_of(definition)
+    elif told is not None:
+        statistics = tuple(name for name in told.split(",") if name)
+    else:
+        statistics = tuple(schema.names[:STATISTICS_MAX])
+    usable = tuple(
+        name
+        for name in statistics
+        if name in schema.names
+        and name not in definition.partition_by
+        and has_bounds(schema.field(name).type)
+    )
+    return Layout(schema, definition.partition_by, usable)
+
+
+def statistics_of(definition: Table) -> tuple[str, ...]:
+    """The columns that readers ask for: the key, offsets and times; everything where there is no key."""
+    schema = definition.schema
+    if definition.key:
+        times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+        names = list(dict.fromkeys([*definition.key, "offset", *times]))
+    else:
+        names = schema.names
+    fitting = [name for name in names if name in schema.names and name not in definition.partition_by]
+    return tuple(name for name in fitting if has_bounds(schema.field(name).type))[:STATISTICS_MAX]

@@ -1,0 +1,383 @@
+"""Alerts: what the rules of the config say about the rows, as rows of the table `alerts` and as envelopes.
+
+Everything here is a function of rows, so running again gives the same alerts with the same ids, and cutting the rows into other batches
+changes nothing in the end. An alert is known by its rule, its subject and when it began. Functions return the alerts that are new or
+changed; `known` are alerts of the table: all that are firing, and others do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import asdict, replace
+
+from penstock.core.clock import rfc3339
+from penstock.core.patterns import matches
+from penstock.dialects.courier.wire.envelopes import inbox
+from penstock.ipc.pipeline import AnyRule, DeadLetters, Latency, Rate, Silence, TriggerFailures
+from penstock.spark.lake.schemas import ALERTS
+from penstock.spark.tables.gold import MINUTE_US, is_final
+from penstock.spark.tables.silver import OWN_SENDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+UNWATCHED = ("pipeline/", "system/")
+"""How the names begin of those that nobody misses: they send when there is something to send."""
+_TIMES = [field.name for field in ALERTS.schema if pa.types.is_timestamp(field.type)]
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One row of the table `alerts`; times in microseconds since 1970."""
+
+    journal: str
+    id: str
+    rule: str
+    severity: str
+    subject: str
+    """The stream; for silence the agent, and for failures the trigger."""
+    window_start: int
+    window_end: int
+    value: float
+    """The greatest so far; for silence its milliseconds."""
+    threshold: float
+    message: str
+    state: Literal["firing", "resolved"]
+    fired_at: int
+    """For counts the start of the first minute, for latency its end, for silence when it had lasted too long."""
+    resolved_at: int | None = None
+    envelope_id: str | None = None
+    """The envelope that told of this state; whoever sends it sets it."""
+
+
+class Breach(NamedTuple):
+    """One minute of one stream or trigger in which a rule was broken."""
+
+    rule: str
+    severity: str
+    subject: str
+    minute_us: int
+    value: float
+    threshold: float
+
+
+class Act(NamedTuple):
+    """An agent sent or settled something, once or for a while without a pause that matters."""
+
+    agent: str
+    at_us: int
+    last_us: int | None = None
+    """The end of that while."""
+
+
+def table(alerts: Iterable[Alert]) -> pa.Table:
+    """Alerts as rows of their table."""
+    return pa.Table.from_pylist([asdict(alert) for alert in alerts], ALERTS.schema)
+
+
+def read(rows: pa.Table) -> list[Alert]:
+    """The alerts of rows of their table."""
+    for name in _TIMES:
+        rows = rows.set_column(rows.schema.get_field_index(name), name, rows.column(name).cast(pa.int64()))
+    return [msgspec.convert(row, Alert) for row in rows.select(ALERTS.schema.names).to_pylist()]
+
+
+def alert_id(rule: str, subject: str, window_start: int) -> str:
+    """The same for the same alert, whenever it is found."""
+    return sha256(msgspec.json.encode([rule, subject, window_start])).hexdigest()[:32]
+
+
+# Minutes of streams and triggers
+
+
+def breaches(minutes: DataFrame, rules: Sequence[AnyRule], subject: str = "channel") -> DataFrame:
+    """The minutes in which a rule was broken, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
+
+    With `trigger` as the subject they are rows of `trigger_minutes`. Rules about other things are left out.
+    Counts only grow, so a running minute may break a rule on counts; latency is judged when the minute is final.
+    """
+    from pyspark.sql import functions as f
+
+    found = [made for rule in rules if (made := _broken(rule, subject)) is not None]
+    minutes = minutes.withColumnRenamed(subject, "subject")
+    if not found:
+        return minutes.where("false").select(*_breach(f.lit(""), f.lit(""), f.lit(0.0), f.lit(0.0)))
+    each = minutes.select("subject", "minute", f.explode(f.array(*found)).alias("broken"))
+    rule, severity = f.col("broken.rule"), f.col("broken.severity")
+    broken = each.where("broken is not null")
+    return broken.select(*_breach(rule, severity, f.col("broken.value"), f.col("broken.threshold")))
+
+
+def _breach(rule: Column, severity: Column, value: Column, threshold: Column) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    columns = (rule, severity, f.col("subject"), f.unix_micros("minute"), value, threshold)
+    return [column.alias(name) for column, name in zip(columns, Breach._fields, strict=True)]
+
+
+def _broken(rule: AnyRule, subject: str) -> Column | None:
+    """What a rule finds in a row of the minutes of a subject: null where it is kept."""
+    from pyspark.sql import functions as f
+
+    meant = getattr(rule, subject, None)
+    if meant is None:
+        return None
+    match rule:
+        case Rate():
+            value, is_known = f.col("enqueued"), f.lit(True)
+        case TriggerFailures():
+            value, is_known = f.col("failed"), f.lit(True)
+        case DeadLetters():
+            value, is_known = f.col("dead"), f.lit(True)
+        case Latency():
+            value, is_known = f.col("wait_p95_ms"), f.col("final")
+        case Silence():
+            return None
+    value = value.cast("double")
+    row = f.struct(
+        f.lit(rule.id).alias("rule"),
+        f.lit(rule.severity).alias("severity"),
+        value.alias("value"),
+        f.lit(float(rule.above)).alias("threshold"),
+    )
+    is_meant = f.col("subject").like(like(meant))
+    return f.when(is_meant & is_known & (value > f.lit(float(rule.above))), row)
+
+
+def like(pattern: str) -> str:
+    """A glob of ours as a pattern of SQL."""
+    for special in ("\\", "%", "_"):
+        pattern = pattern.replace(special, f"\\{special}")
+    return pattern.replace("*", "%")
+
+
+class _Span(NamedTuple):
+    """Minutes in a row that broke a rule, from one source."""
+
+    start_us: int
+    end_us: int
+    value: float
+    threshold: float
+    severity: str
+    alert: Alert | None = None
+
+
+def episodes(
+    journal: str,
+    rules: Sequence[AnyRule],
+    known: Iterable[Alert],
+    found: Iterable[Breach],
+    until_us: int,
+) -> list[Alert]:
+    """The alerts of minutes that broke a rule: minutes in a row are one alert.
+
+    It fires until a minute after it is final and did not break the rule. `found` may name minutes again that are part of a known alert, as
+    those do that were still running. `until_us` is the time of the last row that was looked at.
+    """
+    by_id = {rule.id: rule for rule in rules}
+    spans: dict[tuple[str, str], list[_Span]] = {}
+    for alert in known:
+        if not isinstance(by_id.get(alert.rule), Silence):
+            span = _Span(
+                alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
+            )
+            spans.setdefault((alert.rule, alert.subject), []).append(span)
+    for breach in found:
+        end_us = breach.minute_us + MINUTE_US
+        span = _Span(breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
+        spans.setdefault((breach.rule, breach.subject), []).append(span)
+    changed = []
+    for (rule, subject), pieces in spans.items():
+        for run in _runs(pieces):
+            alert = _episode(journal, by_id.get(rule), rule, subject, run, until_us)
+            changed += _news(alert, run[0].alert)
+    return changed
+
+
+def _news(alert: Alert, before: Alert | None) -> list[Alert]:
+    """An alert, unless it is known as it is. What was told of its state stays told; another state is to be told."""
+    if before is not None and before.state == alert.state:
+        alert = replace(alert, envelope_id=before.envelope_id)
+    return [] if alert == before else [alert]
+
+
+def _runs(pieces: list[_Span]) -> list[list[_Span]]:
+    """Spans that touch one another, together; what is known comes before what was found of the same minute."""
+    pieces.sort(key=lambda span: (span.start_us, span.alert is None))
+    runs: list[list[_Span]] = []
+    end_us = 0
+    for span in pieces:
+        if runs and span.start_us <= end_us:
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+            end_us = span.end_us
+        end_us = max(end_us, span.end_us)
+    return runs
+
+
+def _episode(
+    journal: str, rule: AnyRule | None, rule_id: str, subject: str, run: list[_Span], until_us: int
+) -> Alert:
+    start_us, end_us = run[0].start_us, max(span.end_us for span in run)
+    before = run[0].alert
+    was_over = before is not None and before.state == "resolved" and end_us == before.window_end
+    is_over = was_over or is_final(end_us, until_us)
+    if before is not None:
+        fired_at = before.fired_at
+    else:
+        fired_at = start_us + MINUTE_US if isinstance(rule, Latency) else start_us
+    alert = Alert(
+        journal=journal,
+        id=alert_id(rule_id, subject, start_us),
+        rule=rule_id,
+        severity=run[0].severity,
+        subject=subject,
+        window_start=start_us,
+        window_end=end_us,
+        value=max(span.value for span in run),
+        threshold=run[0].threshold,
+        message="",
+        state="resolved" if is_over else "firing",
+        fired_at=fired_at,
+        resolved_at=end_us if is_over else None,
+    )
+    return replace(alert, message=message(alert, rule))
+
+
+# Silence of agents
+
+
+def silences(
+    journal: str,
+    rules: Sequence[AnyRule],
+    last_seen: Mapping[str, int],
+    acts: Iterable[Act],
+    known: Iterable[Alert],
+    now_us: int,
+) -> tuple[list[Alert], dict[str, int]]:
+    """The alerts of agents that did nothing for too long, and when each agent was last seen after `acts`, which come in order.
+
+    A silence that is over is an alert too, so it does not matter whether anybody looked while it lasted. `now_us` must not be
+    later than what has been read: an agent whose rows are still on their way is not silent.
+    """
+    watched = [rule for rule in rules if isinstance(rule, Silence)]
+    ids = {rule.id: rule for rule in watched}
+    before = {alert.id: alert for alert in known if alert.rule in ids}
+    firing = {(a.rule, a.subject, a.window_start): a for a in before.values() if a.state == "firing"}
+    seen = dict(last_seen)
+    made: dict[str, Alert] = {}
+
+    def note(rule: Silence, agent: str, from_us: int, ended_us: int | None) -> None:
+        alert = _silence(journal, rule, agent, from_us, ended_us)
+        made[alert.id] = alert
+
+    for rule_id, agent, from_us in firing:
+        if seen.get(agent, from_us) > from_us:  # it was seen while nobody watched
+            note(ids[rule_id], agent, from_us, seen[agent])
+    for agent, at_us, last_us in acts:
+        from_us, end_us = seen.get(agent, at_us), at_us if last_us is None else last_us
+        if end_us < from_us:
+            continue
+        for rule in _watching(watched, agent):
+            is_known = (rule.id, agent, from_us) in firing
+            if at_us > from_us and (is_known or at_us - from_us > rule.for_ms * 1000):
+                note(rule, agent, from_us, at_us)
+        seen[agent] = end_us
+    for agent, from_us in seen.items():
+        for rule in _watching(watched, agent):
+            if now_us - from_us > rule.for_ms * 1000:
+                note(rule, agent, from_us, None)
+    changed = [news for alert in made.values() for news in _news(alert, before.get(alert.id))]
+    return changed, seen
+
+
+def _watching(rules: Iterable[Silence], agent: str) -> list[Silence]:
+    if agent.startswith(UNWATCHED):
+        return []
+    return [rule for rule in rules if matches(rule.agent, agent)]
+
+
+def _silence(journal: str, rule: Silence, agent: str, from_us: int, ended_us: int | None) -> Alert:
+    fired_us = from_us + rule.for_ms * 1000
+    alert = Alert(
+        journal=journal,
+        id=alert_id(rule.id, agent, from_us),
+        rule=rule.id,
+        severity=rule.severity,
+        subject=agent,
+        window_start=from_us,
+        window_end=fired_us,
+        value=float(rule.for_ms) if ended_us is None else (ended_us - from_us) / 1000,
+        threshold=float(rule.for_ms),
+        message="",
+        state="firing" if ended_us is None else "resolved",
+        fired_at=fired_us,
+        resolved_at=ended_us,
+    )
+    return replace(alert, message=message(alert, rule))
+
+
+# Telling somebody
+
+
+def message(alert: Alert, rule: AnyRule | None) -> str:
+    """An alert in plain words. While it fires they name no number that may still grow."""
+    subject, start = f"`{alert.subject}`", rfc3339(alert.window_start)
+    limit = f"{alert.threshold:g}"
+    if isinstance(rule, Silence):
+        if alert.state == "firing":
+            return f"{subject} has done nothing since {start}, for more than {limit} ms"
+        return f"{subject} did nothing for {alert.value:g} ms, from {start} on; {limit} ms are allowed"
+    match rule:
+        case Rate():
+            what, limit = "envelopes enqueued in a minute", f"{limit} envelopes enqueued in a minute"
+        case Latency():
+            what, limit = (
+                "ms of waiting at the 95th percentile",
+                f"{limit} ms of waiting at the 95th percentile",
+            )
+        case DeadLetters():
+            what, limit = "dead letters in a minute", f"{limit} dead letters in a minute"
+        case TriggerFailures():
+            what, limit = "failed firings in a minute", f"{limit} failed firings in a minute"
+        case None:
+            what, limit = f"by the rule `{alert.rule}`", f"{limit} by the rule `{alert.rule}`"
+    if alert.state == "firing":
+        return f"{subject} has had more than {limit}, since {start}"
+    end = rfc3339(alert.window_end)
+    return (
+        f"{subject} had up to {alert.value:g} {what}, from {start} to {end}; {alert.threshold:g} are allowed"
+    )
+
+
+def envelope(alert: Alert, to: str) -> dict[str, Any]:
+    """The envelope that tells an agent or a stream of an alert, once when it fires and once when it is over.
+
+    Its id and its bytes are the same whenever it is made, so telling twice is noticed and dropped. That is why what may still grow
+    (`value`, `window_end`) is null while the alert fires.
+    """
+    is_firing = alert.state == "firing"
+    id_ = f"alert-{alert.id}-{alert.state}"
+    payload: dict[str, Any] = asdict(alert)
+    payload["envelope_id"] = id_
+    if is_firing:
+        payload["value"] = payload["window_end"] = None
+    for name in _TIMES:
+        if payload[name] is not None:
+            payload[name] = rfc3339(payload[name])
+    told_us = alert.fired_at if alert.resolved_at is None else alert.resolved_at
+    return {
+        "id": id_,
+        "ts": rfc3339(told_us),
+        "type": f"alert.{alert.state}",
+        "from": OWN_SENDER,
+        "to": inbox(to),
+        "corr": f"alert-{alert.id}",
+        "headers": {"severity": alert.severity, "x-courier-hops": 1},
+        "payload": payload,
+    }

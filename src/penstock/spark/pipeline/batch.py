@@ -1,0 +1,254 @@
+"""A stretch of the journal as DataFrames: what a step of the pipeline is given to work on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.spark.tables.gold import MINUTE_US, reach_us
+from penstock.spark.tables.silver import BEGUN, TOUCHED, without_own
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.lake.table import LakeTable
+    from penstock.spark.source.location import Journal, Place
+
+SMALL_ROWS = 50_000
+"""So many rows are worked on in one piece: moving them about would take longer than the work."""
+RECENT_ROWS = 100_000
+"""Journal rows, without bodies, that the driver keeps."""
+ROWS_PER_PART = 250_000
+"""Journal rows that one task reads."""
+INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox' and not (meta <=> '{\"moved\":true}')"
+"""Rows of what came to the inboxes of agents, as SQL; a dead letter on its way back is nothing new, as in the live view."""
+MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
+"""Columns for counts and times, which need no bodies."""
+
+
+def time_of(us: int) -> datetime:
+    """A moment from its microseconds since 1970."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+
+
+def journal_frame(
+    spark: SparkSession, place: Place, first: int, end: int, columns: list[str] | None = None
+) -> DataFrame:
+    """Rows `first` to `end - 1` as a DataFrame, read where the tasks run."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    count = max(1, -(-(end - first) // ROWS_PER_PART))
+    step = -(-(end - first) // count)
+    names = columns or FILE_SCHEMA.names
+    schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
+
+    known = place.open().id
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.source.partitions import check_present
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                start = first + number * step
+                stop = min(start + step, end)
+                journal = place.open()
+                check_present(journal, known, stop)
+                yield from journal.batches(start, stop, names)
+
+    rows = spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
+    return rows.coalesce(1) if count == 1 else rows  # which tells Spark that there is nothing to move about
+
+
+class Recent:
+    """The latest rows of a journal without their bodies, kept so that a batch need not read the minutes it falls into again."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._id = journal.id
+        self._first = 0
+        self._rows: pa.Table | None = None
+        self._lock = threading.Lock()
+
+    def rows(self, first: int, end: int) -> pa.Table | None:
+        """Rows `first` to `end - 1`; None when they are too many to be kept."""
+        import pyarrow as pa
+
+        with self._lock:
+            if end - first > RECENT_ROWS:
+                self._rows = None
+                return None
+            held = self._rows
+            if held is None or not self._first <= first <= self._first + held.num_rows:
+                held = self._read(first, end)
+            else:
+                kept = held.slice(first - self._first)
+                held = pa.concat_tables([kept, self._read(first + kept.num_rows, end)])
+            # In one piece: kept as it came it would be thousands.
+            self._rows, self._first = held.combine_chunks(), first
+            return self._rows.slice(0, end - first)
+
+    def _read(self, first: int, end: int) -> pa.Table:
+        import pyarrow as pa
+
+        from penstock.spark.source.partitions import check_present
+
+        schema = pa.schema([FILE_SCHEMA.field(name) for name in MEASURED])
+        check_present(self._journal, self._id, end)
+        return pa.Table.from_batches(self._journal.batches(first, end, MEASURED), schema)
+
+
+@contextmanager
+def batch_slice(
+    spark: SparkSession,
+    journal: Journal,
+    lake: Callable[[str], LakeTable],
+    rows: DataFrame,
+    recent: Recent,
+    conditions: Sequence[str] = (),
+) -> Iterator[Slice | None]:
+    """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows.
+
+    It knows which of some conditions, given as SQL, no row meets.
+    """
+    rows = rows.persist()
+    try:
+        counts = [f"count_if({condition})" for condition in conditions]
+        about = ["min(offset)", "max(offset)", "unix_micros(max(recorded_at))", *counts]
+        first, last, until_us, *met = rows.selectExpr(*about).collect()[0]
+        if first is None:
+            yield None
+        else:
+            unmet = [condition for condition, count in zip(conditions, met, strict=True) if not count]
+            yield Slice(spark, journal, lake, first, last + 1, until_us, rows, tuple(unmet), recent)
+    finally:
+        rows.unpersist()
+
+
+@dataclass
+class Slice:
+    """Rows `first` to `end - 1` of one journal, and what else a step may need to know about them."""
+
+    spark: SparkSession
+    journal: Journal
+    lake: Callable[[str], LakeTable]
+    first: int
+    end: int
+    until_us: int
+    """Time of the last of them."""
+    given: DataFrame | None = None
+    """The rows, where the caller has them already."""
+    unmet: tuple[str, ...] = ()
+    """Conditions that are known to be met by none of them."""
+    recent: Recent | None = None
+    """Rows before them that may be at hand."""
+
+    @property
+    def until(self) -> datetime:
+        return time_of(self.until_us)
+
+    @cached_property
+    def events(self) -> DataFrame:
+        """The rows, without what the pipeline itself sent."""
+        rows = self.given
+        if rows is None:
+            rows = journal_frame(self.spark, self.journal.place, self.first, self.end)
+        elif self.end - self.first <= SMALL_ROWS:
+            rows = rows.coalesce(1)
+        return without_own(rows)
+
+    def since(self, first: int) -> Slice:
+        """The same up to its end, from another row on."""
+        if first == self.first:
+            return self
+        rows = None
+        if self.given is not None and first > self.first:
+            rows = self.given.where(f"offset >= {first}")
+        return Slice(
+            self.spark, self.journal, self.lake, first, self.end, self.until_us, rows, recent=self.recent
+        )
+
+    @property
+    def inboxes(self) -> DataFrame:
+        """Those about the inboxes of agents."""
+        return self.events.where(INBOXES)
+
+    @cached_property
+    def _reach(self) -> tuple[int, int]:
+        """From which row, and from which minute on, minutes may change by these rows."""
+        oldest = self.journal.bounds().first
+        if self.first <= oldest:
+            return self.first, self.journal.time_of(self.first)
+        reach = reach_us(self.journal.time_of(self.first - 1))
+        first = min(self.first, self.journal.offset_at(reach))
+        if first == oldest and oldest > 0:
+            # The beginning of that minute is gone: what was counted while it was there is better than a new count.
+            return first, (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
+        return first, reach
+
+    @property
+    def minutes_since(self) -> datetime:
+        """The first of the minutes that these rows touch or may close."""
+        return _moment(self._reach[1] // MINUTE_US * MINUTE_US)
+
+    @cached_property
+    def whole_minutes(self) -> DataFrame:
+        """Every row, without bodies, of the minutes that these rows touch or may close."""
+        first, since_us = self._reach
+        if first == self.first and self.given is not None:
+            return self.events.select(*MEASURED)
+        held = None if self.recent is None else self.recent.rows(first, self.end)
+        if held is not None:
+            rows = self.spark.createDataFrame(held).coalesce(1)
+        else:
+            rows = journal_frame(self.spark, self.journal.place, first, self.end, MEASURED)
+        since_us = since_us // MINUTE_US * MINUTE_US
+        return without_own(rows).where(f"recorded_at >= timestamp_micros({since_us})")
+
+    def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
+        """Every envelope and every delivery of the conversations that these rows are part of."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        named = self.events.selectExpr("journal", f"{TOUCHED} as corr").where("corr is not null")
+        touched = named.distinct().toArrow()
+        since_us = self.journal.time_of(self.first)
+        conversations = self.lake("conversations")
+        if conversations.version() is not None:
+            is_touched = pc.field("corr").isin(touched.column("corr").combine_chunks())
+            known = conversations.rows(["started_at"], (pc.field("journal") == self.journal.id) & is_touched)
+            if known.num_rows:
+                # By time and not by offset: silver still has the rows of a conversation that the journal let go.
+                since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
+        names = self.spark.createDataFrame(touched).hint("broadcast")
+        sent = self._silver("envelopes", "recorded_at", since_us).selectExpr(
+            "*", f"coalesce(corr, {BEGUN}) as talk"
+        )
+        of_them = (sent["journal"] == names["journal"]) & (sent["talk"] == names["corr"])
+        ended = self._silver("deliveries", "settled_at", since_us)
+        return sent.join(names, of_them, "left_semi"), ended.join(names, ["journal", "corr"], "left_semi")
+
+    def _silver(self, name: str, moment: str, since_us: int) -> DataFrame:
+        """Rows of a silver table from a time on, through Spark's own Parquet reader."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        table = self.lake(name)
+        paths = [str(table.path / file.path) for file in table.files({moment: (time_of(since_us), None)})]
+        schema = from_arrow_schema(table.definition.schema)
+        if not paths:
+            return self.spark.createDataFrame([], schema)
+        reader = self.spark.read.schema(schema).option("basePath", str(table.path))
+        return reader.parquet(*paths).where(
+            f"journal = '{self.journal.id}' and {moment} >= timestamp_micros({since_us})"
+        )
+
+
+def _moment(us: int) -> datetime:
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)

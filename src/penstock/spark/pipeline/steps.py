@@ -1,0 +1,209 @@
+"""How each table of the lake comes from the journal: one `Step` a table, built in or a user's own.
+
+A step is a function from a stretch of the journal to the rows of one table. It keeps no state and knows no batch: the same
+stretch gives the same rows, and any way of cutting the journal into stretches ends in the same table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from penstock.journal.tables import NAME
+from penstock.spark.lake import schemas as definitions
+from penstock.spark.lake.schemas import Table
+from penstock.spark.pipeline.batch import INBOXES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.pipeline.batch import Slice
+
+Rows = Callable[["Slice"], "DataFrame"]
+Window = Literal["minute"]
+
+
+class StepError(Exception):
+    """A table of a user's that cannot be made; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one table comes from the journal."""
+
+    table: Table
+    rows: Rows
+    after: tuple[str, ...] = ()
+    """Tables that it reads, which are brought forward before it."""
+    when: str = "true"
+    """Which journal rows it needs, as SQL: a batch without any moves the table on without asking Spark."""
+    by_minute: bool = False
+    """Whether its rows become final: a batch that has no row for it may still close a minute that the table has open."""
+
+
+def built_in(token_keys: str | Path | None = None) -> list[Step]:
+    """The tables that everybody has; a file of keys lets them see into token streams."""
+    from penstock.spark.tables import conversations, fanout, gold, silver, token_streams
+    from penstock.spark.tables.token_keys import KeyFile
+
+    key_file = None if token_keys is None else KeyFile(Path(token_keys))
+    settled = f"event in {tuple(silver.OUTCOMES)}"
+    return [
+        # First, because people watch it.
+        Step(
+            definitions.QUEUE_MINUTES,
+            lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
+        ),
+        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
+        Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
+        Step(definitions.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
+        Step(
+            definitions.TOKEN_CHUNKS,
+            lambda part: token_streams.token_chunks(part.events),
+            when=token_streams.PASSED,
+        ),
+        Step(
+            definitions.LATEST_PER_AGENT,
+            lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
+            when=INBOXES,
+        ),
+        Step(
+            definitions.TRIGGER_MINUTES,
+            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
+            when=gold.TRIGGERED,
+            by_minute=True,
+        ),
+        Step(
+            definitions.FANOUT_MINUTES,
+            lambda part: fanout.fanout_minutes(part.whole_minutes, part.until),
+            when=fanout.FANNED,
+            by_minute=True,
+        ),
+        Step(
+            definitions.TOKEN_STREAMS,
+            lambda part: token_streams.token_streams(part, {} if key_file is None else key_file.keys()),
+            when=token_streams.RELAYED,
+        ),
+        Step(
+            definitions.CONVERSATIONS,
+            lambda part: conversations.conversations(*part.touched_conversations()),
+            after=("envelopes", "deliveries"),
+            when=f"{silver.TOUCHED} is not null",
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """A function of a user's, marked as a table."""
+
+    name: str
+    function: Callable[[DataFrame], DataFrame]
+    key: tuple[str, ...]
+    write: Literal["append", "merge"]
+    window: Window | None
+    newest: str | None
+
+
+_marked: list[UserTable] = []
+
+
+def table(
+    name: str | None = None,
+    *,
+    key: Sequence[str] = ("journal", "offset"),
+    window: Window | None = None,
+    newest: str | None = None,
+) -> Callable[[Callable[[DataFrame], DataFrame]], Callable[[DataFrame], DataFrame]]:
+    """Mark a function from journal rows to table rows; `pipeline.tables` of the config names the file it is in.
+
+    Without more it is given the new rows and what it returns is appended. With `window="minute"` it is given every row of the minutes
+    that new rows fell into, and its rows replace those of the same key: for counts and percentiles. With `newest="offset"` it is
+    given the new rows, and of each key the row with the greatest value there stays: for the latest of something.
+    """
+
+    def mark(function: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], DataFrame]:
+        write: Literal["append", "merge"] = "merge" if window or newest else "append"
+        _marked.append(UserTable(name or function.__name__, function, tuple(key), write, window, newest))
+        return function
+
+    return mark
+
+
+def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
+    """The steps of the tables in these files."""
+    steps: list[Step] = []
+    for file in files:
+        for found in _marks(Path(file)):
+            if found.name in definitions.TABLES:
+                raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
+            if any(step.table.name == found.name for step in steps):
+                raise StepError(f"`{file}`: there is a table `{found.name}` already; choose another name")
+            if not NAME.fullmatch(found.name):
+                raise StepError(
+                    f"`{file}`: `{found.name}` cannot be a table's name; begin with a letter or a digit, "
+                    'as in `@table("errors")`'
+                )
+            steps.append(_step(spark, file, found))
+    return steps
+
+
+def _marks(file: Path) -> list[UserTable]:
+    if not file.is_file():
+        raise StepError(f"`pipeline.tables` names `{file}`, which is not there")
+    spec = importlib.util.spec_from_file_location(f"penstock_tables_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    del _marked[:]
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except Exception as error:
+        raise StepError(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
+    if not _marked:
+        raise StepError(f"`{file}` marks no function with `@penstock.spark.table()`")
+    return list(_marked)
+
+
+def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    from penstock.journal.parquet_table import FILE_SCHEMA
+
+    shape = found.function(spark.createDataFrame([], from_arrow_schema(FILE_SCHEMA))).schema
+    schema = to_arrow_schema(shape, timezone="UTC")
+    for column in ("journal", *found.key, *([found.newest] if found.newest else [])):
+        if column not in schema.names:
+            raise StepError(f"`{file}`: the table `{found.name}` has no column `{column}`; add it")
+    partition_by = ("date",) if "date" in schema.names else ()
+    made = Table(found.name, schema, found.key, found.write, partition_by, found.newest)
+    function = found.function
+    if found.window:
+        return Step(made, lambda part: function(part.whole_minutes))
+    return Step(made, lambda part: function(part.events))
+
+
+def ordered(steps: Sequence[Step]) -> list[list[Step]]:
+    """Steps in rounds: those of one round need nothing of one another."""
+    rounds: list[list[Step]] = []
+    left = list(steps)
+    done: dict[str, None] = {}
+    while left:
+        ready = [step for step in left if all(name in done for name in step.after)]
+        if not ready:
+            raise StepError(f"`{left[0].table.name}` reads a table that nobody makes: {left[0].after}")
+        rounds.append(ready)
+        done.update(dict.fromkeys(step.table.name for step in ready))
+        left = [step for step in left if step not in ready]
+    return rounds
+
+
+def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
+    """The steps of some tables, as if nothing had to come before them."""
+    known = {step.table.name: step for step in steps}
+    for name in names:
+        if name not in known:
+            raise StepError(f"there is no table `{name}`; tables: {', '.join(known)}")
+    return [replace(known[name], after=()) for name in names]

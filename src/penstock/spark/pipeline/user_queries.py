@@ -1,0 +1,112 @@
+"""Streaming queries of users' own, in the pipeline's session: started with it, started again when they fail, ended with it.
+
+A file has a function `start(spark, place, checkpoint)` that returns a query which has begun. `place` are the options that tell the formats of Penstock
+where the journal and the server are. A query that fails costs nobody else anything: it alone is started again, later each time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.spark.pipeline.checkpoints import mend
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PAUSE_FIRST_S = 2.0
+PAUSE_MAX_S = 60.0
+STABLE_S = 120.0
+"""A query that ran this long was a good one: its next failure is tried again soon."""
+MESSAGE_MAX = 500
+"""Characters of a failure that are kept."""
+RUNNING = "running"
+OWN = "own-"
+"""What the names of such queries begin with, and so those of their checkpoints."""
+
+Start = Callable[["SparkSession", Mapping[str, str], str], "StreamingQuery"]
+
+
+class QueryError(Exception):
+    """A file of `pipeline.queries` that cannot be used; the message says what to change."""
+
+
+class OwnQuery:
+    """One query of a user's."""
+
+    def __init__(self, name: str, start: Start) -> None:
+        self.name = name
+        self.state = "starting"
+        """`running`, or why not."""
+        self._start = start
+        self._query: StreamingQuery | None = None
+        self._due_s = 0.0
+        self._began_s = 0.0
+        self._pause_s = PAUSE_FIRST_S
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query that runs now."""
+        return self._query
+
+    def look(
+        self, now_s: float, spark: SparkSession, place: Mapping[str, str], checkpoints: Path, say: Say
+    ) -> None:
+        """Start it when it is due, and notice when it has ended."""
+        query = self._query
+        if query is not None:
+            if query.isActive:
+                return
+            self._query = None
+            self._failed(now_s, say(query.exception() or RuntimeError("it ended by itself")))
+        elif now_s >= self._due_s:
+            self._began_s = now_s
+            try:
+                mend(checkpoints / self.name)
+                self._query = self._start(spark, place, str(checkpoints / self.name))
+                self.state = RUNNING
+            except Exception as error:
+                self._failed(now_s, say(error))
+
+    def _failed(self, now_s: float, why: str) -> None:
+        if now_s - self._began_s >= STABLE_S:
+            self._pause_s = PAUSE_FIRST_S
+        self.state = f"{why[:MESSAGE_MAX]}; tried again after {self._pause_s:g} s"
+        self._due_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+
+Say = Callable[[BaseException], str]
+"""Makes one line of a failure."""
+
+
+def load(files: Sequence[str]) -> list[OwnQuery]:
+    """The queries of these files; QueryError when one cannot be used."""
+    found: dict[str, OwnQuery] = {}
+    for file in files:
+        name = f"{OWN}{Path(file).stem}"
+        if name in found:
+            raise QueryError(f"`pipeline.queries` names two files `{Path(file).name}`; rename one of them")
+        found[name] = OwnQuery(name, _function(Path(file)))
+    return list(found.values())
+
+
+def _function(file: Path) -> Start:
+    if not file.is_file():
+        raise QueryError(f"`pipeline.queries` names `{file}`, which is not there")
+    spec = importlib.util.spec_from_file_location(f"penstock_query_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise QueryError(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
+    start: Any = getattr(module, "start", None)
+    if not callable(start):
+        raise QueryError(f"`{file}` has no function `start(spark, place, checkpoint)`")
+    found: Start = start
+    return found

@@ -1,0 +1,216 @@
+"""The query `watch`: the rules of the config, told as rows of `alerts` and as envelopes to an inbox.
+
+Its state is in its tables: what is firing, and when each agent was last seen. So it can be stopped, killed and run again, and ends with the
+same alerts. Order matters: envelopes go out before the commit that remembers them, with ids that the server knows again, so that a crash
+between the two tells nobody twice and forgets nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from penstock.ipc.pipeline import Alerts, Silence, TriggerFailures
+from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
+from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.pipeline import alerts
+from penstock.spark.pipeline.alerts import Act, Alert, Breach
+from penstock.spark.pipeline.batch import Recent, Slice, batch_slice
+from penstock.spark.pipeline.ingest import SHARD
+from penstock.spark.tables import gold
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.client.staging import Stage
+    from penstock.spark.source.location import Journal
+
+APP = "penstock"
+"""The application under which the server knows the pipeline's batches; `from` is `pipeline/penstock`."""
+PART = "alerts"
+_BATCH_BITS = 20
+"""A batch of rows has the number of its end, with this many bits behind it for what the clock brings up before the next."""
+
+
+class Watch:
+    """Looks for what the rules describe."""
+
+    def __init__(
+        self, spark: SparkSession, journal: Journal, lake: Path, settings: Alerts, stage: Stage | None
+    ) -> None:
+        self._spark = spark
+        self._journal = journal
+        self._lake = lake
+        self._settings = settings
+        self._stage = stage
+        self._app = f"{journal.id}/{SHARD}"
+        self._alerts = LakeTable(lake, ALERTS)
+        self._agents = LakeTable(lake, AGENTS)
+        self._lock = threading.Lock()
+        self._recent = Recent(journal)
+        self._watches_minutes = any(
+            not isinstance(rule, Silence | TriggerFailures) for rule in settings.rules
+        )
+        self._watches_triggers = any(isinstance(rule, TriggerFailures) for rule in settings.rules)
+        self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
+        self._rewind()
+        looked = self._stored(self._alerts)
+        if looked > self._stored(self._agents):
+            # Killed between the two commits: who was seen in those rows must not seem silent.
+            until_us = journal.time_of(looked - 1)
+            self._bring_agents(
+                Slice(spark, journal, self._table, self._stored(self._agents), looked, until_us)
+            )
+        self._firing = self._read_firing()
+        self._seen = self._read_seen()
+        self.end = min(self._stored(self._alerts), self._stored(self._agents))
+        """Rows before this have been looked at."""
+
+    def _stored(self, table: LakeTable) -> int:
+        stored = table.progress(self._app)
+        return self._journal.bounds().first if stored is None else stored
+
+    def _rewind(self) -> None:
+        """Go back with a journal that lost rows when it recovered: those that took their place are new."""
+        end = self._journal.mark().end
+        # Alerts that were told stay told. An agent's newest row must not be one that is lost, or nothing newer would count.
+        is_there = (pc.field("journal") != self._journal.id) | (pc.field("offset") < end)
+        for table, kept in ((self._alerts, None), (self._agents, is_there)):
+            if self._stored(table) > end:
+                table.overwrite(table.rows(filter=kept), {self._app: Span(0, end)}, may_go_back=True)
+
+    def _read_firing(self) -> dict[str, Alert]:
+        if self._alerts.version() is None:
+            return {}
+        wanted = (pc.field("state") == "firing") & (pc.field("journal") == self._journal.id)
+        return {alert.id: alert for alert in alerts.read(self._alerts.rows(filter=wanted))}
+
+    def _read_seen(self) -> dict[str, int]:
+        if self._agents.version() is None:
+            return {}
+        rows = self._agents.rows(["agent", "last_at"], pc.field("journal") == self._journal.id)
+        times = rows.column("last_at").cast(pa.int64()).to_pylist()
+        return dict(zip(rows.column("agent").to_pylist(), times, strict=True))
+
+    # Rows
+
+    def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
+        """Look at a batch of journal rows. For `foreachBatch`."""
+        asked = [gold.TRIGGERED] if self._watches_triggers else []
+        with batch_slice(self._spark, self._journal, self._table, rows, self._recent, asked) as part:
+            if part is not None:
+                self._look(part)
+
+    def _table(self, name: str) -> LakeTable:
+        return LakeTable(self._lake, TABLES[name])
+
+    def _look(self, part: Slice) -> None:
+        with self._lock:
+            stored = self._stored(self._alerts)
+            if stored < part.end:
+                part = part.since(stored)
+                acts = self._acts(part)
+                known = list(self._firing.values())
+                found = self._found(part)
+                rules = self._settings.rules
+                made = alerts.episodes(self._journal.id, rules, known, found, part.until_us)
+                silent, seen = alerts.silences(
+                    self._journal.id, rules, self._seen, acts, known, part.until_us
+                )
+                self._tell([*made, *silent], part.first, part.end)
+                self._seen = seen
+            self._bring_agents(part)
+            self.end = part.end
+
+    def _bring_agents(self, part: Slice) -> None:
+        stored = self._stored(self._agents)
+        if stored < part.end:
+            part = part.since(stored)
+            self._agents.merge(gold.agents(part.events).toArrow(), {self._app: Span(stored, part.end)})
+
+    def _found(self, part: Slice) -> list[Breach]:
+        """Minutes in which a rule was broken, of those that the new rows may have changed."""
+        found: list[Breach] = []
+        if self._watches_minutes:
+            minutes = gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since)
+            found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
+        if self._watches_triggers and gold.TRIGGERED not in part.unmet:
+            minutes = gold.trigger_minutes(part.whole_minutes, part.until)
+            broken = alerts.breaches(minutes, self._settings.rules, "trigger")
+            found += [Breach(*row) for row in broken.collect()]
+        return found
+
+    def _acts(self, part: Slice) -> list[Act]:
+        """When agents were at work, with every pause that a rule may mind."""
+        shortest_ms = min(
+            (rule.for_ms for rule in self._settings.rules if isinstance(rule, Silence)), default=None
+        )
+        if shortest_ms is None:
+            return []
+        return [Act(*row) for row in gold.turns(part.events, shortest_ms).collect()]
+
+    # The clock
+
+    def on_clock(self, now_us: int) -> None:
+        """Notice who has gone silent, when everything that was sent so far has been looked at."""
+        if not self._watches_agents or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self.end < self._journal.mark().end:
+                return  # rows are on their way: who seems silent may not be
+            made, _ = alerts.silences(
+                self._journal.id, self._settings.rules, self._seen, [], list(self._firing.values()), now_us
+            )
+            if made:
+                self._tell(made, self.end, self.end)
+        finally:
+            self._lock.release()
+
+    # Telling
+
+    def _tell(self, made: Sequence[Alert], first: int, end: int) -> None:
+        """Send what is new, then write it down; with `first == end` no rows were looked at."""
+        told = [self._addressed(alert) for alert in made]
+        self._send(told, end, is_clock=first == end)
+        spans = {self._app: Span(first, end)} if end > first else {}
+        self._alerts.merge(alerts.table(told), spans)
+        for alert in told:
+            if alert.state == "firing":
+                self._firing[alert.id] = alert
+            else:
+                self._firing.pop(alert.id, None)
+
+    def _addressed(self, alert: Alert) -> Alert:
+        if self._settings.to is None or self._stage is None:
+            return alert
+        return replace(alert, envelope_id=str(alerts.envelope(alert, self._settings.to)["id"]))
+
+    def _send(self, told: Sequence[Alert], end: int, *, is_clock: bool) -> None:
+        """Enqueue an envelope for each change of state, whatever happened before."""
+        to = self._settings.to
+        news = [alert for alert in told if self._is_news(alert)]
+        if to is None or self._stage is None or not news:
+            return
+        lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
+        # A batch that comes again has the number it had, and the server knows it; the clock's come after it.
+        batch = end << _BATCH_BITS
+        if is_clock:
+            batch = max(batch, self._stage.last(APP) or 0) + 1
+        self._stage.part(APP, batch, PART, lines)
+        self._stage.commit(APP, batch, [PART])
+
+    def _is_news(self, alert: Alert) -> bool:
+        known = self._firing.get(alert.id)
+        return known is None or known.state != alert.state
+
+    def upkeep(self) -> None:
+        """Merge small files and shorten logs, where that is due."""
+        self._alerts.upkeep()
+        self._agents.upkeep()

@@ -1,0 +1,109 @@
+"""The format `penstock`: journals as DataFrames, in batches and as streams, and streams back into queues.
+
+    spark.readStream.format("penstock").option("columns", "recorded_at,channel").load("penstock-data")
+    spark.read.format("penstock").option("url", "http://localhost:8787").option("tokenFile", FILE).load()
+
+A row is a row of the journal: the columns of the table `events` without its date. Every option is in `options.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from msgspec.structs import replace
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.spark.source.bounds import ending, starting
+from penstock.spark.source.errors import SourceError
+from penstock.spark.source.location import absolute_paths, open_journals
+from penstock.spark.source.offsets import EARLIEST
+from penstock.spark.source.options import STREAM_ONLY, Options, read_options
+from penstock.spark.source.partitions import Span, plan, read_span
+from penstock.spark.source.stream_reader import JournalStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class PenstockSource(DataSource):
+    """What Spark makes of `format("penstock")`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = dict(options)
+        for name, value in given.items():
+            if name.lower() == "path":
+                given[name] = absolute_paths(value)
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """The columns that the options choose."""
+        return from_arrow_schema(read_options(self.options).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return JournalBatchReader(self._checked(schema))
+
+    def streamReader(self, schema: StructType) -> JournalStreamReader:  # noqa: N802 (Spark's name)
+        return JournalStreamReader(self._checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink.writer import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        from penstock.spark.sink.writer import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
+
+    def _checked(self, schema: StructType) -> Options:
+        """The options, when the schema is theirs: a journal's rows have the columns they have."""
+        options = read_options(self.options)
+        declared = from_arrow_schema(options.schema)
+        wanted = [(field.name, field.dataType) for field in schema.fields]
+        if wanted != [(field.name, field.dataType) for field in declared.fields]:
+            raise SourceError(
+                f"the schema `{schema.simpleString()}` is not that of the source, `{declared.simpleString()}`; leave `.schema(…)`"
+                " out, choose columns with the option `columns`, and cast them in the query"
+            )
+        return options
+
+
+class JournalBatchReader(DataSourceReader):
+    """Reads ranges of journals once."""
+
+    def __init__(self, options: Options) -> None:
+        options.refuse(STREAM_ONLY, "a batch read")
+        self._options = options
+        self._selection = replace(options.selection, with_pipeline=options.includes_pipeline is not False)
+
+    def partitions(self) -> list[InputPartition]:
+        """The spans of everything that the options bound."""
+        journals = open_journals(self._options)
+        begin = starting(self._options, journals, EARLIEST)
+        end = ending(self._options, journals)
+        ranges = {one: (begin[one].offset, end[one].offset) for one in journals}
+        for one, (first, stop) in ranges.items():
+            if first > stop:
+                raise SourceError(
+                    f"the read of {journals[one].place} begins at row {first} and ends at {stop}, before that; swap them"
+                )
+        return [*plan(self._options, journals, ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a span; runs in executors. Spark asks for a partition even where there is none."""
+        if not isinstance(partition, Span):
+            return iter(())
+        return read_span(self._options, self._selection, partition)

@@ -1,0 +1,277 @@
+"""Where a journal is, a data directory or a server's URL, and the journal opened there.
+
+A place is a value that travels to executors. What is opened stays in its process and is kept, because Python workers are
+reused: a kept reader knows where rows stand and reads only what is new. A token never appears in a text.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from penstock.client.journal import RemoteBounds, RemoteJournal
+from penstock.journal import named_readers as readers
+from penstock.journal.disk import RealDisk
+from penstock.journal.reader import Bounds, JournalReader, Mark
+from penstock.journal.selection import Selection
+from penstock.spark.source.errors import SourceError, telling
+
+if TYPE_CHECKING:
+    from penstock.spark.source.options import Options
+
+OPENED_MAX = 16
+"""Journals that a process keeps open."""
+RETRY_S = 60.0
+"""How long a server may be gone before a query fails, unless it says otherwise."""
+
+AnyBounds: TypeAlias = Bounds | RemoteBounds
+
+
+@dataclass(frozen=True)
+class Place:
+    """A data directory (absolute) or a URL with what is needed to be let in."""
+
+    path: str | None = None
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    retry_s: float = RETRY_S
+
+    def __str__(self) -> str:
+        return f"`{self.path or self.url}`"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that name this place to the source and to the sink."""
+        given = {"path": self.path, "url": self.url, "token": self.token}
+        return {key: text for key, text in given.items() if text is not None}
+
+    def open(self) -> Journal:
+        """The journal there; the same one each time in a process, while it is asked for often enough."""
+        with _opening:
+            journal = _opened.pop(self, None) or Journal(self)
+            while len(_opened) >= OPENED_MAX:
+                _opened.pop(next(iter(_opened)))
+            _opened[self] = journal
+        return journal
+
+
+_opened: dict[Place, Journal] = {}
+_opening = threading.Lock()
+
+
+class Journal:
+    """A journal that can be read, by any thread; failures are told in a source's words."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._kept = threading.local()
+        """The reader of each thread: two queries of one driver must not move each other's places."""
+        self._remote: RemoteJournal | None = None
+        with telling(str(place)):
+            if place.url is not None:
+                self._remote = RemoteJournal(place.url, place.token, retry_s=place.retry_s)
+            else:
+                self._kept.reader = _directory(Path(place.path or "."))
+
+    @property
+    def _local(self) -> JournalReader | None:
+        if self._remote is None and not hasattr(self._kept, "reader"):
+            self._kept.reader = _directory(Path(self.place.path or "."))
+        return getattr(self._kept, "reader", None)
+
+    @property
+    def id(self) -> str:
+        """The journal's id, as it is now: a directory may have been made anew."""
+        return self.mark().journal
+
+    def mark(self) -> Mark:
+        """How far the committed rows reach. Cheap: this is asked all day."""
+        with telling(str(self.place)):
+            if self._local is not None:
+                return self._local.mark()
+            bounds = self.bounds()
+            return Mark(bounds.journal, bounds.epoch, bounds.end)
+
+    def bounds(self) -> AnyBounds:
+        """What can be read."""
+        with telling(str(self.place)):
+            return (self._local or self._far).bounds()
+
+    def batches(
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+        selection: Selection | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows `first` to `end - 1` in order; with a selection, those that pass it."""
+        with telling(str(self.place)):
+            if self._local is not None:
+                yield from self._local.batches(first, end, columns, selection)
+                return
+            deciding = selection.columns if selection is not None else []
+            read = None if columns is None else list(dict.fromkeys([*columns, *deciding]))
+            for batch in self._far.batches(first, end, read):
+                passed = batch if selection is None else selection.passed(batch)
+                if passed.num_rows:
+                    yield passed if columns is None else passed.select(list(columns))
+
+    def time_of(self, offset: int) -> int:
+        """When a row was recorded, in microseconds since 1970."""
+        return self._whole(offset, "recorded_at")
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which a row was recorded."""
+        return self._whole(offset, "epoch")
+
+    def offset_at(self, time_us: int) -> int:
+        """The first row that is not before a time, or the end. Times never decrease, so the search halves the range."""
+        with telling(str(self.place)):
+            bounds = self.bounds()
+            low, high = (bounds.first, bounds.end) if self._local is None else self._local.around(time_us)
+        while low < high:
+            middle = (low + high) // 2
+            if self.time_of(middle) < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def seams(self) -> list[int]:
+        """Offsets at which a range is best cut."""
+        with telling(str(self.place)):
+            return self._local.seams() if self._local is not None else []
+
+    def hold(self, name: str, offset: int) -> None:
+        """A named reader has everything before `offset`; retention waits for it."""
+        with telling(str(self.place)):
+            if self._local is not None:
+                disk = RealDisk(Path(self.place.path or ".") / "journal")
+                readers.advance(disk, name, offset, time.time_ns() // 1000)
+            else:
+                self._far.hold(name, offset)
+
+    @property
+    def _far(self) -> RemoteJournal:
+        assert self._remote is not None
+        return self._remote
+
+    def _whole(self, offset: int, column: str) -> int:
+        for batch in self.batches(offset, offset + 1, [column]):
+            return int(batch.column(0).cast(pa.int64())[0].as_py())
+        raise SourceError(f"row {offset} is not in the journal at {self.place}; it ends at {self.mark().end}")
+
+
+def open_one(data: Path, url: str | None = None, token: str | None = None) -> Journal:
+    """The journal of a server by its URL, else of a data directory."""
+    if url is not None:
+        return Place(url=url, token=token).open()
+    return Place(path=str(data.absolute())).open()
+
+
+def open_journals(options: Options | Mapping[str, str]) -> dict[str, Journal]:
+    """Every journal that a source's options name, by its id."""
+    if isinstance(options, Mapping):
+        from penstock.spark.source.options import read_options
+
+        options = read_options(options)
+    found: dict[str, Journal] = {}
+    for place in options.places:
+        journal = place.open()
+        twin = found.setdefault(journal.id, journal)
+        if twin is not journal:
+            raise SourceError(
+                f"{twin.place} and {place} are the same journal, {journal.id}: its rows would come twice. Name it once;"
+                " of a copied directory, read either the copy or the original."
+            )
+    return found
+
+
+def places_of(
+    path: str | None, url: str | None, token: str | None, token_file: str | None, retry_s: float
+) -> tuple[Place, ...]:
+    """The places that the options name; paths become absolute and tokens are looked up here, on the driver."""
+    if bool(path) == bool(url):
+        raise SourceError(
+            'a source needs either a data directory, `.load(DIR)`, or a server, `.option("url", URL)`'
+        )
+    if url:
+        secret = _token(token, token_file)
+        return tuple(Place(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url))
+    if token or token_file:
+        raise SourceError("a token is for a server; leave it out, or name the server with the option `url`")
+    return tuple(Place(path=_absolute(one)) for one in _several(path or ""))
+
+
+def absolute_paths(text: str) -> str:
+    """Paths as executors can use them, whose working directory is another."""
+    return ",".join(_absolute(one) for one in _several(text))
+
+
+def _several(text: str) -> list[str]:
+    return [part for part in (part.strip() for part in text.split(",")) if part]
+
+
+def _absolute(path: str) -> str:
+    if path.startswith(("http://", "https://")):
+        raise SourceError(f"`{path}` is a URL; give it with the option `url` instead of as a path")
+    if path.startswith("file:"):
+        path = urlsplit(path).path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+        shown = url.rpartition("@")[2]
+        raise SourceError(f"`{shown}` is not the URL of an HTTP door; write `http://host:port`")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _token(token: str | None, token_file: str | None) -> str | None:
+    if token is not None and token_file is not None:
+        raise SourceError("`token` and `tokenFile` exclude each other; give one of them")
+    if token_file is not None:
+        try:
+            return Path(token_file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise SourceError(
+                f"the token file `{token_file}` cannot be read: {reason}; name the file on the driver's machine"
+            ) from None
+    if token is not None and token.startswith("env:"):
+        name = token.removeprefix("env:")
+        found = os.environ.get(name)
+        if not found:
+            raise SourceError(
+                f"the variable `{name}` is not set where the driver runs; set it, or use `tokenFile`"
+            )
+        return found
+    return token
+
+
+def _directory(data: Path) -> JournalReader:
+    if not data.is_dir():
+        raise SourceError(
+            f"there is no directory `{data}` here; name the data directory of a server as it is called wherever the tasks run,"
+            " or read through the server with the options `url` and `token`"
+        )
+    if not (data / "journal").is_dir():
+        inside = (
+            data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
+        )
+        cure = (
+            f"did you mean `{inside}`?"
+            if inside
+            else "name the directory that has `journal` and `lake` in it"
+        )
+        raise SourceError(f"there is no journal in `{data}`; {cure}")
+    return JournalReader(data)

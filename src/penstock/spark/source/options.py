@@ -1,0 +1,191 @@
+"""The options of the source, read and checked in one place. Named as in Spark's Kafka source where they mean the same.
+
+`where`     path (from `load`), url, token, tokenFile, retryTimeout
+`from, to`  startingOffsets, startingTimestamp, endingOffsets, endingTimestamp
+`how much`  maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay, minPartitions
+`which`     door, channel, event, includePipeline, columns, bodyAs
+`care`      failOnDataLoss, reader
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+from penstock.journal.named_readers import name_problem
+from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.journal.selection import Selection
+from penstock.spark.source.errors import SourceError
+from penstock.spark.source.location import RETRY_S, Place, places_of
+from penstock.spark.source.offsets import Points, parse
+
+NAMES = (
+    "path", "url", "token", "tokenFile", "retryTimeout",
+    "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "door", "channel", "event", "includePipeline", "columns", "bodyAs",
+    "failOnDataLoss", "reader",
+)  # fmt: skip
+BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "reader")
+TRIGGER_DELAY_S = 15 * 60.0
+"""How long rows may wait for more company, unless the query says otherwise."""
+BODY_TYPES = {"binary": pa.binary(), "string": pa.string(), "json": pa.string()}
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a query asked for. Travels to executors."""
+
+    places: tuple[Place, ...]
+    given: frozenset[str]
+    """Names of the options that were given."""
+    columns: tuple[str, ...]
+    body_as: str
+    selection: Selection
+    includes_pipeline: bool | None
+    """None: what is usual, which is yes for a batch read and no for a stream."""
+    starting: Points | int | None
+    starting_us: int | None
+    ending: Points | int | None
+    ending_us: int | None
+    rows_max: int | None
+    rows_min: int | None
+    delay_s: float
+    partitions_min: int | None
+    fails_on_loss: bool
+    reader: str | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows that the source gives, exactly."""
+        fields = [FILE_SCHEMA.field(name) for name in self.columns]
+        body = BODY_TYPES[self.body_as]
+        return pa.schema([field.with_type(body) if field.name == "body" else field for field in fields])
+
+    def refuse(self, names: tuple[str, ...], where: str) -> None:
+        """Options that would be ignored are a mistake."""
+        for name in names:
+            if name in self.given:
+                raise SourceError(f"`{name}` means nothing for {where}; leave it out")
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Every option of a source; an unknown one is an error that names the nearest."""
+    spelled = {name.lower(): name for name in NAMES}
+    values: dict[str, str] = {}
+    for key, value in given.items():
+        name = spelled.get(key.lower())
+        if name is None:
+            near = get_close_matches(key.lower(), spelled, 1)
+            cure = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(NAMES[1:])}"
+            raise SourceError(f"there is no option `{key}`; {cure}")
+        values[name] = value
+    read = _Values(values)
+    for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if one in values and other in values:
+            raise SourceError(f"`{one}` and `{other}` exclude each other; give one of them")
+    retry_s = read.duration("retryTimeout", RETRY_S)
+    starting, ending = values.get("startingOffsets"), values.get("endingOffsets")
+    return Options(
+        places=places_of(
+            values.get("path"), values.get("url"), values.get("token"), values.get("tokenFile"), retry_s
+        ),
+        given=frozenset(values),
+        columns=read.columns(),
+        body_as=read.choice("bodyAs", "binary", tuple(BODY_TYPES)),
+        selection=Selection(read.several("door"), read.several("channel"), read.several("event")),
+        includes_pipeline=read.truth("includePipeline", None),
+        starting=None if starting is None else parse("startingOffsets", starting),
+        starting_us=read.moment_us("startingTimestamp"),
+        ending=None if ending is None else parse("endingOffsets", ending),
+        ending_us=read.moment_us("endingTimestamp"),
+        rows_max=read.count("maxOffsetsPerTrigger"),
+        rows_min=read.count("minOffsetsPerTrigger"),
+        delay_s=read.duration("maxTriggerDelay", TRIGGER_DELAY_S),
+        partitions_min=read.count("minPartitions"),
+        fails_on_loss=read.truth("failOnDataLoss", True) is not False,
+        reader=read.reader(),
+    )
+
+
+class _Values:
+    """Options as text, read as what they should be."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def several(self, name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self._values.get(name, "").split(",") if part.strip())
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        value = self._values.get(name, default).strip().lower()
+        if value not in allowed:
+            raise SourceError(f"`{name}` is `{value}`; it is one of {', '.join(allowed)}")
+        return value
+
+    def truth(self, name: str, default: bool | None) -> bool | None:
+        if name not in self._values:
+            return default
+        return self.choice(name, "", ("true", "false")) == "true"
+
+    def count(self, name: str) -> int | None:
+        text = self._values.get(name)
+        if text is None:
+            return None
+        if not text.strip().isdecimal() or int(text) < 1:
+            raise SourceError(f"`{name}` is `{text}`; it is a whole number of 1 or more")
+        return int(text)
+
+    def duration(self, name: str, default: float) -> float:
+        text = self._values.get(name)
+        if text is None:
+            return default
+        found = _DURATION.fullmatch(text.lower())
+        if found is None:
+            raise SourceError(f"`{name}` is `{text}`; write a duration like `500ms`, `30s`, `15m` or `2h`")
+        return float(found[1]) * _UNITS_S[found[2]]
+
+    def moment_us(self, name: str) -> int | None:
+        text = self._values.get(name)
+        if text is None:
+            return None
+        if text.strip().isdecimal():
+            return int(text) * 1_000
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise SourceError(
+                f"`{name}` is `{text}`; write `2026-01-31T12:00:00Z`, or milliseconds since 1970"
+            ) from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        whole = moment.replace(microsecond=0)
+        return int(whole.timestamp()) * 1_000_000 + moment.microsecond
+
+    def columns(self) -> tuple[str, ...]:
+        if "columns" not in self._values:
+            return tuple(FILE_SCHEMA.names)
+        names = self.several("columns")
+        for name in names:
+            if name not in FILE_SCHEMA.names:
+                near = get_close_matches(name, FILE_SCHEMA.names, 1)
+                cure = f"did you mean `{near[0]}`?" if near else f"columns: {', '.join(FILE_SCHEMA.names)}"
+                raise SourceError(f"there is no column `{name}`; {cure}")
+        if not names or len(set(names)) != len(names):
+            raise SourceError("`columns` names each column that is wanted once, separated by commas")
+        return names
+
+    def reader(self) -> str | None:
+        name = self._values.get("reader")
+        problem = None if name is None else name_problem(name)
+        if problem is not None:
+            raise SourceError(f"`reader` is `{name}`; {problem}")
+        return name

@@ -1,0 +1,201 @@
+"""The streaming reader: how far a query may read next, and in which spans.
+
+The driver keeps one of these for the whole query and asks it for the latest offset all day, so that looks at nothing but the
+watermark. Executors get a copy, which only reads spans.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.journal.reader import Mark
+from penstock.spark.source.bounds import starting
+from penstock.spark.source.errors import DataLossError
+from penstock.spark.source.location import Journal, open_journals
+from penstock.spark.source.offsets import LATEST, Point, Points, decode, encode
+from penstock.spark.source.options import BATCH_ONLY, Options
+from penstock.spark.source.partitions import Span, plan, read_span, recreated
+
+_log = logging.getLogger("penstock.spark")
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads journals as streams."""
+
+    def __init__(self, options: Options) -> None:
+        options.refuse(BATCH_ONLY, "a stream")
+        self._options = options
+        self._selection = replace(options.selection, with_pipeline=bool(options.includes_pipeline))
+        self._frozen: dict[str, int] | None = None
+        """Where an AvailableNow query ends."""
+        self._newest: Points = {}
+        self._triggered_at: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Where a query without a checkpoint begins."""
+        points = starting(self._options, open_journals(self._options), LATEST)
+        self._hold(points)
+        return encode(points)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """What `maxOffsetsPerTrigger` or else `minOffsetsPerTrigger` says."""
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        if self._options.rows_min is not None:
+            return ReadMinRows(self._options.rows_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """What is committed now is the end, whatever comes later."""
+        self._frozen = {one: journal.mark().end for one, journal in open_journals(self._options).items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """How far the next batch may read."""
+        points = decode(start)
+        journals, marks = self._look(points)
+        begin = self._resumed(points, journals, marks)
+        frozen = self._frozen
+        ends = {
+            one: max(mark.end if frozen is None else min(mark.end, frozen.get(one, 0)), begin[one].offset)
+            for one, mark in marks.items()
+        }
+        self._newest = {one: Point(mark.end, mark.epoch) for one, mark in marks.items()}
+        if not self._newest or self._is_too_early(begin, ends, limit):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            ends = limited({one: point.offset for one, point in begin.items()}, ends, limit.max_rows)
+        return encode({one: Point(end, marks[one].epoch) for one, end in ends.items()})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 (Spark's name)
+        """How far the journals reached when that was last looked at."""
+        return encode(self._newest) if self._newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The spans of a batch."""
+        begin, stop = decode(start), decode(end)
+        journals = open_journals(self._options)
+        missing = sorted(set(stop) - set(journals))
+        if missing:
+            raise recreated(missing, {one: each for one, each in journals.items() if one not in stop})
+        ranges = {
+            one: (self._first(journals[one], begin.get(one), point), point.offset)
+            for one, point in stop.items()
+        }
+        return [*plan(self._options, journals, ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a span; runs in executors."""
+        assert isinstance(partition, Span)
+        return read_span(self._options, self._selection, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything before `end` is done: a named reader may let it go."""
+        self._hold(decode(end))
+
+    def _hold(self, points: Points) -> None:
+        if self._options.reader is None:
+            return
+        for one, journal in open_journals(self._options).items():
+            if one in points:
+                journal.hold(self._options.reader, points[one].offset)
+
+    def _look(self, points: Points) -> tuple[dict[str, Journal], dict[str, Mark]]:
+        """The journals and how far they reach; a journal of the checkpoint that is not there is an error."""
+        journals: dict[str, Journal] = {}
+        marks: dict[str, Mark] = {}
+        for place in self._options.places:
+            journal = place.open()
+            mark = journal.mark()
+            journals[mark.journal], marks[mark.journal] = journal, mark
+        missing = sorted(set(points) - set(marks))
+        if missing:
+            raise recreated(missing, {one: each for one, each in journals.items() if one not in points})
+        return journals, marks
+
+    def _resumed(self, points: Points, journals: Mapping[str, Journal], marks: Mapping[str, Mark]) -> Points:
+        """Where reading goes on: the checkpoint, unless rows that were read are lost; the oldest row of a new journal."""
+        begin: Points = {}
+        for one, mark in marks.items():
+            point = points.get(one)
+            if point is None:
+                begin[one] = Point(journals[one].bounds().first, mark.epoch)
+                continue
+            kept = min(point.offset, mark.end)
+            if mark.epoch > point.epoch:
+                kept = self._unchanged(journals[one], point.epoch, kept)
+            if kept < point.offset:
+                self._lose(journals[one], kept, point.offset)
+            begin[one] = Point(kept, mark.epoch)
+        return begin
+
+    def _first(self, journal: Journal, begin: Point | None, stop: Point) -> int:
+        """Where a batch begins. One that crosses a loss begins where the rows do that took the place of the lost ones."""
+        if begin is None:
+            return journal.bounds().first
+        if stop.epoch <= begin.epoch:
+            return begin.offset
+        return self._unchanged(journal, begin.epoch, min(begin.offset, stop.offset))
+
+    def _unchanged(self, journal: Journal, epoch: int, end: int) -> int:
+        """The end of the rows that are still those of an epoch. Epochs never decrease, so the search halves the range."""
+        low, high = min(journal.bounds().first, end), end
+        while low < high:
+            middle = (low + high) // 2
+            if journal.epoch_of(middle) > epoch:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _lose(self, journal: Journal, first: int, end: int) -> None:
+        what = (
+            f"rows {first} to {end - 1} of the journal at {journal.place}, which this query has read, were lost when its"
+            " server crashed or an older copy took its place"
+        )
+        if self._options.fails_on_loss:
+            raise DataLossError(
+                f"{what}. To go on from row {first}, set `failOnDataLoss` to false; to begin anew, start with a new"
+                " checkpoint (`penstock pipeline reset` for the built-in pipeline)."
+            )
+        _log.warning("%s: going on from row %d, as failOnDataLoss is false", what, first)
+
+    def _is_too_early(self, begin: Points, ends: Mapping[str, int], limit: ReadLimit) -> bool:
+        """Whether a batch should wait for more rows; it waits only so long."""
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.rows_min
+        if least is None or isinstance(limit, ReadAllAvailable) or self._frozen is not None:
+            return False
+        now = time.monotonic()
+        has_waited = self._triggered_at is None or now - self._triggered_at >= self._options.delay_s
+        if not has_waited and sum(end - begin[one].offset for one, end in ends.items()) < least:
+            return True
+        self._triggered_at = now
+        return False
+
+
+def limited(begin: Mapping[str, int], ends: Mapping[str, int], rows_max: int) -> dict[str, int]:
+    """Ends that are at most so many rows away in all: each journal gets the share that it has of what waits."""
+    waiting = {one: end - begin[one] for one, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return dict(ends)
+    shares = {one: count * rows_max // total for one, count in waiting.items()}
+    left = rows_max - sum(shares.values())
+    for one in sorted(waiting):
+        more = min(left, waiting[one] - shares[one])
+        shares[one] += more
+        left -= more
+    return {one: begin[one] + share for one, share in shares.items()}

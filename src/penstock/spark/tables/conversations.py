@@ -1,0 +1,187 @@
+"""Conversations: the envelopes that share a `corr`, put together to a tree, and the path through it that took longest.
+
+An envelope answers the newest earlier one of its conversation that its `refs` name; without such a one, the newest earlier one that came to
+its sender's inbox; else it answers nothing. Dead letters are left out: a record that died is one of its conversation, its copy in `dlq/…`
+is not another. What is said in a space is for all and settled by nobody: it is never open, and only those who spoke took part. Spark sorts, plain Python puts together: one pass, and no conversation is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.spark.lake.schemas import CONVERSATIONS
+from penstock.spark.tables.silver import BEGUN, DEAD_PREFIX, MEW, agent_of, owner_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MEMBERS_MAX = 10_000
+"""Envelopes of one conversation that its tree is made of. Beyond, counts and times stay exact; depth and path are those of the first."""
+ROWS_AT_ONCE = 4_096
+"""Conversations handed back to Spark at a time."""
+
+
+class Member(NamedTuple):
+    """One envelope of a conversation, or with an outcome: that one was settled."""
+
+    journal: str
+    corr: str
+    offset: int
+    at_us: int
+    channel: str
+    seq: int
+    id: str | None = None
+    door: str | None = None
+    agent: str | None = None
+    """Who sent it."""
+    owner: str | None = None
+    """Whose inbox it came to."""
+    refs: list[str] | None = None
+    outcome: str | None = None
+
+
+def conversations(envelopes: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """One row for each conversation, given all envelopes and deliveries of those that the rows are about."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    ordered = envelopes.sparkSession.sql(_MEMBERS, envelopes=envelopes, deliveries=deliveries)
+    return ordered.mapInArrow(put_together, from_arrow_schema(CONVERSATIONS.schema))
+
+
+_MEMBERS = f"""
+with members as (
+  select journal, coalesce(corr, {BEGUN}) as corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door, {agent_of("sender")} as agent,
+    if(door = '{MEW}', null, {owner_of("channel")}) as owner, refs, cast(null as string) as outcome
+  from {{envelopes}}
+  union all
+  select journal, corr, offset, unix_micros(settled_at), channel, seq, null, null, null, null, null, outcome
+  from {{deliveries}}
+)
+select {", ".join(Member._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
+distribute by journal, corr sort by journal, corr, offset
+"""
+
+
+def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Where the tasks run: members in order become conversations."""
+    members = (
+        Member(*row)
+        for batch in batches
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    rows: list[dict[str, Any]] = []
+    for _, group in groupby(members, key=lambda member: (member.journal, member.corr)):
+        made = conversation(group)
+        if made is not None:
+            rows.append(made)
+        if len(rows) >= ROWS_AT_ONCE:
+            yield pa.RecordBatch.from_pylist(rows, CONVERSATIONS.schema)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, CONVERSATIONS.schema)
+
+
+class _Node:
+    """An envelope in the tree."""
+
+    __slots__ = ("depth", "end_us", "id", "offset", "parent", "start_us")
+
+    def __init__(self, member: Member, parent: _Node | None) -> None:
+        self.id = member.id or ""
+        self.offset = member.offset
+        self.start_us = self.end_us = member.at_us
+        self.parent = parent
+        self.depth: int = 1 if parent is None else parent.depth + 1
+
+
+class _Tree:
+    """The first envelopes of a conversation, as they came."""
+
+    def __init__(self, members_max: int) -> None:
+        self._members_max = members_max
+        self._by_place: dict[tuple[bool, str, int], _Node] = {}
+        self._by_id: dict[str, _Node] = {}
+        self._by_owner: dict[str, _Node] = {}
+        self.root: _Node | None = None
+        self.depth = 0
+
+    def add(self, member: Member) -> None:
+        if len(self._by_place) >= self._members_max:
+            return
+        node = _Node(member, self._parent(member))
+        self.root = self.root or node
+        self.depth = max(self.depth, node.depth)
+        self._by_place[member.door == MEW, member.channel, member.seq] = node
+        self._by_id[node.id] = node
+        if member.owner is not None:
+            self._by_owner[member.owner] = node
+
+    def _parent(self, member: Member) -> _Node | None:
+        """What an envelope answers, among those that came before it."""
+        named = [self._by_id[ref] for ref in member.refs or () if ref in self._by_id]
+        if named:
+            return max(named, key=lambda node: node.offset)
+        return None if member.agent is None else self._by_owner.get(member.agent)
+
+    def settle(self, member: Member) -> None:
+        node = self._by_place.get((False, member.channel, member.seq))
+        if node is not None:
+            node.end_us = max(node.end_us, member.at_us)
+
+    def path(self) -> list[_Node]:
+        """The chain of answers that leads to what ended last, first one first."""
+        node: _Node | None = max(self._by_place.values(), key=lambda node: (node.end_us, node.offset))
+        chain: list[_Node] = []
+        while node is not None:
+            chain.append(node)
+            node = node.parent
+        return chain[::-1]
+
+
+def conversation(members: Iterable[Member], members_max: int = MEMBERS_MAX) -> dict[str, Any] | None:
+    """The row of one conversation, from its envelopes and settles in order of their offsets; None without an envelope."""
+    tree = _Tree(members_max)
+    agents: dict[str, None] = {}
+    doors: dict[str, None] = {}
+    first: Member | None = None
+    last_us = envelopes = queued = settled = dead = 0
+    for member in members:
+        last_us = max(last_us, member.at_us)
+        if member.outcome is not None:
+            settled += 1
+            dead += member.outcome == "dead"
+            tree.settle(member)
+            continue
+        first = first or member
+        envelopes += 1
+        queued += member.door != MEW
+        tree.add(member)
+        agents.update(dict.fromkeys(name for name in (member.agent, member.owner) if name is not None))
+        doors.update({member.door: None} if member.door is not None else {})
+    if first is None or tree.root is None:
+        return None
+    path = tree.path()
+    unsettled = max(queued - settled, 0)
+    return {
+        "journal": first.journal,
+        "corr": first.corr,
+        "root_id": tree.root.id,
+        "started_at": first.at_us,
+        "last_at": last_us,
+        "envelopes": envelopes,
+        "agents_count": len(agents),
+        "depth": tree.depth,
+        "settled": settled,
+        "dead": dead,
+        "unsettled": unsettled,
+        "agents": sorted(agents),
+        "doors": sorted(doors),
+        "duration_ms": (last_us - first.at_us) / 1000,
+        "critical_path": [node.id for node in path],
+        "critical_path_ms": (path[-1].end_us - path[0].start_us) / 1000,
+        "final": unsettled == 0,
+    }

@@ -1,0 +1,254 @@
+"""From rows of the journal to token streams: one pass over the rows of a topic, in order, that can stop and go on anywhere.
+
+A stream is one registration, from its first row until it expires; one that is renewed before that goes on. What a stream has come to
+so far is its own row in the table, so a pass over new rows begins with that row and any way of cutting the journal ends in the same. Rows that
+come after the end, such as the last count, still belong to it, until the topic is registered anew.
+
+With the key of a topic every message that was journaled is checked: its MAC proves who wrote it and after which one. A message that
+another wrote is `forged` and left out. One that does not follow the one before it in the journal is a break in the chain, and the check
+goes on behind it. Knows no Spark, so it is tested without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hmac import compare_digest
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.core.errors import PenstockError
+from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
+from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
+from penstock.dialects.streamservice.messages import Complete, Failure, Payload, Token
+from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, Fault, peek_block
+from penstock.spark.tables.token_keys import TokenKey, topic_hash
+
+INT_MAX = 2**31 - 1
+"""What a column of a whole number of 32 bits holds; counts stop there."""
+
+
+class Heard(NamedTuple):
+    """What a row of the journal says of a topic."""
+
+    journal: str
+    topic_hash: str
+    offset: int
+    at_us: int
+    event: str
+    format: str | None = None
+    size: int | None = None
+    reason: str | None = None
+    meta: str | None = None
+    body: bytes | None = None
+
+
+class _Counts(msgspec.Struct):
+    """The `meta` of rows; what is not there is zero."""
+
+    chunks: int = 0
+    replayed: int = 0
+    lost: int = 0
+    found: bool = True
+
+
+_counts = msgspec.json.Decoder(_Counts)
+
+
+class Stream(msgspec.Struct):
+    """A row of the table `token_streams`; times are in microseconds since 1970."""
+
+    journal: str
+    topic_hash: str
+    started_at: int
+    ended_at: int | None = None
+    chunks: int = 0
+    bytes: int = 0
+    chunks_per_s: float | None = None
+    resumes: int = 0
+    replayed: int = 0
+    gaps: int = 0
+    max_gap_ms: float | None = None
+    ended: str = "open"
+    tokens: int | None = None
+    tokens_per_s: float | None = None
+    finish_reason: str | None = None
+    chain_ok: bool | None = None
+    perplexity: float | None = None
+    entropy: float | None = None
+    lost: int = 0
+    journaled: int = 0
+    forged: int | None = None
+    breaks: int | None = None
+    last_at: int | None = None
+    expired_at: int | None = None
+    mark: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """The row with what follows from the rest."""
+        took_s = 0.0 if self.last_at is None else (self.last_at - self.started_at) / 1e6
+        self.chunks_per_s = max(self.chunks, self.journaled) / took_s if took_s > 0 else None
+        if self.tokens is not None:
+            self.tokens_per_s = self.tokens / took_s if took_s > 0 else None
+        if self.forged is not None:
+            self.chain_ok = not self.forged and not self.breaks
+        return msgspec.structs.asdict(self)
+
+
+def stream_of(row: Mapping[str, Any]) -> Stream:
+    """A stream from its row, with times in microseconds."""
+    return Stream(**row)
+
+
+class Checked(NamedTuple):
+    """A message that the key of its topic proves to be its publisher's."""
+
+    prev: str
+    """The mark before it in hexadecimal; empty for the first."""
+    mark: str
+    payloads: list[Payload]
+
+
+class Inspector:
+    """Checks messages of one topic."""
+
+    def __init__(self, key: TokenKey) -> None:
+        self._topic = key.topic.encode()
+        # The journal has the hash in the place of the name, which no MAC covers.
+        self._names = (key.topic.encode(), topic_hash(key.topic).encode())
+        self._chains = {
+            kind: (make(key.mac_key, key.topic, key.suite), make(key.mac_key, key.topic, key.suite))
+            for kind, make in (("chunk", ChainedStreamHmac), ("block", BlockChain))
+        }
+
+    def check(self, format: str | None, body: bytes) -> Checked | None:  # noqa: A002 - as in the table
+        """What a message says, or nothing if another wrote it."""
+        if format == "block":
+            frame, mac = body[:-BLOCK_MAC_SIZE], body[-BLOCK_MAC_SIZE:]
+            prev = peek_block(frame)
+            if isinstance(prev, Fault):
+                return None
+            prev = b"" if prev == self._topic[:BLOCK_MAC_SIZE] else prev
+            return self._proved("block", prev, frame, mac)
+        chunk = read_chunk(body)
+        if isinstance(chunk, Fault) or chunk.topic not in self._names:
+            return None
+        return self._proved("chunk", chunk.prev, chunk.data, chunk.mac)
+
+    def _proved(self, kind: str, prev: bytes, data: bytes, mac: bytes) -> Checked | None:
+        first, later = self._chains[kind]
+        if prev:
+            if len(prev) != later.SIZE:
+                return None
+            later.advance(prev)
+        chain = later if prev else first
+        if not compare_digest(chain.next_mac(data), mac):
+            return None
+        return Checked(prev.hex(), mac.hex(), _payloads(kind, data))
+
+
+def _payloads(kind: str, data: bytes) -> list[Payload]:
+    """What the data of a message says; nothing where it is its publisher's and still cannot be read."""
+    if kind == "block":
+        block = read_block(data)
+        return [] if isinstance(block, Fault) else block.payloads
+    payload = read_payload(data)
+    return [] if isinstance(payload, Fault) else [payload]
+
+
+def fold(rows: Iterable[Heard], before: Stream | None = None, key: TokenKey | None = None) -> list[Stream]:
+    """The streams that the rows of one topic, in order, are about; `before` is the topic's newest so far."""
+    touched: list[Stream] = []
+    stream = None if before is None else msgspec.structs.replace(before)
+    inspector = None
+    for row in rows:
+        if stream is None or _begins(stream, row):
+            stream = Stream(row.journal, row.topic_hash, row.at_us)
+        if not touched or touched[-1] is not stream:
+            touched.append(stream)
+        if row.event == "chunk" and key is not None and inspector is None:
+            inspector = _inspector(key)
+        _take(stream, row, inspector)
+    return touched
+
+
+def _begins(stream: Stream, row: Heard) -> bool:
+    """Whether a row begins another stream of its topic."""
+    return row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
+
+
+def _inspector(key: TokenKey) -> Inspector | None:
+    try:
+        return Inspector(key)
+    except PenstockError:  # its suite is not installed here, so nothing is checked
+        return None
+
+
+def _take(stream: Stream, row: Heard, inspector: Inspector | None) -> None:
+    if row.event == "chunk":
+        stream.journaled += 1
+        _moved(stream, row.at_us)
+        if inspector is not None and row.body is not None:
+            _check(stream, row, row.body, inspector)
+    elif row.event == "chunk_counts":
+        told = _told(row.meta)
+        stream.chunks += told.chunks
+        stream.bytes += row.size or 0
+        stream.replayed = min(stream.replayed + told.replayed, INT_MAX)
+        stream.lost += told.lost
+        stream.gaps += told.lost > 0
+        if told.chunks and not stream.journaled:
+            _moved(stream, row.at_us)
+    elif row.event == "resume":
+        stream.resumes += 1
+        stream.gaps += not _told(row.meta).found
+    elif row.event == "expire":
+        stream.expired_at = row.at_us
+        if stream.ended == "open":
+            stream.ended_at = row.at_us
+            stream.ended = "expired" if row.reason == "expired" else "unregistered"
+
+
+def _told(meta: str | None) -> _Counts:
+    try:
+        return _counts.decode(meta or "{}")
+    except msgspec.DecodeError:
+        return _Counts()
+
+
+def _moved(stream: Stream, at_us: int) -> None:
+    """A message came, or some did."""
+    if stream.last_at is not None:
+        gap_ms = max(at_us - stream.last_at, 0) / 1000
+        stream.max_gap_ms = max(stream.max_gap_ms or 0.0, gap_ms)
+    stream.last_at = at_us
+
+
+def _check(stream: Stream, row: Heard, body: bytes, inspector: Inspector) -> None:
+    stream.tokens, stream.forged, stream.breaks = stream.tokens or 0, stream.forged or 0, stream.breaks or 0
+    checked = inspector.check(row.format, body)
+    if checked is None:
+        stream.forged += 1
+        return
+    if checked.mark == stream.mark:
+        return  # sent twice by its publisher, who could not know that it had arrived
+    if checked.prev != (stream.mark or ""):
+        stream.breaks += 1
+    stream.mark = checked.mark
+    for payload in checked.payloads:
+        if isinstance(payload, Token):
+            stream.tokens += 1
+        elif isinstance(payload, Complete | Failure):
+            _end(stream, row.at_us, payload)
+
+
+def _end(stream: Stream, at_us: int, payload: Complete | Failure) -> None:
+    """A stream says that it is over; the first word counts."""
+    if stream.ended in ("complete", "error"):
+        return
+    stream.ended_at = at_us
+    if isinstance(payload, Failure):
+        stream.ended, stream.finish_reason = "error", "error"
+        return
+    stream.ended, stream.finish_reason = "complete", payload.finish_reason
+    stream.perplexity, stream.entropy = payload.perplexity, payload.entropy

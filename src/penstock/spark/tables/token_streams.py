@@ -1,0 +1,148 @@
+"""Token streams: what passed through the relay as rows of silver, and each stream as one row of gold.
+
+Functions from DataFrame to DataFrame. The relay is blind, so they count and time without a key; with keys, and where the journal
+has the messages (`relay.journal: full`), they also check every chain and read its tokens. Spark sorts, plain Python
+(`token_folds`) puts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.spark.lake.schemas import TOKEN_STREAMS
+from penstock.spark.tables.silver import date_of
+from penstock.spark.tables.token_keys import Given, Keys, known_keys
+from penstock.spark.tables.token_stream_state import Heard, Stream, fold, stream_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.spark.pipeline.batch import Slice
+
+DOOR = "streamservice"
+PASSED = f"door = '{DOOR}' and event in ('chunk', 'chunk_counts')"
+"""Rows of messages, as SQL."""
+RELAYED = f"door = '{DOOR}'"
+"""Rows about token streams, as SQL."""
+ROWS_AT_ONCE = 4_096
+"""Streams handed back to Spark at a time."""
+TRAIL_US = 60_000_000
+"""How long after the end of a stream a row of it may come: a count is written a quarter of a second later."""
+
+_EVENTS = ("register", "expire", "chunk", "chunk_counts", "subscribe", "unsubscribe", "resume")
+
+
+def token_chunks(events: DataFrame) -> DataFrame:
+    """One row for each message that the journal has, and one for each count of a topic's messages, with `chunks`."""
+    told = events.where(PASSED).selectExpr("*", f"from_json(meta, '{_COUNTED}') as told")
+    return told.selectExpr(
+        "journal",
+        "offset",
+        f"{date_of('recorded_at')} as date",
+        "recorded_at",
+        "channel as topic_hash",
+        "seq",
+        "kind as format",
+        "bytes",
+        "coalesce(told.replayed, 0) > 0 as replayed",
+        "coalesce(told.held, told.waiting > 0, false) as held",
+        "recipients as subscribers",
+        "if(event = 'chunk', null, coalesce(told.chunks, 0)) as chunks",
+    )
+
+
+_COUNTED = "chunks bigint, replayed bigint, waiting bigint, held boolean"
+
+
+def token_audit(events: DataFrame, keys: Given) -> DataFrame:
+    """Every stream in these rows of the journal, its chain checked from one end to the other where its key is known.
+
+    Parameters
+    ----------
+    events
+        Rows of the journal, whole streams of them: `spark.read.format("penstock").load(data)`, or `penstock.spark.history(spark, data)`.
+    keys
+        For each topic its MAC key, as bytes or in hexadecimal, or a `TokenKey` that names another suite.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the table `token_streams`. `chain_ok` is true where every message is its publisher's and follows the one before it,
+        and null where there was nothing to check with.
+    """
+    return streams(events, known_keys(keys), {})
+
+
+def streams(events: DataFrame, keys: Keys, before: Mapping[tuple[str, str], Stream]) -> DataFrame:
+    """The streams that rows of the journal are about, going on from what those of their topics came to before."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    ordered = events.sparkSession.sql(_HEARD, rows=events)
+    return ordered.mapInArrow(_folding(dict(keys), dict(before)), from_arrow_schema(TOKEN_STREAMS.schema))
+
+
+_HEARD = f"""
+select journal, channel as topic_hash, offset, unix_micros(recorded_at) as at_us, event, kind as format, bytes, reason, meta, body
+from {{rows}} where {RELAYED} and event in {_EVENTS}
+distribute by journal, channel sort by journal, channel, offset
+"""
+
+
+def _folding(
+    keys: Keys, before: Mapping[tuple[str, str], Stream]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Where the tasks run: rows in order become streams."""
+
+    def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        heard = (
+            Heard(*row)
+            for batch in batches
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        made: list[dict[str, Any]] = []
+        for one, rows in groupby(heard, key=attrgetter("journal", "topic_hash")):
+            made += [stream.row() for stream in fold(rows, before.get(one), keys.get(one[1]))]
+            if len(made) >= ROWS_AT_ONCE:
+                yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
+                made = []
+        if made:
+            yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
+
+    return put_together
+
+
+def token_streams(part: Slice, keys: Keys) -> DataFrame:
+    """The rows of the table `token_streams` that a stretch of the journal changes."""
+    touched = part.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
+    known = {topic: keys[topic] for topic in touched.to_pylist() if topic in keys}
+    return streams(part.events, known, _before(part, touched))
+
+
+def _before(part: Slice, touched: pa.ChunkedArray) -> dict[tuple[str, str], Stream]:
+    """The newest stream so far of each topic that the stretch is about, if it may go on."""
+    import pyarrow.compute as pc
+
+    table = part.lake(TOKEN_STREAMS.name)
+    if table.version() is None:
+        return {}
+    is_touched = pc.field("topic_hash").isin(touched.combine_chunks())
+    known = table.rows(filter=(pc.field("journal") == part.journal.id) & is_touched)
+    plain = known.cast(_PLAIN).to_pylist()
+    since_us = part.journal.time_of(part.first) - TRAIL_US
+    found: dict[tuple[str, str], Stream] = {}
+    for row in sorted(plain, key=lambda one: one["started_at"]):
+        found[row["journal"], row["topic_hash"]] = stream_of(row)
+    return {one: stream for one, stream in found.items() if (stream.expired_at or since_us) >= since_us}
+
+
+_PLAIN = pa.schema(
+    [
+        pa.field(field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type)
+        for field in TOKEN_STREAMS.schema
+    ]
+)

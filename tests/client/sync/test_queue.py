@@ -1,0 +1,182 @@
+"""The sync client has the surface of the async one: name by name, argument by argument, type by type."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+
+import pytest
+
+from penstock.client import (
+    Client,
+    Delivery,
+    LiveView,
+    Subscription,
+    SyncClient,
+    SyncDelivery,
+    SyncLiveView,
+    SyncSubscription,
+    connect,
+    connect_sync,
+)
+from penstock.client.space.client import Space
+from penstock.client.space.feed import Feed
+from penstock.client.space.stream import SpaceStream
+from penstock.client.sync.queue import blocking, mirrored
+from penstock.client.sync.space import SpaceSync, SyncFeed, SyncSpaceStream
+from penstock.client.sync.tokens import TokenPublisherSync, TokenStreamSync
+from penstock.client.tokens.publisher import TokenPublisher
+from penstock.client.tokens.reader import TokenStream
+
+INSIDE = {
+    # What a kernel's pipe calls, which is asynchronous itself.
+    Client: {"uplink"},
+    # What connections, timers and other deliveries call; no business of an application.
+    Subscription: {
+        "arrived",
+        "changed",
+        "emit",
+        "expired",
+        "extend",
+        "failed",
+        "held",
+        "link_lost",
+        "lost",
+        "renew",
+        "reply",
+        "resume",
+        "settle",
+        "sub_id",
+    },
+    LiveView: {"arrived", "changed", "emit", "expired", "failed", "link_lost", "resume"},
+    Delivery: {"head", "lose", "on_loss", "renew_at", "state"},
+    Space: {"arrived", "ended", "lost", "room"},
+    SpaceStream: {"refused"},
+    Feed: {"end", "is_full", "put"},
+    TokenStream: set(),
+    TokenPublisher: set(),
+}
+INSTANCE = {
+    Client: {"agent"},
+    Subscription: {"stream", "credit", "lease_ms", "batch"},
+    LiveView: {"view", "addr", "credit", "version", "rows"},
+    Delivery: set(),
+    Space: {"last_error", "space", "url"},
+    SpaceStream: {"id"},
+    Feed: {"dropped"},
+    TokenStream: {"endpoint"},
+    TokenPublisher: {"push"},
+}
+PAIRS = [
+    (Client, SyncClient),
+    (Subscription, SyncSubscription),
+    (LiveView, SyncLiveView),
+    (Delivery, SyncDelivery),
+    (Space, SpaceSync),
+    (SpaceStream, SyncSpaceStream),
+    (Feed, SyncFeed),
+    (TokenStream, TokenStreamSync),
+    (TokenPublisher, TokenPublisherSync),
+]
+
+
+TWINS = {source.__name__: twin.__name__ for source, twin in PAIRS} | {
+    "AsyncIterator": "Iterator",
+    "Handler": "Callable[[SyncDelivery], object]",
+}
+"""What a word of an asynchronous signature becomes."""
+VERBS = {
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+}
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_have_the_same_names(source, twin):
+    assert public(twin) == (public(source) | INSTANCE[source]) - INSIDE[source]
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_take_the_same_arguments(source, twin):
+    for name in public(twin):
+        original = inspect.getattr_static(source, name, None)
+        derived = inspect.getattr_static(twin, name)
+        if not inspect.isfunction(original) or name in INSTANCE[source]:
+            continue
+        if isinstance(derived, blocking):
+            assert derived.__wrapped__ is original
+            continue
+        assert described(derived) == described(original, TWINS), name
+
+
+def described(function, words=None):
+    """A signature as text: names, kinds, defaults and annotations, with some words exchanged for others."""
+    text = str(inspect.signature(function)).replace("'", "")
+    return re.sub(r"\w+", lambda found: (words or {}).get(found[0], found[0]), text)
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_have_values_of_the_same_types(source, twin):
+    for name in public(twin):
+        derived, original = inspect.getattr_static(twin, name), inspect.getattr_static(source, name, None)
+        if isinstance(derived, mirrored) and isinstance(original, property):
+            _, declared = typing.get_args(derived.__orig_class__)
+            assert declared == typing.get_type_hints(original.fget)["return"], name
+
+
+@pytest.mark.parametrize(("source", "twin"), PAIRS)
+def test_both_are_used_in_the_same_statements(source, twin):
+    for theirs, ours in VERBS.items():
+        assert hasattr(source, theirs) == hasattr(twin, ours), ours
+
+
+def test_a_drifted_twin_would_be_noticed():
+    class Source:
+        async def take(self, count: int = 1) -> Delivery: ...
+
+    class Twin:
+        def take(self, count: int = 2) -> SyncDelivery: ...
+
+    class Other:
+        def take(self, count: int = 1) -> Delivery: ...
+
+    assert described(Twin.take) != described(Source.take, TWINS)
+    assert described(Other.take) != described(Source.take, TWINS)
+
+
+def test_connect_and_connect_sync_take_the_same_arguments():
+    assert list(inspect.signature(connect).parameters.values()) == list(
+        inspect.signature(connect_sync).parameters.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "twin"),
+    [(Space, SpaceSync), (TokenStream, TokenStreamSync), (TokenPublisher, TokenPublisherSync)],
+)
+def test_both_kinds_are_made_with_the_same_arguments(source, twin):
+    assert list(inspect.signature(source).parameters.values()) == list(
+        inspect.signature(twin).parameters.values()
+    )
+
+
+def test_nobody_there_raises_and_leaves_no_thread():
+    import threading
+
+    from penstock.core.errors import PenstockError
+
+    before = threading.active_count()
+    with pytest.raises(PenstockError):
+        connect_sync("unix:/nowhere/at/all")
+    with pytest.raises(PenstockError):
+        SpaceSync("http://127.0.0.1:1", participant="sam").open()
+    with pytest.raises(PenstockError):
+        SpaceSync("tcp://127.0.0.1:1", participant="sam")
+    assert threading.active_count() == before

@@ -1,0 +1,448 @@
+"""Enqueue: checked, numbered, all or nothing, and visible once durable."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.queue.enqueue import Admitted
+from penstock.core.queue.policy import Policy
+from tests.core.driving import Bench, body_of, record_of
+
+
+def test_numbers_count_from_one_in_each_stream() -> None:
+    bench = Bench()
+    assert bench.put("a", "1", "2") == [1, 2]
+    assert bench.put("b", "1") == [1]
+    assert bench.put("a", "3") == [3]
+
+
+def test_a_record_is_invisible_until_its_batch_is_committed() -> None:
+    bench = Bench()
+    bench.subscribe("a", 10)
+    bench.offer("a", record_of("1"))
+    assert bench.deliveries == []
+    assert bench.state("a") == (0, 0, 0)
+    assert bench.channel("a").counters.in_ == 0
+    bench.commit()
+    assert bench.deliveries == [("c", "1", 1)]
+    assert bench.channel("a").counters.in_ == 1
+
+
+def test_an_array_is_one_batch() -> None:
+    bench = Bench()
+    bench.put("a", "1", "2", "3")
+    assert bench.batches == [["enqueue", "enqueue", "enqueue"]]
+
+
+def test_offsets_are_dense_over_the_facts_of_a_batch() -> None:
+    bench = Bench()
+    bench.put("a", "1", "2")
+    bench.put("a", "3")
+    assert [record.offset for record in bench.channel("a").live.values()] == [0, 1, 2]
+
+
+class TestDuplicates:
+    @pytest.mark.parametrize("where", ["ready", "leased", "delayed", "settled"])
+    def test_the_same_bytes_again_get_the_first_number_and_change_nothing(self, where: str) -> None:
+        bench = Bench()
+        if where == "delayed":
+            bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 1_000_000))
+            bench.commit()
+        else:
+            bench.put("a", "1")
+        if where in ("leased", "settled"):
+            consumer = bench.subscribe("a", 1)
+        if where == "settled":
+            assert bench.ack(consumer, "1") == []
+        before = bench.state("a")
+        answer = bench.offer("a", record_of("1"))
+        assert isinstance(answer, Admitted)
+        assert (answer.seqs, answer.duplicates, answer.gate) == ([1], ["1"], 0)
+        assert bench.state("a") == before
+        assert bench.machine.facts == []
+        assert bench.channel("a").counters.dup == 1
+        assert bench.channel("a").counters.in_ == 1
+
+    @pytest.mark.parametrize("where", ["pending", "ready", "settled"])
+    def test_other_bytes_under_the_same_id_conflict(self, where: str) -> None:
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        if where != "pending":
+            bench.commit()
+        if where == "settled":
+            bench.ack(bench.subscribe("a", 1), "1")
+        refusal = bench.refusal("a", record_of("1", "other"))
+        assert (refusal.code, refusal.ref) == ("IdConflict", "1")
+        assert bench.channel("a").counters.reject == 1
+
+    def test_a_duplicate_of_a_pending_id_waits_for_the_same_commit(self) -> None:
+        bench = Bench()
+        first = bench.offer("a", record_of("1"))
+        batch = bench.machine.take_batch()
+        assert batch is not None
+        again = bench.offer("a", record_of("1"))
+        assert isinstance(first, Admitted)
+        assert isinstance(again, Admitted)
+        assert again.gate == first.gate == batch.no
+        assert again.seqs == first.seqs
+        assert again.duplicates == ["1"]
+
+    def test_an_id_twice_in_one_array_is_taken_once(self) -> None:
+        bench = Bench()
+        answer = bench.offer("a", record_of("1"), record_of("2"), record_of("1"))
+        assert isinstance(answer, Admitted)
+        assert (answer.seqs, answer.duplicates) == ([1, 2, 1], ["1"])
+        bench.commit()
+        assert bench.state("a") == (2, 0, 0)
+
+    def test_an_array_that_contradicts_itself_is_refused_whole(self) -> None:
+        bench = Bench()
+        refusal = bench.refusal("a", record_of("1"), record_of("1", "other"))
+        assert refusal.code == "IdConflict"
+        bench.commit()
+        assert bench.put("a", "1") == [1]
+
+    def test_streams_do_not_share_their_ids(self) -> None:
+        bench = Bench()
+        bench.put("a", "1")
+        assert isinstance(bench.offer("b", record_of("1", "other")), Admitted)
+
+    def test_settled_ids_are_kept_up_to_a_count(self) -> None:
+        bench = Bench(Policy(dedup_count=2))
+        consumer = bench.subscribe("a", 10)
+        bench.put("a", "1", "2", "3")
+        bench.ack(consumer, "1", "2", "3")
+        assert bench.put("a", "3", "1") == [3, 4]
+        assert list(bench.channel("a").settled) == ["2", "3"]
+
+    def test_an_id_whose_settle_may_still_be_refused_stays_pinned(self) -> None:
+        bench = Bench(Policy(dedup_count=0))
+        consumer = bench.subscribe("a", 1)
+        bench.put("a", "1")
+        bench.machine.ack(bench.now, consumer, ["1"])
+        assert isinstance(bench.offer("a", record_of("1")), Admitted)
+        bench.refuse()
+        assert [record.seq for record in bench.channel("a").live.values()] == [1]
+
+    def test_one_answer_does_not_stand_on_two_commits(self) -> None:
+        """A duplicate of what is being written, beside something new: each could end differently."""
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        assert bench.machine.take_batch() is not None
+        refusal = bench.refusal("a", record_of("1"), record_of("2"))
+        assert (refusal.code, refusal.kind.retryable) == ("JournalUnavailable", True)
+        assert refusal.retry_after_ms is not None
+        bench.machine.committed(bench.now, 0)
+        assert bench.put("a", "1", "2") == [1, 2]
+
+    def test_settled_ids_are_kept_up_to_an_age_which_a_hit_does_not_refresh(self) -> None:
+        bench = Bench(Policy(dedup_us=10_000_000))
+        consumer = bench.subscribe("a", 10)
+        bench.put("a", "1")
+        bench.ack(consumer, "1")
+        bench.advance(9_999)
+        assert bench.put("a", "1") == [1]
+        bench.advance(1)
+        assert bench.put("a", "1") == [2]
+        assert bench.ids() == ["1", "1"]
+
+    def test_an_id_is_pinned_while_its_record_lives(self) -> None:
+        bench = Bench(Policy(dedup_count=1, dedup_us=1_000_000, lease_us=10**12))
+        consumer = bench.subscribe("a", 10)
+        bench.put("a", "1", "2", "3", "4")
+        bench.ack(consumer, "2", "3", "4")
+        bench.advance(3_600_000)
+        assert bench.put("a", "1") == [1]
+
+    def test_all_streams_together_remember_a_bounded_number_of_ids(self) -> None:
+        bench = Bench(limits=Limits(dedup_max=10))
+        consumer = bench.subscribe("a", 100)
+        ids = [str(n) for n in range(40)]
+        bench.put("a", *ids)
+        for id_ in ids:
+            bench.ack(consumer, id_)
+            assert bench.machine.ids <= 10
+        assert bench.machine.totals.dedup_evicted == 40 - bench.machine.ids
+        assert bench.put("a", "39") == [40], "the newest ids are the ones kept"
+
+    def test_a_rejected_enqueue_is_not_remembered(self) -> None:
+        bench = Bench(Policy(max_depth=1))
+        consumer = bench.subscribe("a")
+        bench.put("a", "1")
+        assert bench.refusal("a", record_of("2")).code == "StreamFull"
+        bench.grant(consumer, 1)
+        bench.ack(consumer, "1")
+        answer = bench.offer("a", record_of("2"))
+        assert isinstance(answer, Admitted)
+        assert answer.duplicates is None
+
+
+class TestBounds:
+    def test_depth_counts_ready_leased_and_delayed(self) -> None:
+        bench = Bench(Policy(max_depth=3))
+        consumer = bench.subscribe("a", 2)
+        bench.put("a", "1", "2", "3")
+        bench.nack(consumer, "1", 1_000)
+        assert bench.state("a") == (1, 1, 1)
+        refusal = bench.refusal("a", record_of("4"))
+        assert (refusal.code, refusal.ref, refusal.retry_after_ms) == ("StreamFull", "a", 1_000)
+        assert "maxDepth" in refusal.message
+        bench.ack(consumer, "2")
+        assert bench.put("a", "4") == [4]
+
+    def test_pending_records_count_too(self) -> None:
+        bench = Bench(Policy(max_depth=1))
+        bench.offer("a", record_of("1"))
+        assert bench.refusal("a", record_of("2")).code == "StreamFull"
+
+    def test_an_array_that_does_not_fit_is_refused_whole(self) -> None:
+        bench = Bench(Policy(max_depth=2))
+        assert bench.refusal("a", record_of("1"), record_of("2"), record_of("3")).code == "StreamFull"
+        assert bench.machine.take_batch() is None
+        assert bench.put("a", "1", "2") == [1, 2]
+        bench.refusal("a", record_of("3"), record_of("4"))
+        assert bench.channel("a").counters.reject == 2
+
+    def test_duplicates_of_an_array_need_no_room(self) -> None:
+        bench = Bench(Policy(max_depth=2))
+        bench.put("a", "1")
+        assert bench.put("a", "1", "2") == [1, 2]
+
+    def test_a_requeue_always_fits(self) -> None:
+        bench = Bench(Policy(max_depth=1))
+        consumer = bench.subscribe("a", 1)
+        bench.put("a", "1")
+        bench.nack(consumer, "1")
+        assert bench.state("a") == (1, 0, 0)
+
+    def test_bytes_are_bounded_and_freed(self) -> None:
+        size = len(body_of("1"))
+        bench = Bench(Policy(max_bytes=2 * size))
+        consumer = bench.subscribe("a", 9)
+        bench.put("a", "1", "2")
+        refusal = bench.refusal("a", record_of("3"))
+        assert (refusal.code, "maxBytes" in refusal.message) == ("StreamFull", True)
+        bench.ack(consumer, "1")
+        assert bench.put("a", "3") == [3]
+
+    def test_memory_of_all_streams_is_bounded(self) -> None:
+        size = len(body_of("1"))
+        bench = Bench(limits=Limits(memory_max=2 * size))
+        bench.put("a", "1")
+        bench.put("b", "1")
+        refusal = bench.refusal("c", record_of("1"))
+        assert (refusal.code, refusal.kind.status) == ("QuotaExceeded", 429)
+
+    def test_what_waits_for_the_journal_is_bounded_until_it_answers(self) -> None:
+        size = len(body_of("1"))
+        bench = Bench(limits=Limits(pending_max=2 * size))
+        bench.offer("a", record_of("1"), record_of("2"))
+        assert bench.refusal("a", record_of("3")).code == "JournalUnavailable"
+        bench.commit()
+        assert bench.put("a", "3") == [3]
+
+    def test_streams_are_bounded(self) -> None:
+        bench = Bench(limits=Limits(streams_max=2))
+        bench.put("a", "1")
+        bench.put("b", "1")
+        assert bench.refusal("c", record_of("1")).code == "QuotaExceeded"
+        assert isinstance(bench.machine.subscribe(bench.now, bench.link, "c"), Refusal)
+        assert not bench.machine.known("c")
+
+    def test_without_auto_create_an_unknown_stream_stays_unknown(self) -> None:
+        bench = Bench(auto_create=False)
+        assert bench.refusal("a", record_of("1")).code == "UnknownStream"
+        refusal = bench.machine.subscribe(bench.now, bench.link, "a")
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "UnknownStream"
+
+
+class TestDropOldest:
+    def test_the_oldest_ready_record_makes_room_and_is_counted(self) -> None:
+        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench.put("a", "1", "2")
+        assert bench.put("a", "3") == [3]
+        assert [record.id for record in bench.channel("a").ready] == ["2", "3"]
+        assert bench.channel("a").counters.drop == 1
+        assert bench.batches[-1] == ["drop", "enqueue"]
+
+    def test_what_is_leased_is_never_dropped(self) -> None:
+        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench.subscribe("a", 1)
+        bench.put("a", "1", "2")
+        bench.put("a", "3")
+        assert sorted(bench.channel("a").live) == ["1", "3"]
+        bench.subscribe("a", 1)
+        assert bench.refusal("a", record_of("4")).code == "StreamFull"
+        assert bench.channel("a").counters.drop == 1
+
+    def test_an_array_larger_than_the_stream_drops_nothing(self) -> None:
+        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench.put("a", "1", "2")
+        refusal = bench.refusal("a", record_of("3"), record_of("4"), record_of("5"))
+        assert refusal.code == "StreamFull"
+        assert [record.id for record in bench.channel("a").ready] == ["1", "2"]
+
+    def test_bytes_make_room_too(self) -> None:
+        size = len(body_of("1"))
+        bench = Bench(Policy(max_bytes=3 * size, overflow="drop-oldest"))
+        bench.put("a", "1", "2", "3")
+        bench.put("a", "4", "5")
+        assert [record.id for record in bench.channel("a").ready] == ["3", "4", "5"]
+
+    def test_a_dropped_id_is_remembered(self) -> None:
+        bench = Bench(Policy(max_depth=1, overflow="drop-oldest"))
+        bench.put("a", "1")
+        bench.put("a", "2")
+        assert bench.put("a", "1") == [1]
+        assert bench.channel("a").settled["1"].outcome == "dropped"
+
+
+class TestScheduled:
+    def test_a_delayed_record_is_ready_when_due_and_not_before(self) -> None:
+        bench = Bench()
+        bench.subscribe("a", 10)
+        bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 5_000_000))
+        bench.commit()
+        assert bench.state("a") == (0, 0, 1)
+        bench.advance(4_999.999)
+        assert bench.deliveries == []
+        bench.advance(0.001)
+        assert bench.deliveries == [("c", "1", 1)]
+
+    def test_they_come_by_due_time_and_ties_by_number(self) -> None:
+        bench = Bench()
+        bench.subscribe("a", 10)
+        wall = bench.now.wall_us
+        bench.offer("a", record_of("late", due_wall_us=wall + 3_000_000))
+        bench.offer("a", record_of("tie 1", due_wall_us=wall + 2_000_000))
+        bench.offer("a", record_of("tie 2", due_wall_us=wall + 2_000_000))
+        bench.offer("a", record_of("soon", due_wall_us=wall + 1_000_000))
+        bench.commit()
+        bench.put("a", "now")
+        bench.advance(10_000)
+        assert bench.ids() == ["now", "soon", "tie 1", "tie 2", "late"]
+
+    def test_one_that_fell_due_before_its_commit_is_ready_at_once(self) -> None:
+        bench = Bench()
+        bench.subscribe("a", 1)
+        bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 1_000))
+        bench.us += 1_000
+        bench.commit()
+        assert bench.ids() == ["1"]
+
+
+class TestRefusedBatches:
+    def test_a_batch_refused_whole_never_was(self) -> None:
+        bench = Bench()
+        bench.subscribe("a", 10)
+        bench.offer("a", record_of("1"), record_of("2"))
+        bench.refuse()
+        assert bench.state("a") == (0, 0, 0)
+        assert bench.channel("a").live == {}
+        assert bench.machine.totals.records_refused == 2
+        answer = bench.offer("a", record_of("1"))
+        assert isinstance(answer, Admitted)
+        assert answer.duplicates is None
+        bench.commit()
+        assert bench.ids() == ["1"]
+
+    def test_numbers_never_go_back(self) -> None:
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        bench.refuse()
+        assert bench.put("a", "2") == [2]
+
+    def test_a_refused_ack_brings_the_record_back_after_a_pause(self) -> None:
+        bench = Bench()
+        consumer = bench.subscribe("a", 5)
+        bench.put("a", "1")
+        bench.machine.ack(bench.now, consumer, ["1"])
+        bench.refuse()
+        assert bench.channel("a").counters.ack == 0
+        assert bench.machine.totals.settles_refused == 1
+        assert bench.state("a") == (0, 0, 1)
+        bench.advance(1_000)
+        assert bench.deliveries == [("c", "1", 1), ("c", "1", 2)]
+        assert bench.ack(consumer, "1") == []
+
+    def test_a_refused_drop_puts_the_victims_back_in_their_order(self) -> None:
+        bench = Bench(Policy(max_depth=3, overflow="drop-oldest"))
+        bench.put("a", "1", "2", "3")
+        bench.offer("a", record_of("4"), record_of("5"))
+        bench.refuse()
+        assert [record.id for record in bench.channel("a").ready] == ["1", "2", "3"]
+        assert bench.channel("a").counters.drop == 0
+
+    def test_a_victim_that_comes_back_goes_to_whoever_waits(self) -> None:
+        bench = Bench(Policy(max_depth=1, overflow="drop-oldest"))
+        bench.put("a", "1")
+        bench.offer("a", record_of("2"))
+        bench.subscribe("a", 1)
+        bench.refuse()
+        assert bench.deliveries == [("c", "1", 1)]
+
+    def test_a_refused_purge_and_a_refused_dead_letter_are_undone(self) -> None:
+        bench = Bench()
+        consumer = bench.subscribe("a", 1)
+        bench.put("a", "1", "2")
+        bench.machine.purge(bench.now, bench.channel("a"))
+        bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "no")
+        bench.apply()
+        bench.refuse()
+        counters = bench.channel("a").counters
+        assert (counters.purged, counters.dead) == (0, 0)
+        assert bench.channel("dlq/a").live == {}
+        assert bench.state("a") == (0, 0, 2)
+
+    def test_when_only_fresh_facts_are_refused_settles_stand(self) -> None:
+        bench = Bench()
+        consumer = bench.subscribe("a", 5)
+        bench.put("a", "1", "2")
+        bench.offer("a", record_of("3"))
+        bench.machine.ack(bench.now, consumer, ["1"])
+        bench.machine.term(bench.now, consumer, bench.held(consumer, "2"), None)
+        bench.apply()
+        bench.commit(refused="no space")
+        assert "3" not in bench.channel("a").live
+        assert bench.channel("a").counters.ack == 1
+        assert [record.id for record in bench.channel("dlq/a").ready] == ["2"]
+        assert bench.batches[-1] == ["ack", "enqueue", "dead"]
+        assert bench.channel("dlq/a").live["2"].offset == 3
+
+    def test_batches_still_under_way_survive_the_refusal_of_an_earlier_one(self) -> None:
+        bench = Bench()
+        bench.offer("a", record_of("1"))
+        assert bench.machine.take_batch() is not None
+        bench.offer("a", record_of("2"))
+        assert bench.machine.take_batch() is not None
+        bench.machine.refused(bench.now)
+        bench.machine.committed(bench.now, 0)
+        bench.apply()
+        assert [record.id for record in bench.channel("a").ready] == ["2"]
+
+
+def test_a_drained_machine_takes_nothing() -> None:
+    bench = Bench()
+    bench.machine.drain(bench.now)
+    assert bench.refusal("a", record_of("1")).code == "Draining"
+    assert not bench.machine.known("a")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans()), max_size=30))
+def test_any_order_of_enqueues_commits_and_refusals_keeps_the_books(
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+    bench.subscribe("s", 3)
+    for id_, note, good in steps:
+        bench.offer("s", record_of(id_, note))
+        if bench.machine.facts and not good:
+            bench.refuse()
+        elif good:
+            bench.commit()
+    bench.commit()

@@ -1,0 +1,271 @@
+"""A machine rebuilt from its rows stands where the old one stood, as far as rows can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.queue.policy import Policy
+from penstock.core.records import Fact, Note
+from penstock.core.rows import Row, row_of
+from tests.core.driving import Bench, record_of
+
+
+class Recorded(Bench):
+    """A bench that keeps the rows of what it commits, as a journal would."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.rows: list[Row] = []
+        super().__init__(policy)
+
+    def commit(self, *, refused: str | None = None) -> None:
+        while (batch := self.machine.take_batch()) is not None:
+            facts: list[Fact] = [*batch.facts, *batch.observations]
+            self.machine.committed(self.now, self.offset)
+            for fact in facts:
+                row = msgspec.structs.replace(row_of(fact), offset=self.offset, recorded_at=self.now.wall_us)
+                self.rows.append(row)
+                self.offset += 1
+            self.apply()
+
+    def restarted(self, later_ms: int = 0) -> Bench:
+        """Another machine, some time later, given the rows."""
+        fresh = Bench(self.machine.policy_for("any"))
+        fresh.us = self.us + later_ms * 1000
+        for row in self.rows:
+            fresh.machine.restore(fresh.now, row)
+        fresh.machine.recovered(fresh.now)
+        fresh.apply()
+        return fresh
+
+
+def test_live_records_come_back_with_their_bytes_and_numbers() -> None:
+    bench = Recorded()
+    bench.put("a", "1", "2", "3")
+    bench.put("b", "1")
+    fresh = bench.restarted()
+    assert [(r.id, r.seq, r.body, r.offset) for r in fresh.channel("a").ready] == [
+        (r.id, r.seq, r.body, r.offset) for r in bench.channel("a").ready
+    ]
+    assert fresh.put("a", "4") == [4]
+    assert fresh.put("b", "2") == [2]
+
+
+def test_what_was_settled_stays_settled_and_is_remembered() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1", "2")
+    bench.ack(consumer, "1")
+    fresh = bench.restarted()
+    assert [record.id for record in fresh.channel("a").ready] == ["2"]
+    assert fresh.put("a", "1") == [1]
+    again = fresh.subscribe("a", 5)
+    assert fresh.ack(again, "1") == ["AlreadyAcked"]
+
+
+def test_leases_end_with_the_process_and_attempts_go_on() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1")
+    bench.nack(consumer, "1", reason="boom")
+    fresh = bench.restarted()
+    fresh.subscribe("a", 1)
+    assert fresh.deliveries[0][1] == "1"
+    assert fresh.deliveries[0][2] >= 2
+    assert fresh.channel("a").live["1"].error == "boom"
+
+
+def test_the_window_ages_over_a_restart() -> None:
+    bench = Recorded(Policy(dedup_us=10_000_000))
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1")
+    bench.ack(consumer, "1")
+    assert bench.restarted(9_000).put("a", "1") == [1]
+    assert bench.restarted(11_000).put("a", "1") == [2]
+
+
+def test_delays_end_when_they_would_have() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.offer("a", record_of("scheduled", due_wall_us=0))
+    bench.commit()
+    due = bench.now.wall_us + 60_000_000
+    bench.offer("a", record_of("later", due_wall_us=due, scheduled_wall_us=due))
+    bench.commit()
+    bench.nack(consumer, "scheduled", 30_000)
+    fresh = bench.restarted(10_000)
+    again = fresh.subscribe("a", 5)
+    assert fresh.state("a") == (0, 0, 2)
+    fresh.advance(19_999)
+    assert fresh.ids() == []
+    fresh.advance(1)
+    assert fresh.ids() == ["scheduled"]
+    fresh.ack(again, "scheduled")
+    fresh.advance(30_000)
+    assert fresh.ids() == ["later"]
+
+
+def test_dead_letters_and_redriven_ones_are_where_they_were() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1", "2")
+    bench.term(consumer, "1")
+    bench.term(consumer, "2")
+    bench.machine.redrive(bench.now, "a", 1)
+    bench.apply()
+    bench.commit()
+    fresh = bench.restarted()
+    assert [(r.id, r.seq) for r in fresh.channel("a").ready] == [("1", 3)]
+    assert [record.id for record in fresh.channel("dlq/a").ready] == ["2"]
+
+
+def test_rows_about_records_that_the_rows_do_not_hold_are_passed_over() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1", "2")
+    bench.ack(consumer, "1")
+    bench.nack(consumer, "2")
+    fresh = Bench()
+    for row in bench.rows[1:]:
+        fresh.machine.restore(fresh.now, row)
+    fresh.machine.recovered(fresh.now)
+    fresh.check()
+    assert list(fresh.channel("a").live) == ["2"]
+    assert fresh.channel("a").counters.ack == 0
+
+
+def test_an_empty_stream_may_sleep_after_a_restart() -> None:
+    bench = Recorded()
+    consumer = bench.subscribe("a", 5)
+    bench.put("a", "1")
+    bench.ack(consumer, "1")
+    fresh = bench.restarted()
+    fresh.advance(120_000)
+    assert "a" not in fresh.machine.channels
+    assert fresh.put("a", "1", "2") == [1, 2]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5)))
+)
+def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[tuple[str, int]]) -> None:
+    bench = Recorded(Policy(max_deliveries=3, lease_us=2_000_000))
+    consumer = bench.subscribe("a", 10_000)
+    for n, (verb, pick) in enumerate(steps):
+        held = list(consumer.leases.values())
+        match verb:
+            case "put":
+                bench.put("a", f"e{n}")
+            case "wait":
+                bench.advance(pick * 700)
+            case "ack" if held:
+                bench.ack(consumer, held[pick % len(held)].id)
+            case "nack" if held:
+                bench.nack(consumer, held[pick % len(held)].id, pick * 100)
+            case "release" if held:
+                bench.release(consumer, held[pick % len(held)].id)
+            case "term" if held:
+                bench.term(consumer, held[pick % len(held)].id)
+            case _:
+                pass
+    fresh = bench.restarted()
+    for name, channel in bench.machine.channels.items():
+        if channel.counters.in_:
+            rebuilt = fresh.channel(name)
+            assert {r.id: r.seq for r in rebuilt.live.values()} == {
+                r.id: r.seq for r in channel.live.values()
+            }
+            assert {i: s.outcome for i, s in rebuilt.settled.items()} == {
+                i: s.outcome for i, s in channel.settled.items()
+            }
+            assert (rebuilt.counters.in_, rebuilt.counters.ack) == (
+                channel.counters.in_,
+                channel.counters.ack,
+            )
+
+
+def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> None:
+    before = Bench()
+    before.put("full", "x")
+    before.put("empty", "y")
+    assert before.ack(before.subscribe("empty", 1), "y") == []
+    before.commit()
+    after = Bench()
+    for row in before.machine.snapshot(before.now):
+        after.machine.resume(after.now, row)
+    after.machine.recovered(after.now)
+    assert list(after.machine.channels) == ["full"]
+    asleep = after.machine.dormant["empty"]
+    assert ("y" in asleep.settled, asleep.counters.ack, asleep.seq) == (True, 1, 1)
+    assert after.put("empty", "z") == [2]
+
+
+def beat(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
+    """Close a minute; what the gauges say."""
+    bench.machine.beat(bench.now, minute_us)
+    notes = [note for note in bench.machine.observations if isinstance(note, Note) and note.event == "gauge"]
+    bench.commit()
+    return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
+
+
+def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
+    bench = Recorded(Policy(lease_us=1_000_000))
+    consumer = bench.subscribe("a", 2)
+    bench.put("a", "1", "2", "3")
+    bench.ack(consumer, "1")
+    (before,) = beat(bench, 0)
+    assert before["delta"] == {"in": 3, "out": 2, "ack": 1}
+    bench.ack(consumer, "2")
+    fresh = bench.restarted()
+    (stands,) = beat(fresh, 60_000_000)
+    assert (stands["delta"], stands["ready"], stands["leased"]) == ({}, 1, 0)
+    assert (stands["counters"]["in"], stands["counters"]["ack"]) == (3, 2)
+    again = fresh.subscribe("a", 1)
+    fresh.ack(again, "3")
+    (after,) = beat(fresh, 120_000_000)
+    assert after["delta"] == {"out": 1, "ack": 1}
+    assert beat(fresh, 180_000_000) == []
+
+
+def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
+    bench = Bench()
+    bench.ack(bench.pull("a", wait_ms=60_000), "none")
+    bench.put("a", "1")
+    consumer = next(iter(bench.machine.consumers.values()))
+    bench.ack(consumer, "1")
+    assert beat(bench, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
+    bench.put("a", "1")
+    bench.advance(200_000)
+    assert "a" in bench.machine.dormant
+    bench.put("a", "2")
+    assert beat(bench, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
+
+
+def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
+    bench = Bench()
+    consumer = bench.subscribe("a", 1)
+    bench.put("a", "1")
+    bench.machine.ack(bench.now, consumer, ["1"])
+    bench.machine.beat(bench.now, 0)
+    bench.refuse()
+    (gauge,) = beat(bench, 60_000_000)
+    assert (gauge["delta"], gauge["delayed"], gauge["counters"]["ack"]) == ({}, 1, 0)
+
+
+def test_the_oldest_ready_record_is_found_behind_leased_ones_and_within_a_bound() -> None:
+    bench = Bench()
+    bench.subscribe("a", 2)
+    bench.put("a", "1", "2")
+    bench.advance(1_000)
+    bench.put("a", "3")
+    bench.advance(500)
+    bench.put("a", "4")
+    assert beat(bench, 0)[0]["oldest"] == 500
+    bench.subscribe("a", 1)
+    bench.advance(250)
+    assert beat(bench, 0)[0]["oldest"] == 250
+    bench.subscribe("a", 1)
+    assert beat(bench, 0)[0]["oldest"] == 0

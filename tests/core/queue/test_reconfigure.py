@@ -1,0 +1,103 @@
+"""Settings that change while the machine runs: nothing is lost, and what was waiting for them moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.queue.policy import Policy
+from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.tenants import Quota
+from tests.dialects.courier.talking import Broker, envelope, filled
+
+
+def turn(broker: Broker, policy: Policy, *, limits: Limits | None = None, rates: Rates | None = None) -> None:
+    find: Callable[[str], Policy] = lambda _: policy  # noqa: E731
+    broker.machine.reconfigure(
+        broker.now,
+        limits=limits or Limits(),
+        policy_for=find,
+        auto_create=True,
+        quota_for=lambda name: Quota(),
+        rates=rates,
+    )
+    broker.runtime.apply(broker.now)
+    broker.run()
+
+
+def test_a_lowered_depth_refuses_what_is_new_and_drops_nothing() -> None:
+    broker = Broker(Policy(max_depth=10))
+    filled(broker, "s", *"abcdef")
+    turn(broker, Policy(max_depth=2, overflow="reject"))
+    producer = broker.control()
+    (answer,) = producer.say(type_="enqueue", to="s", env=envelope("g"))
+    assert (answer["type"], answer["code"]) == ("error", "StreamFull")
+    assert broker.counts("s")["q.depth"] == 6 and broker.counts("s")["q.drop"] == 0
+    consumer = broker.subscribe("s", credit=5)
+    got = [frame["deliver"]["id"] for frame in consumer.heard()]
+    for id_ in got:
+        consumer.say(ack=id_)
+    assert got == list("abcde")
+    (answer,) = producer.say(type_="enqueue", to="s", env=envelope("g"))
+    assert answer["type"] == "ok"
+
+
+def test_more_leases_at_once_are_given_at_once() -> None:
+    broker = Broker(Policy(max_inflight=1))
+    filled(broker, "s", "a", "b", "c")
+    consumer = broker.subscribe("s", credit=9)
+    assert len(consumer.heard()) == 1
+    turn(broker, Policy(max_inflight=2))
+    assert [frame["deliver"]["id"] for frame in consumer.heard()] == ["b"]
+    turn(broker, Policy())
+    assert [frame["deliver"]["id"] for frame in consumer.heard()] == ["c"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("tail", "head"), ("head", "tail")])
+def test_another_order_of_redelivery_keeps_everything_that_waits(before: str, after: str) -> None:
+    broker = Broker(Policy(redelivery=before))
+    filled(broker, "s", "a", "b", "c")
+    consumer = broker.subscribe("s", credit=1)
+    consumer.heard()
+    consumer.say(nack="a")
+    turn(broker, Policy(redelivery=after))
+    expected = ["a", "b", "c"] if "head" in (before, after) else ["b", "c", "a"]
+    other = broker.subscribe("s", credit=3)
+    assert [frame["deliver"]["id"] for frame in other.heard()] == expected
+    other.say(nack=expected[0])
+    other.say(credit=3)
+    broker.run()
+    assert broker.counts("s")["q.if"] == 3
+
+
+def test_limits_and_rates_count_at_once() -> None:
+    broker = Broker()
+    producer = broker.control()
+    turn(
+        broker,
+        Policy(),
+        limits=Limits(id_max=3),
+        rates=Rates(address=Rate(1, 1_000_000, 1)),
+    )
+    (answer,) = producer.say(type_="enqueue", to="s", env=envelope("long"))
+    assert answer["code"] == "InvalidEnvelope"
+    assert producer.say(type_="enqueue", to="s", env=envelope("a"))[0]["type"] == "ok"
+    assert producer.say(type_="enqueue", to="s", env=envelope("b"))[0]["code"] == "RateLimited"
+    turn(broker, Policy())
+    assert producer.say(type_="enqueue", to="s", env=envelope("long"))[0]["type"] == "ok"
+
+
+def test_streams_are_no_longer_made_where_that_is_switched_off() -> None:
+    broker = Broker()
+    broker.machine.reconfigure(
+        broker.now,
+        limits=Limits(),
+        policy_for=lambda _: Policy(),
+        auto_create=False,
+        quota_for=lambda name: Quota(),
+        rates=None,
+    )
+    assert isinstance(broker.machine.open_channel("new"), Refusal)

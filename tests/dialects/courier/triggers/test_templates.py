@@ -1,0 +1,106 @@
+"""Templates of rules: what they stand for, with which type, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.rules.rule_index import Moment
+from penstock.dialects.courier.triggers.templates import MissingError, TemplateError, Text, Tree
+
+ENV = {
+    "id": "e-1",
+    "from": "jen",
+    "headers": {"priority": "high", "n": 3},
+    "payload": {"count": 4, "ok": True, "none": None, "list": ["a", {"b": 2}], "text": "${env.id}"},
+}
+
+
+def fill(text: str) -> object:
+    return Text(text, is_strict=False).fill(ENV, Moment(1_760_000_000_000_000, "r1", suppressed=7))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("${env.id}", "e-1"),
+        ("id ${env.id}!", "id e-1!"),
+        ("${env.payload.count}", 4),
+        ("n=${env.payload.count}", "n=4"),
+        ("${env.payload.ok}", True),
+        ("ok=${env.payload.ok}", "ok=true"),
+        ("${env.payload.none}", None),
+        ("${env.payload.list}", ["a", {"b": 2}]),
+        ("${env.payload.list.1.b}", 2),
+        ("list ${env.payload.list}", 'list ["a",{"b":2}]'),
+        ("${env.headers.priority}", "high"),
+        ("${now}", "2025-10-09T08:53:20.000Z"),
+        ("${rule.id}", "r1"),
+        ("${suppressed}", 7),
+        ("$${env.id}", "${env.id}"),
+        ("$$${env.id}", "$${env.id}"),
+        ("$ and $$ and }", "$ and $$ and }"),
+        ("${env.id}${env.id}", "e-1e-1"),
+        ("${env.payload.text}", "${env.id}"),
+        ("x ${env.payload.text}", "x ${env.id}"),
+    ],
+)
+def test_a_template_stands_for(text: str, value: object) -> None:
+    assert fill(text) == value
+    assert type(fill(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["${env.nope}", "${env.payload.count.x}", "${env.payload.list.9}", "${env.payload.list.x}"]
+)
+def test_a_path_that_leads_nowhere_is_empty_and_warns_and_strictly_fails(text: str) -> None:
+    moment = Moment(0, "r")
+    assert Text(text, is_strict=False).fill(ENV, moment) == ""
+    assert moment.warnings == 1
+    with pytest.raises(MissingError, match="has no"):
+        Text(text, is_strict=True).fill(ENV, moment)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${env}",
+        "${env.}",
+        "${env..a}",
+        "${}",
+        "${environ.HOME}",
+        "${now.x}",
+        "${env.id",
+        "a ${ b",
+        "${__class__}",
+    ],
+)
+def test_a_template_that_cannot_be_read_is_refused_at_once(text: str) -> None:
+    with pytest.raises(TemplateError):
+        Text(text, is_strict=False)
+
+
+def test_a_tree_is_filled_at_every_depth_and_only_in_its_values() -> None:
+    tree = Tree({"a": ["${env.id}", {"${env.id}": "${env.from}"}], "n": 1}, is_strict=False)
+    assert tree.fill(ENV, Moment(0, "r")) == {"a": ["e-1", {"${env.id}": "jen"}], "n": 1}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+    )
+)
+def test_what_is_substituted_is_never_looked_at_again(value: object) -> None:
+    filled = Text("${env.payload}", is_strict=False).fill({"payload": value}, Moment(0, "r"))
+    assert filled == value
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_and_an_escaped_one_comes_out_as_it_was(text: str) -> None:
+    escaped = text.replace("${", "$${")
+    try:
+        plain = Text(escaped, is_strict=True)
+    except TemplateError:
+        pytest.fail(f"{escaped!r} holds no placeholder")
+    assert plain.fill({}, Moment(0, "r")) == text

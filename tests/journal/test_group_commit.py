@@ -1,0 +1,294 @@
+"""The disk journal: commits in groups, outcomes in order, nothing left behind at the end, one writer a directory."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.core.records import Fact
+from penstock.journal import group_commit as writer
+from penstock.journal.disk import RealDisk
+from penstock.journal.group_commit import DiskJournal
+from penstock.journal.log import Log, Sync
+from penstock.journal.open_and_repair import Opened, read_identity, read_watermark, segments
+from penstock.journal.port import Committed, Outcome, Refused
+from penstock.journal.segments import Scan
+from penstock.testing.disks import LyingDisk, LyingFile
+from tests.journal.histories import JOURNAL, START_US, ack, put, rebuilt
+
+PATIENCE_S = 10.0
+
+
+class SlowFile(LyingFile):
+    """A file whose syncs wait for the test."""
+
+    def sync(self) -> None:
+        disk = self._disk
+        assert isinstance(disk, SlowDisk)
+        disk.syncs += 1
+        disk.syncing.release()
+        assert disk.may_sync.acquire(timeout=PATIENCE_S)
+        super().sync()
+
+
+class SlowDisk(LyingDisk):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.syncs = 0
+        self.syncing = threading.Semaphore(0)
+        self.may_sync = threading.Semaphore(0)
+        self.is_slow = False
+
+    def open(self, name: str) -> LyingFile:
+        file = super().open(name)
+        return SlowFile(self, file._inode) if self.is_slow and name.startswith("log-") else file
+
+
+class OnceDisk(LyingDisk):
+    """Fails one sync, and is well again."""
+
+    def fails(self, operation: str) -> bool:
+        return operation == "sync" and self.failures == 0 and super().fails(operation)
+
+
+class Desk:
+    """A journal and the answers it gave, as a loop would get them."""
+
+    def __init__(self, disk: LyingDisk | RealDisk, sync: Sync = "commit", linger_us: int = 0) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.answers: list[tuple[int, Outcome]] = []
+        self.opened, _, self.rows = rebuilt(disk, sync=sync)
+        self.log: Log = self.opened.log()
+        self.journal = DiskJournal(
+            self.opened, self.log, self.calls.put, linger_us=linger_us, wall_us=lambda: START_US
+        )
+        self.count = 0
+
+    def append(self, *facts: Fact) -> None:
+        number = self.count
+        self.count += 1
+        self.journal.append(0, 0, facts, lambda outcome: self.answers.append((number, outcome)))
+
+    def wait(self, count: int) -> list[Outcome]:
+        while len(self.answers) < count:
+            self.calls.get(timeout=PATIENCE_S)()
+        assert [number for number, _ in self.answers] == list(range(len(self.answers)))
+        return [outcome for _, outcome in self.answers]
+
+    def rotate(self) -> str | None:
+        names: list[str | None] = []
+        self.journal.rotate(names.append)
+        while not names:
+            self.calls.get(timeout=PATIENCE_S)()
+        return names[0]
+
+
+def frames(disk: LyingDisk | RealDisk) -> list[int]:
+    """The rows of each frame."""
+    found = []
+    for segment in segments(disk):
+        scan = Scan(disk.read(segment.name), segment.name, is_last=True)
+        found += [frame.batch.num_rows for frame in scan.frames()]
+    return found
+
+
+def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
+    disk = SlowDisk(1)
+    desk = Desk(disk)
+    disk.is_slow = True
+    desk.append(put("a"))
+    assert disk.syncing.acquire(timeout=PATIENCE_S)  # the header of the first segment
+    disk.may_sync.release()
+    assert disk.syncing.acquire(timeout=PATIENCE_S)  # the first commit is under way
+    for n in range(20):
+        desk.append(put(f"b{n}"), ack(f"c{n}"))
+    assert desk.calls.empty(), "nothing is answered before its sync"
+    disk.may_sync.release(10)
+    outcomes = desk.wait(21)
+    assert outcomes == [Committed(0), *(Committed(1 + 2 * n) for n in range(20))]
+    desk.journal.close()
+    assert frames(disk) == [1, 40]
+    assert disk.syncs == 3
+
+
+def test_a_commit_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GROUP_FACTS_MAX", 8)
+    disk = SlowDisk(1)
+    desk = Desk(disk)
+    disk.is_slow = True
+    desk.append(put("a"))
+    assert disk.syncing.acquire(timeout=PATIENCE_S)
+    for n in range(10):
+        desk.append(put(f"b{n}"), put(f"c{n}"), put(f"d{n}"))
+    disk.may_sync.release(100)
+    desk.wait(11)
+    desk.journal.close()
+    assert frames(disk) == [1, 9, 9, 9, 3]
+
+
+def test_a_rotation_does_not_wait_for_a_quiet_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GROUP_FACTS_MAX", 1)
+    disk = SlowDisk(1)
+    desk = Desk(disk)
+    disk.is_slow = True
+    desk.append(put("a"))
+    assert disk.syncing.acquire(timeout=PATIENCE_S)
+    names: list[str | None] = []
+    for n in range(5):
+        desk.append(put(f"b{n}"))
+    desk.journal.rotate(names.append)
+    disk.may_sync.release(100)
+    desk.wait(6)
+    desk.journal.close()
+    assert names == ["log-00000000000000000000.seg"]
+    assert [segment.first for segment in segments(disk)] == [0, 1], "after the commit that was under way"
+
+
+def test_a_rotated_segment_is_closed_at_once_and_an_empty_one_is_not_rotated() -> None:
+    disk = LyingDisk(1)
+    desk = Desk(disk)
+    assert desk.rotate() is None
+    desk.append(put("a"))
+    desk.wait(1)
+    assert desk.rotate() == "log-00000000000000000000.seg"
+    assert [(segment.first, segment.limit) for segment in segments(disk)] == [(0, 1), (1, None)]
+    assert desk.rotate() is None
+    desk.journal.close()
+
+
+def test_closing_writes_what_waits_and_marks_a_clean_end(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    desk = Desk(disk, linger_us=50_000)
+    for n in range(30):
+        desk.append(put(f"e{n}"))
+    desk.journal.close()
+    desk.wait(30)
+    assert [row.id for row in rebuilt(disk)[2]] == [f"e{n}" for n in range(30)]
+    identity = read_identity(disk)
+    assert identity is not None and identity.is_clean
+    assert "reserve" not in disk.names()
+    assert read_watermark(disk) == (30, 0)
+    disk.unlock()
+
+
+@pytest.mark.parametrize(("sync", "syncs"), [("commit", True), ("interval", False), ("off", False)])
+def test_modes_differ_in_what_an_answer_means(sync: Sync, syncs: bool) -> None:
+    disk = LyingDisk(1)
+    desk = Desk(disk, sync)
+    desk.append(put("a"))
+    desk.wait(1)
+    desk.append(put("b"))
+    desk.wait(2)
+    lost = any(len(rebuilt(_copy(disk, seed).crash(), sync=sync)[2]) < 2 for seed in range(20))
+    assert lost is not syncs
+    desk.journal.close()
+
+
+def _copy(disk: LyingDisk, seed: int) -> LyingDisk:
+    """The same disk with another fate."""
+    twin = LyingDisk(seed)
+    twin._names = dict(disk._names)
+    twin._durable_names = dict(disk._durable_names)
+    twin._moves = list(disk._moves)
+    return twin
+
+
+def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "INTERVAL_S", 0.01)
+    disk = SlowDisk(1)
+    disk.is_slow = True
+    disk.may_sync.release(100)
+    desk = Desk(disk, "interval")
+    desk.append(put("a"))
+    desk.wait(1)
+    assert disk.syncing.acquire(timeout=PATIENCE_S)  # its header
+    assert disk.syncing.acquire(timeout=PATIENCE_S)  # its row, with nobody asking
+    desk.journal.close()
+    monkeypatch.setattr(writer, "INTERVAL_S", 0.0)
+    disk = SlowDisk(2)
+    disk.is_slow = True
+    disk.may_sync.release(100)
+    desk = Desk(disk, "off")
+    for n in range(50):
+        desk.append(put(f"e{n}"))
+        desk.wait(n + 1)
+    assert disk.syncs == 1, "the header's"
+    desk.journal.close()
+
+
+def test_a_bug_of_ours_leaves_nobody_waiting() -> None:
+    disk = LyingDisk(1)
+    desk = Desk(disk)
+    desk.append(put("a"))
+    desk.append("not a fact")  # type: ignore[arg-type]
+    outcomes = desk.wait(2)
+    assert isinstance(outcomes[1], Refused) and "the journal failed" in outcomes[1].reason
+    desk.append(put("b"))
+    assert isinstance(desk.wait(3)[2], Committed)
+    desk.journal.close()
+
+
+def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk(1)
+    desk = Desk(disk)
+
+    def refuse(name: str, data: bytes) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(disk, "overwrite", refuse)
+    desk.append(put("a"))
+    desk.append(put("b"))
+    assert desk.wait(2) == [Committed(0), Committed(1)]
+    desk.journal.close()
+
+
+def test_a_full_disk_is_told_and_heals_through_the_journal() -> None:
+    disk = LyingDisk(1)
+    desk = Desk(disk)
+    desk.append(put("a"))
+    desk.wait(1)
+    disk.space = disk.space - disk.free() + 100
+    desk.append(put("b", bytes(500)), ack("c"))
+    assert desk.wait(2)[1] == Committed(1, "the disk is full")
+    assert desk.journal.trouble == "the disk is full"
+    disk.space = 1 << 40
+    desk.append(put("d"))
+    assert desk.wait(3)[2] == Committed(2)
+    assert desk.journal.trouble is None
+    desk.journal.close()
+    assert [row.id for row in rebuilt(disk)[2]] == ["a", "c", "d"]
+
+
+def test_an_end_with_a_failing_disk_is_no_clean_end() -> None:
+    disk = OnceDisk(1)
+    desk = Desk(disk, "interval")
+    desk.append(put("a"))
+    desk.wait(1)
+    disk.eio = 1.0
+    desk.journal.close()
+    assert disk.failures == 1
+    identity = read_identity(disk)
+    assert identity is not None and not identity.is_clean
+    assert Opened(disk, fresh_id=JOURNAL, sync="commit").identity.epoch == 1
+
+
+def test_one_writer_a_directory(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    assert disk.lock()
+    assert not RealDisk(tmp_path).lock()
+    code = (
+        "import sys, pathlib; from penstock.journal.disk import RealDisk; "
+        "sys.exit(0 if RealDisk(pathlib.Path(sys.argv[1])).lock() else 7)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, check=False, timeout=30).returncode == 7
+    disk.unlock()
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
+    assert disk.lock(), "a lock ends with its process"
+    disk.unlock()

@@ -1,0 +1,199 @@
+"""Tokens made at run time: their file, their names, and what they change for everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.disk import RealDisk
+from penstock.server.admin import offline_tokens
+from penstock.server.admin.tokens import learn
+from penstock.server.auth.minted_tokens import MintedTokens, Wish
+from penstock.server.auth.tokens import Guard, TokenStore, start_check
+from penstock.server.config.load import Config
+from penstock.server.config.sections import Auth, Token
+from penstock.server.files.errors import ConfigError
+
+READ = ("streams:*:read",)
+WALL_US = 1_800_000_000_000_000
+SAM = Token(token="sam-token", agent="sam", scopes=READ)
+
+
+def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) -> str:
+    made = tokens.mint(Wish(name, scopes or READ, **more), WALL_US, bound=10)
+    assert isinstance(made, str), made
+    return made
+
+
+def refused(tokens: MintedTokens, wish: Wish, *configured: Token, bound: int = 10) -> str:
+    made = tokens.mint(wish, WALL_US, configured=configured, bound=bound)
+    assert isinstance(made, Refusal) and made.message
+    return made.code
+
+
+def test_a_token_is_kept_as_its_digest_and_nobody_else_may_read_even_that(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    token = minted(MintedTokens(file), "ci", *READ, agent="sam")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert token not in file.read_text() and len(token) >= 43
+    (kept,) = MintedTokens(file)
+    assert (kept.name, kept.agent, kept.scopes, kept.created_at) == (
+        "ci",
+        "sam",
+        READ,
+        "2027-01-15T08:00:00.000Z",
+    )
+    store = TokenStore(Auth())
+    store.adopt_minted(MintedTokens(file).tokens)
+    holder = store.resolve(token)
+    assert holder is not None and (holder.name, holder.agent) == ("ci", "sam")
+
+
+def test_what_is_revoked_is_gone_for_good(tmp_path: Path) -> None:
+    tokens = MintedTokens(tmp_path / "tokens.json")
+    minted(tokens, "a")
+    minted(tokens, "b")
+    assert tokens.revoke("a") is None
+    assert [each.name for each in MintedTokens(tmp_path / "tokens.json")] == ["b"]
+    again = tokens.revoke("a")
+    assert again is not None and again.code == "UnknownToken"
+    assert minted(tokens, "a")  # the name is free again
+
+
+def test_what_cannot_be_written_does_not_count(tmp_path: Path) -> None:
+    tokens = MintedTokens(tmp_path / "gone" / "tokens.json")
+    assert refused(tokens, Wish("ci", READ)) == "JournalUnavailable"
+    assert len(tokens) == 0
+
+
+def test_a_name_is_never_shared(tmp_path: Path) -> None:
+    tokens = MintedTokens(None)
+    minted(tokens, "ci")
+    assert refused(tokens, Wish("ci", READ, tenant="acme")) == "IdConflict"
+    assert refused(tokens, Wish("sam", READ), SAM) == "IdConflict"
+    nameless = Token(token="x", scopes=READ)
+    assert refused(tokens, Wish("token-2", READ), SAM, nameless) == "IdConflict"
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish("x", ("streams:*:fly",)),
+        Wish("x", ("everything",)),
+        Wish("operator", READ),
+        Wish("anonymous", READ),
+        Wish("x", READ, agent="a/b"),
+        Wish("x", READ, tenant="a b"),
+        Wish("x", ("admin:*",), tenant="acme"),
+    ],
+)
+def test_a_wish_is_held_against_the_rules_of_the_config(wish: Wish) -> None:
+    tokens = MintedTokens(None)
+    assert refused(tokens, wish) == "InvalidRequest" and len(tokens) == 0
+
+
+def test_there_is_a_bound() -> None:
+    tokens = MintedTokens(None)
+    minted(tokens, "a")
+    assert refused(tokens, Wish("b", READ), bound=1) == "QuotaExceeded"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"tokens": [{"name": "a", "digest": "12", "scopes": ["admin:*"], "created_at": ""}]}',
+        '{"tokens": [], "more": 1}',
+        '{"tokens": [{"name": "a", "digest": "%s", "scopes": ["x"], "created_at": ""}]}' % ("0" * 64),
+        '{"tokens": [{"name": "operator", "digest": "%s", "scopes": ["admin:*"], "created_at": ""}]}'
+        % ("0" * 64),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"tokens\.json"):
+        MintedTokens(file)
+
+
+def test_with_the_first_everybody_needs_one_and_with_the_last_nobody_does() -> None:
+    config = Config()
+    tokens, store, guard = MintedTokens(None), TokenStore(config.auth, "operator-token"), Guard(config)
+    assert store.resolve(None) is not None
+    token = minted(tokens)
+    learn(tokens, store, guard)
+    assert store.required and store.resolve(None) is None and store.resolve(token) is not None
+    assert store.resolve("operator-token") is not None
+    assert (
+        guard.check_headers("a.example", None) is None
+    )  # who shows a token is no page that was re-bound here
+    store.adopt(Auth(tokens=(SAM,)))  # a reload keeps them
+    assert store.resolve(token) is not None and store.resolve("sam-token") is not None
+    store.adopt(Auth())
+    assert store.required and store.resolve(token) is not None
+    tokens.revoke("ci")
+    learn(tokens, store, guard)
+    assert not store.required and store.resolve(token) is None and store.resolve(None) is not None
+    assert guard.check_headers("a.example", None) is not None
+
+
+def test_a_minted_token_lets_a_server_listen_elsewhere_and_contradicts_letting_everybody_in() -> None:
+    with pytest.raises(ConfigError, match="token new"):
+        start_check(Config(), ["0.0.0.0"], None)
+    tokens = MintedTokens(None)
+    minted(tokens)
+    start_check(Config(), ["0.0.0.0"], None, minted=tokens.tokens)
+    with pytest.raises(ConfigError, match="allowAnonymous"):
+        start_check(Config(auth=Auth(allow_anonymous=True)), ["127.0.0.1"], None, minted=tokens.tokens)
+
+
+def test_a_config_does_not_take_the_name_of_a_minted_token() -> None:
+    tokens = MintedTokens(None)
+    minted(tokens, "sam")
+    for taken in (SAM, Token("t", READ, "sam")):
+        with pytest.raises(ConfigError, match=r"`sam` was minted.*token revoke"):
+            start_check(Config(auth=Auth(tokens=(taken,))), ["127.0.0.1"], None, minted=tokens.tokens)
+    apart = Token("t", READ, "sam", tenant="acme")
+    start_check(Config(auth=Auth(tokens=(apart,))), ["127.0.0.1"], None, minted=tokens.tokens)
+
+
+# Without a server
+
+
+@contextmanager
+def a_server_has(data: Path) -> Iterator[None]:
+    disk = RealDisk(data / "journal")
+    assert disk.lock()
+    try:
+        yield
+    finally:
+        disk.unlock()
+
+
+def test_the_file_is_changed_where_no_server_runs_and_only_there(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert offline_tokens.listed(data) == {"tokens": [], "required": False, "kept": True}
+    assert not data.exists()  # looking makes nothing
+    made = offline_tokens.mint(data, Wish("ci", READ))
+    assert data.stat().st_mode & 0o777 == 0o700 and made["token"]
+    assert [row["name"] for row in offline_tokens.listed(data)["tokens"]] == ["ci"]
+    before = (data / "tokens.json").read_bytes()
+    with a_server_has(data):
+        for change in (
+            lambda: offline_tokens.mint(data, Wish("b", READ)),
+            lambda: offline_tokens.revoke(data, "ci"),
+        ):
+            with pytest.raises(PenstockError) as caught:
+                change()
+            assert caught.value.refusal.code == "JournalUnavailable"
+    assert (data / "tokens.json").read_bytes() == before
+    with pytest.raises(PenstockError, match="no token of the name"):
+        offline_tokens.revoke(data, "other")
+    assert offline_tokens.revoke(data, "ci")["required"] is False
+    assert msgspec.json.decode((data / "tokens.json").read_bytes()) == {"tokens": []}

@@ -1,0 +1,223 @@
+"""Frames for spaces that an application stages: out once and only when their batch is durable, or nothing at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.queue.stage import Draft
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.dialects.courier.operations.queue import Outcome, Result
+from penstock.dialects.courier.wire.staged_envelopes import Source, StageCommit, read
+from penstock.dialects.courier.wire.staged_frames import Frame
+from penstock.server.courier.stage_store import Staging
+from tests.dialects.courier.talking import Broker, HandJournal
+
+ADMIN_OF_TENANT = Principal("t", scopes=require(["admin:*"]), tenant="t")
+NOW = Now(1, 1_760_000_000_000_000)
+
+
+def encoded(*lines: dict[str, Any]) -> bytes:
+    return b"\n".join(msgspec.json.encode(line) for line in lines)
+
+
+def frame(payload: Any, to: str = "space:demo/averages", **more: Any) -> dict[str, Any]:
+    return {"to": to, "payload": payload, **more}
+
+
+def queued(payload: Any) -> dict[str, Any]:
+    return {"to": "jobs", "type": "t", "payload": payload}
+
+
+class Hall:
+    """Spaces of which some streams may be written to."""
+
+    def __init__(self, *streams: str) -> None:
+        self.open = set(streams)
+        self.heard: list[tuple[str, list[bytes]]] = []
+
+    def writable(self, space: str, stream: str) -> Refusal | None:
+        place = f"{space}/{stream}"
+        return None if place in self.open else Refusal("UnknownStream", f"there is no `{place}`")
+
+    def write(self, space: str, stream: str, frames: list[bytes]) -> Refusal | None:
+        refusal = self.writable(space, stream)
+        if refusal is None:
+            self.heard.append((f"{space}/{stream}", frames))
+        return refusal
+
+
+class Bench:
+    """A broker whose journal answers by hand, and an application that stages."""
+
+    def __init__(self, *streams: str, who: Principal = OPERATOR) -> None:
+        self.journal = HandJournal()
+        self.broker = Broker(journal=self.journal)
+        self.hall = Hall(*streams)
+        self.staging = Staging(self.broker.runtime, self.hall)
+        self.who = who
+
+    def source(self, batch: int) -> Source:
+        return Source("app", batch, self.who)
+
+    def part(self, batch: int, name: str, *lines: dict[str, Any]) -> Outcome:
+        return self.staging.part(self.broker.now, self.source(batch), name, "", encoded(*lines))
+
+    def commit(self, batch: int, *parts: str) -> Outcome:
+        outcome = self.staging.commit(self.broker.now, self.source(batch), StageCommit(list(parts)))
+        self.broker.run()
+        return outcome
+
+    def last(self) -> int | None:
+        return self.broker.machine.last_batch("app")
+
+
+def value(outcome: Outcome) -> dict[str, Any]:
+    assert isinstance(outcome, Result), outcome
+    return outcome.value()
+
+
+def refused(outcome: Outcome) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> None:
+    bench = Bench("demo/averages", "demo/other")
+    bench.part(0, "a", frame(1), queued("x"), frame({"b": [1.50, "ä"]}))
+    bench.part(0, "b", frame(2, "space:demo/other"), frame("t", payloadAs="text"), frame("t", type="ignored"))
+    done = bench.commit(0, "b", "a")
+    assert bench.hall.heard == []
+    bench.journal.commit()
+    assert bench.hall.heard == [
+        ("demo/other", [b"2"]),
+        ("demo/averages", [b"t", b'"t"', b"1", '{"b":[1.5,"ä"]}'.encode()]),
+    ]
+    assert value(done) == {"app": "app", "batch": 0, "enqueued": 1, "duplicate": False, "frames": 5}
+    assert [record.kind for record in bench.broker.machine.channels["jobs"].live.values()] == ["t"]
+
+
+def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
+    bench = Bench("demo/averages")
+    bench.part(7, "a", frame(1))
+    bench.commit(7, "a")
+    waiting = bench.commit(7, "a")  # repeated while it is being written
+    bench.journal.commit()
+    assert value(waiting)["duplicate"]
+    assert value(bench.commit(7, "a")) == {
+        "app": "app",
+        "batch": 7,
+        "enqueued": 0,
+        "duplicate": True,
+        "last": 7,
+    }
+    assert bench.hall.heard == [("demo/averages", [b"1"])]
+    assert (bench.last(), bench.journal.waiting) == (7, [])
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool) -> None:
+    bench = Bench("demo/averages")
+    bench.part(0, "a", frame(1), queued("x"))
+    bench.commit(0, "a")
+    if is_short:
+        bench.journal.commit(refused="the disk is nearly full")
+    else:
+        bench.journal.refuse()
+    bench.broker.run()
+    assert (bench.hall.heard, bench.last()) == ([], None)
+    while bench.journal.waiting:  # what it says about itself
+        bench.journal.commit()
+    bench.commit(0, "a")
+    bench.journal.commit()
+    assert (bench.hall.heard, bench.last()) == ([("demo/averages", [b"1"])], 0)
+
+
+def test_one_stream_that_cannot_be_written_to_refuses_the_whole_batch() -> None:
+    bench = Bench("demo/averages")
+    bench.part(0, "a", queued("x"), frame(1), frame(2, "space:demo/averagse"))
+    assert refused(bench.commit(0, "a")).message == "there is no `demo/averagse`"
+    assert (bench.journal.waiting, bench.hall.heard, bench.last()) == ([], [], None)
+    assert "jobs" not in bench.broker.machine.channels
+    bench.hall.open.add("demo/averagse")
+    bench.commit(0, "a")
+    bench.journal.commit()
+    assert len(bench.hall.heard) == 2
+
+
+def test_a_server_without_spaces_says_so() -> None:
+    bench = Bench()
+    bench.staging = Staging(bench.broker.runtime)
+    bench.part(0, "a", frame(1))
+    refusal = refused(bench.commit(0, "a"))
+    assert (refusal.code, refusal.ref) == ("InvalidRequest", "to")
+    assert "`demo`" in refusal.message and "`spaces`" in (refusal.hint or "")
+
+
+def test_a_stream_that_is_closed_meanwhile_costs_its_frames_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench("demo/averages", "demo/other")
+    bench.part(0, "a", frame(1), frame(2, "space:demo/other"))
+    done = bench.commit(0, "a")
+    bench.hall.open.remove("demo/averages")
+    bench.journal.commit()
+    assert bench.hall.heard == [("demo/other", [b"2"])]
+    assert [record.msg for record in caplog.records] == ["stage.frames_lost"]
+    assert (value(done)["frames"], bench.last()) == (2, 0)
+
+
+@pytest.mark.parametrize("who", [ANONYMOUS, ADMIN_OF_TENANT])
+def test_only_the_operator_and_admins_write_into_spaces(who: Principal) -> None:
+    bench = Bench("demo/averages", who=who)
+    refusal = refused(bench.part(0, "a", frame(1)))
+    assert (refusal.code, refusal.ref) == ("Forbidden", "lines[0].admin:*")
+    bench.who = OPERATOR
+    bench.part(0, "a", frame(1))
+    bench.who = ANONYMOUS
+    assert refused(bench.commit(0, "a")).code == "Forbidden"
+    assert refused(bench.staging.abort(bench.source(0))).code == "Forbidden"
+    bench.who = OPERATOR
+    assert value(bench.staging.abort(bench.source(0)))["dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "ref"),
+    [
+        ({"to": "space:demo"}, "to"),
+        ({"to": "space:/x"}, "to"),
+        ({"to": "space:demo/"}, "to"),
+        ({"to": "space:demo/x"}, "payload"),
+        (frame(1, corr="c"), "corr"),
+        (frame(1, id="i"), "id"),
+        (frame(1, payloadAs="text"), "payloadAs"),
+        (frame("x", payloadAs="xml"), "payloadAs"),
+    ],
+)
+def test_a_line_that_is_no_frame_is_refused_with_its_place(line: dict[str, Any], ref: str) -> None:
+    refusal = refused(Bench().part(0, "a", queued(1), line))
+    assert (refusal.code, refusal.ref) == ("InvalidEnvelope", f"lines[1].{ref}")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(JSON, st.sampled_from(["", " ", "\t"]))
+def test_a_frame_holds_the_very_value_on_one_line(value: Any, space: str) -> None:
+    raw = msgspec.json.format(msgspec.json.encode(value), indent=len(space))
+    line = b'{"payload":%b%b,"to":"space:a/b/c"}' % (space.encode(), raw.replace(b"\n", b" "))
+    made = read(line, Source("app", 0, OPERATOR), NOW, Limits())
+    assert isinstance(made, Frame) and not isinstance(made, Draft)
+    assert (made.space, made.stream) == ("a/b", "c")
+    assert made.data == msgspec.json.encode(value)

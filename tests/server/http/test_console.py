@@ -1,0 +1,254 @@
+"""The console's files and the cookie of its session, as values."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock.core.scopes import OPERATOR
+from penstock.server.auth.tokens import TokenStore
+from penstock.server.config.sections import Auth, Token
+from penstock.server.http.console import Console
+from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, SESSION_S, Sessions
+from penstock.server.http.messages import Reply, Request
+from penstock.server.http.routes import Login
+
+NOW_S = 1_800_000_000
+HOST = "localhost:8787"
+PAGE = {"Host": HOST, "Origin": f"http://{HOST}"}
+ADMIN = Token(token="admin-token", name="ops", scopes=("admin:*",))
+PLAIN = Token(token="plain-token", name="sam", scopes=("streams:*:*",))
+CODE = b"export const answer = 42;\n" * 100
+
+
+def store(*tokens: Token) -> TokenStore:
+    return TokenStore(Auth(tokens=tokens or (ADMIN, PLAIN)), "operator-token")
+
+
+def signed_in(sessions: Sessions, token: str = "operator-token", headers: dict[str, str] = PAGE) -> str:
+    """What a browser sends after signing in."""
+    opened = sessions.open(token, headers, NOW_S)
+    assert opened is not None
+    return opened[1].partition(";")[0]
+
+
+def known(sessions: Sessions, cookie: str, now_s: int = NOW_S, **headers: str) -> str | None:
+    principal = sessions.resolve({**PAGE, "Cookie": cookie, **headers}, now_s)
+    return None if principal is None else principal.name
+
+
+def request(**headers: str) -> Request:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request("GET", "/", {}, {"Host": HOST, **named}, "127.0.0.1", True)
+
+
+# The cookie
+
+
+def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
+    sessions = Sessions(store(), None)
+    opened = sessions.open("operator-token", PAGE, NOW_S)
+    assert opened is not None
+    name, *attributes = opened[1].split("; ")
+    assert opened[0] is OPERATOR and name.startswith("penstock-8787=") and "operator-token" not in name
+    assert attributes == ["Path=/", f"Max-Age={SESSION_S}", "HttpOnly", "SameSite=Strict"]
+    behind_tls = sessions.open("operator-token", {"Host": "a.example", "Origin": "https://a.example"}, NOW_S)
+    assert behind_tls is not None
+    assert behind_tls[1].startswith("penstock=") and behind_tls[1].endswith("; Secure")
+    assert sessions.close(PAGE).startswith("penstock-8787=; Path=/; Max-Age=0; HttpOnly")
+
+
+def test_only_an_administrator_signs_in() -> None:
+    sessions = Sessions(store(), None)
+    assert known(sessions, signed_in(sessions)) == "operator"
+    assert known(sessions, signed_in(sessions, "admin-token")) == "ops"
+    for token in ("plain-token", "", "operator-token ", "unknown"):
+        assert sessions.open(token, PAGE, NOW_S) is None
+
+
+def test_a_session_ends_after_its_time() -> None:
+    sessions = Sessions(store(), None)
+    cookie = signed_in(sessions)
+    assert known(sessions, cookie, NOW_S + SESSION_S - 1) == "operator"
+    assert known(sessions, cookie, NOW_S + SESSION_S) is None
+
+
+_SESSIONS = Sessions(store(), None)
+_COOKIE = signed_in(_SESSIONS, "admin-token")
+_VALUE = _COOKIE.partition("=")[2]
+
+
+@given(st.integers(0, len(_VALUE)), st.integers(0, 3), st.text(st.characters(codec="latin-1"), max_size=3))
+def test_any_change_of_a_cookie_is_refused(at: int, gone: int, put: str) -> None:
+    changed = _VALUE[:at] + put + _VALUE[at + gone :]
+    assume(changed.split(";")[0].strip() != _VALUE)
+    assert known(_SESSIONS, f"penstock-8787={changed}") is None
+    assert known(_SESSIONS, _COOKIE) == "ops"
+
+
+def test_a_cookie_of_another_server_is_nobodys() -> None:
+    ours, others = Sessions(store(), None), Sessions(store(), None)
+    signed_in(ours)
+    assert known(ours, signed_in(others)) is None
+    assert known(Sessions(store(), None), signed_in(others)) is None  # nobody ever signed in there
+    elsewhere = {"Host": "localhost:9999", "Origin": "http://localhost:9999"}
+    cookie = signed_in(ours, headers=elsewhere)
+    assert cookie.startswith("penstock-9999=") and known(ours, cookie) is None
+
+
+def test_cookies_of_other_programs_on_this_machine_are_in_nobodys_way() -> None:
+    sessions = Sessions(store(), None)
+    cookie = signed_in(sessions)
+    assert known(sessions, f'theme={{"a": 1}}; bad[name]=x;; {cookie}; y') == "operator"
+    planted = "; ".join(["penstock-8787=planted"] * (COOKIES_MAX - 1))
+    assert known(sessions, f"{planted}; {cookie}") == "operator"
+    assert known(sessions, f"{planted}; penstock-8787=x; {cookie}") is None  # so much is looked at
+    assert known(sessions, "penstock-8787=" + "x" * (COOKIE_MAX + 1)) is None
+    assert known(sessions, "penstock-8787=ö.ö") is None
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site", "anything"])
+def test_a_browser_that_says_another_page_asked_is_not_believed(site: str) -> None:
+    sessions = Sessions(store(), None)
+    cookie = signed_in(sessions)
+    assert known(sessions, cookie, **{"Sec-Fetch-Site": site}) is None
+    for own in ("same-origin", "none"):
+        assert known(sessions, cookie, **{"Sec-Fetch-Site": own}) == "operator"
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:9999", "https://a.example", "null", ""])
+def test_a_page_of_another_place_has_no_cookie_listed_or_not(origin: str) -> None:
+    sessions = Sessions(store(), None)
+    assert known(sessions, signed_in(sessions), Origin=origin) is None
+
+
+def test_a_session_ends_with_its_token_and_with_the_right_to_administer() -> None:
+    tokens = store()
+    sessions = Sessions(tokens, None)
+    cookie, operators = signed_in(sessions, "admin-token"), signed_in(sessions)
+    tokens.adopt(Auth(tokens=(PLAIN, msgspec.structs.replace(ADMIN, name="renamed"))))
+    assert known(sessions, cookie) == "renamed"
+    tokens.adopt(Auth(tokens=(msgspec.structs.replace(ADMIN, scopes=("streams:*:*",)),)))
+    assert known(sessions, cookie) is None
+    tokens.adopt(Auth(tokens=(PLAIN,)))
+    assert (known(sessions, cookie), known(sessions, operators)) == (None, "operator")
+
+
+def test_a_restart_keeps_sessions_and_removing_the_key_ends_them(tmp_path: Path) -> None:
+    key = tmp_path / "console.key"
+    cookie = signed_in(Sessions(store(), key))
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert known(Sessions(store(), key), cookie) == "operator"
+    key.write_text("no key\n")
+    assert known(Sessions(store(), key), cookie) is None
+    key.unlink()
+    again = Sessions(store(), key)
+    signed_in(again)
+    assert known(again, cookie) is None
+
+
+def test_a_key_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
+    sessions = Sessions(store(), tmp_path / "gone" / "console.key")
+    assert known(sessions, signed_in(sessions)) == "operator"
+
+
+# The files
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    folder = tmp_path / "console"
+    (folder / "nested").mkdir(parents=True)
+    (folder / "index.html").write_text("<!doctype html><title>Penstock</title>")
+    (folder / "index-Ab3_x-Zq.js").write_bytes(CODE)
+    (folder / "favicon.svg").write_text("<svg/>")
+    (folder / "secret.key").write_text("not a kind of file that is served")
+    (folder / "nested" / "a.js").write_text("nor one in a folder")
+    (tmp_path / "outside.js").write_text("nor one beside it")
+    return Console(Sessions(store(), None), lambda: {"version": "9"}, folder)
+
+
+def test_files_are_served_pressed_where_that_is_taken(console: Console) -> None:
+    plain = console.file(request(), "index-Ab3_x-Zq.js")
+    assert (plain.status, plain.body) == (200, CODE)
+    assert plain.content_type == "text/javascript; charset=utf-8"
+    for accepted in ("gzip", "br, gzip;q=0.5", "deflate , GZIP"):
+        pressed = console.file(request(Accept_Encoding=accepted), "index-Ab3_x-Zq.js")
+        assert pressed.headers["Content-Encoding"] == "gzip" and pressed.headers["Vary"] == "Accept-Encoding"
+        assert isinstance(pressed.body, bytes) and gzip.decompress(pressed.body) == CODE
+        assert len(pressed.body) < len(CODE)
+    for accepted in ("identity", "gzip;q=0", "x-gzip2"):
+        assert console.file(request(Accept_Encoding=accepted), "index-Ab3_x-Zq.js").body == CODE
+
+
+def test_a_file_that_a_browser_has_is_not_sent_again(console: Console) -> None:
+    etag = console.file(request(), "index-Ab3_x-Zq.js").headers["ETag"]
+    for given_back in (etag, etag.removeprefix("W/"), f'"other", {etag}'):
+        again = console.file(request(If_None_Match=given_back), "index-Ab3_x-Zq.js")
+        assert (again.status, again.body, again.headers["ETag"]) == (304, b"", etag)
+    assert console.file(request(If_None_Match='"other"'), "index-Ab3_x-Zq.js").status == 200
+
+
+def test_only_what_has_its_digest_in_its_name_is_kept_for_good(console: Console) -> None:
+    assert "immutable" in console.file(request(), "index-Ab3_x-Zq.js").headers["Cache-Control"]
+    for name in ("index.html", "favicon.svg"):
+        assert console.file(request(), name).headers["Cache-Control"] == "no-cache"
+
+
+def test_the_page_may_load_and_ask_nothing_but_what_this_server_has(console: Console) -> None:
+    page = console.page(request(Accept="text/html"))
+    assert isinstance(page, Reply) and page.status == 200
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy and "http" not in policy and "frame-ancestors 'none'" in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Cache-Control"] == "no-cache" and "Accept" in page.headers["Vary"]
+    assert isinstance(console.page(request(Accept="*/*")), Reply)
+    for accepted in ("application/json", "text/plain"):  # programs get words
+        assert console.page(request(Accept=accepted)) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.js",
+        "..",
+        ".",
+        "",
+        "secret.key",
+        "nested",
+        "nested/a.js",
+        "..%2foutside.js",
+        "\0",
+        "INDEX.HTML",
+    ],
+)
+def test_nothing_else_is_a_file_of_the_console(console: Console, name: str) -> None:
+    reply = console.file(request(), name)
+    assert isinstance(reply.body, bytes)
+    assert reply.status == 404 and msgspec.json.decode(reply.body)["error"]["code"] == "UnknownRoute"
+
+
+def test_where_the_console_was_not_built_it_says_how(tmp_path: Path) -> None:
+    bare = Console(Sessions(store(), None), dict, tmp_path / "nothing")
+    assert not bare.is_built and bare.page(request()) is None
+    assert b"make setup" in bytes(bare.file(request(), "index.html").body)  # type: ignore[arg-type]
+
+
+def test_signing_in_and_out(console: Console) -> None:
+    done = console.sign_in(request(Origin=f"http://{HOST}"), Login("operator-token"))
+    assert done.status == 200 and done.headers["Cache-Control"] == "no-store"
+    assert msgspec.json.decode(done.body) == {"name": "operator", "operator": True, "version": "9"}  # type: ignore[arg-type]
+    cookie = done.headers["Set-Cookie"].partition(";")[0]
+    principal = console.known({**PAGE, "Cookie": cookie})
+    assert principal is not None and console.session(principal).status == 200
+    assert console.known(PAGE) is None
+    refused = console.sign_in(request(), Login("plain-token"))
+    assert refused.status == 401 and "Set-Cookie" not in refused.headers
+    out = console.sign_out(request())
+    assert out.status == 204 and "Max-Age=0" in out.headers["Set-Cookie"]

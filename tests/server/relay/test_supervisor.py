@@ -1,0 +1,60 @@
+"""The server beside its relay: a process that cannot be had, and sockets that outlast the hub."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from penstock.core.scopes import OPERATOR
+from penstock.dialects.streamservice.registration_rows import RelayMemory
+from penstock.server.admin.relay import TOPICS_MAX, topics_shown
+from penstock.server.config.relay_sections import RelaySection
+from penstock.server.http.admin_routes import Ask
+from penstock.server.relay import supervisor as relaying
+from penstock.server.relay.supervisor import RelayError, Relaying, TopicFigures
+from penstock.server.relay.websocket_hub import RelayHub, RelaySession
+
+NO_RUNTIME = cast(Any, None)
+
+
+def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaying.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(relaying, "READY_S", 0.25)
+
+    async def start() -> int:
+        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        with pytest.raises(RelayError, match="did not open its sockets"):
+            await relay.start()
+        return relay.restarts
+
+    assert asyncio.run(start()) >= 2
+
+
+def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: Path) -> None:
+    async def leave() -> tuple[int, str] | None:
+        hub = RelayHub(NO_RUNTIME, f"ipc://{tmp_path}/relay.sock")
+        first, second = RelaySession(NO_RUNTIME, hub), RelaySession(NO_RUNTIME, hub)
+        first.topic = second.topic = b"0" * 64
+        hub.join(first, None)
+        hub.close()
+        hub.leave(first)
+        assert hub.count == 0
+        hub.join(second, None)
+        assert hub.count == 0
+        return second.closing
+
+    assert asyncio.run(leave()) == (1001, "Draining")
+
+
+def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
+    async def ask() -> dict[str, Any]:
+        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        relay.topics = {f"{no:064x}": TopicFigures(messages=no) for no in range(TOPICS_MAX + 7)}
+        return topics_shown(relay, Ask(OPERATOR, (), None))
+
+    told = asyncio.run(ask())
+    assert [row["messages"] for row in told["topics"]] == list(range(TOPICS_MAX + 6, 6, -1))
+    assert (told["more"], told["running"], told["totals"]) == (7, False, {})

@@ -1,0 +1,275 @@
+"""The format `penstock_delta`: its readers and writers called directly, then Spark itself."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import penstock.spark
+from penstock.core.rows import Row
+from penstock.journal.columns import encode_rows
+from penstock.journal.parquet_table import Bronze, with_identity
+from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake.data_files import SchemaError
+from penstock.spark.lake.delta_format import PenstockDelta
+from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.snapshots import LakeError
+from penstock.spark.lake.table import LakeTable, Span
+from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
+
+
+def source(path, **options):
+    return PenstockDelta(CaseInsensitiveDict({"path": str(path), **options}))
+
+
+def read(path, **options):
+    """What Spark does for a batch read, without Spark."""
+    made = source(path, **options)
+    reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
+    batches = [
+        batch for part in reader.partitions() for batch in reader.read(pickle.loads(pickle.dumps(part)))
+    ]
+    return pa.Table.from_batches(batches) if batches else None
+
+
+def write(path, rows, *, batch=None, overwrite=False, fails=False, **options):
+    """What Spark does for a write: two tasks stage, the driver commits, in a process that knows nothing."""
+    made, schema = source(path, **options), from_arrow_schema(rows.schema)
+    writer = made.writer(schema, overwrite) if batch is None else made.streamWriter(schema, overwrite)
+    half = rows.num_rows // 2
+    messages = [
+        pickle.loads(pickle.dumps(writer)).write(iter(part.to_batches()))
+        for part in (rows.slice(0, half), rows.slice(half))
+    ]
+    last = () if batch is None else (batch,)
+    if fails:
+        writer.abort([*messages, None], *last)
+    else:
+        pickle.loads(pickle.dumps(writer)).commit(messages, *last)
+
+
+def parquet(path):
+    return [one for one in path.rglob("*.parquet") if "_delta_log" not in one.parts]
+
+
+def test_a_table_is_read_with_exactly_its_columns(tmp_path):
+    table = LakeTable(tmp_path, NOTES)
+    table.append(notes(86_395, 86_405), {APP: Span(86_395, 86_405)})
+    table.append(notes(86_405, 86_410), {APP: Span(86_405, 86_410)})
+    found = read(table.path)
+    assert found.schema.names == NOTES.schema.names
+    assert found.sort_by("offset").to_pylist() == notes(86_395, 86_410).to_pylist()
+    assert read(table.path, columns="date, text").schema.names == ["date", "text"]
+    assert read(table.path, columns="date").num_rows == 15
+    assert offsets(read(table.path, versionAsOf="1")) == list(range(86_395, 86_405))
+    now = datetime.now(UTC).isoformat()
+    assert read(table.path, timestampAsOf=now).num_rows == 15
+    assert read(table.path, versionAsOf="0") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"versionAsOf": "7"}, "version 7 .* kept are 0 to 1"),
+        ({"versionAsOf": "-1"}, "`versionAsOf` is `-1`"),
+        ({"timestampAsOf": "1999-01-01T00:00:00Z"}, "kept are 0 to 1"),
+        ({"timestampAsOf": "yesterday"}, "write it as"),
+        ({"timestampAsOf": "1999-01-01", "versionAsOf": "1"}, "leave one out"),
+        ({"columns": "nope"}, "no column `nope`; it has journal"),
+        ({"path": "nowhere"}, "no Delta table in"),
+        ({"path": ""}, "needs the table's directory"),
+        ({"path": "s3://bucket/x"}, "is no directory"),
+    ],
+)
+def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
+    LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Span(0, 3)})
+    with pytest.raises(LakeError, match=message):
+        read(**{"path": tmp_path / "notes", **options})
+
+
+def test_a_query_that_outlived_its_files_says_so(tmp_path):
+    table = LakeTable(tmp_path, COUNTS)
+    table.merge(counts({("a", 0): 1}), {})
+    made = source(table.path)
+    reader = made.reader(made.schema())
+    parts = reader.partitions()
+    [file] = table.files()
+    (table.path / file.path).unlink()
+    with pytest.raises(LakeError, match="run it again"):
+        list(reader.read(parts[0]))
+
+
+def test_small_files_share_a_task(tmp_path):
+    table = LakeTable(tmp_path, NOTES)
+    for number in range(5):
+        table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
+    made = source(table.path)
+    assert len(made.reader(made.schema()).partitions()) == 1
+
+
+def test_a_batch_is_written_appended_replaced_and_merged(tmp_path):
+    path = tmp_path / "mine"
+    write(path, counts({("a", 0): 1, ("b", 0): 1}), partitionBy="date")
+    write(path, counts({("c", 0): 1}))
+    assert counted(read(path)) == {("a", 0): 1, ("b", 0): 1, ("c", 0): 1}
+    write(path, counts({("a", 0): 5, ("d", 0): 5}), mergeKeys="journal, channel,minute")
+    assert counted(read(path)) == {("a", 0): 5, ("b", 0): 1, ("c", 0): 1, ("d", 0): 5}
+    write(path, counts({("z", 1): 9}), overwrite=True)
+    assert counted(read(path)) == {("z", 1): 9}
+    assert not list(path.glob(".staging-*"))
+
+
+def test_an_aborted_write_leaves_nothing(tmp_path):
+    path = tmp_path / "mine"
+    write(path, counts({("a", 0): 1}))
+    before = parquet(path)
+    write(path, counts({("b", 0): 1, ("c", 0): 1}), fails=True)
+    write(path, counts({("b", 0): 1, ("c", 0): 1}), fails=True, mergeKeys="channel")
+    write(path, counts({("b", 0): 1, ("c", 0): 1}), fails=True, batch=3, appId="q")
+    assert parquet(path) == before and counted(read(path)) == {("a", 0): 1}
+
+
+def test_a_stream_writes_each_batch_once(tmp_path):
+    path = tmp_path / "mine"
+    for batch in (0, 0, 1, 0, 2, 2):
+        write(path, counts({("a", batch): batch}), batch=batch, appId="q")
+    assert counted(read(path)) == {("a", 0): 0, ("a", 1): 1, ("a", 2): 2}
+    assert len(parquet(path)) == 3  # what replays staged is gone
+    for batch in (3, 3):
+        write(path, counts({("a", 0): batch}), batch=batch, appId="q", mergeKeys="channel,minute")
+    assert counted(read(path))[("a", 0)] == 3
+    write(path, COUNTS.schema.empty_table(), batch=4, appId="q")
+    assert LakeTable(tmp_path, COUNTS).progress("q") is None  # that is another table
+    for version in ("7", "7"):
+        write(path, counts({("b", 0): 1}), appId="nightly", version=version)
+    assert len(counted(read(path))) == 4
+
+
+def test_a_long_stream_looks_after_its_table(tmp_path):
+    path = tmp_path / "mine"
+    for batch in range(upkeep.EVERY_COMMITS + 2):
+        write(path, counts({("a", batch): batch}), batch=batch, appId="q")
+    assert len(parquet(path)) > upkeep.EVERY_COMMITS  # replaced files stay for an hour
+    assert len(LakeTable(tmp_path, Table("mine", COUNTS.schema, (), "append")).files()) < 10
+    assert len(counted(read(path))) == upkeep.EVERY_COMMITS + 2
+
+
+def test_columns_may_be_new_and_are_never_retyped(tmp_path):
+    path = tmp_path / "mine"
+    rows = counts({("a", 0): 1})
+    write(path, rows)
+    write(path, counts({("b", 0): 2}).append_column("extra", pa.array(["new"])))
+    write(path, counts({("c", 0): 3}).drop_columns(["n"]))
+    write(path, counts({("d", 0): 4}).set_column(4, "n", pa.array([4], pa.int32())))
+    found = {row["channel"]: (row["n"], row["extra"]) for row in read(path).to_pylist()}
+    assert found == {"a": (1, None), "b": (2, "new"), "c": (None, None), "d": (4, None)}
+    with pytest.raises(SchemaError, match="column `n` of table `mine` is int64, and the rows have string"):
+        write(path, rows.set_column(4, "n", pa.array(["1"])))
+    with pytest.raises(SchemaError, match="column `channel` of `mergeKeys` is missing"):
+        write(path, rows.drop_columns(["channel"]), mergeKeys="channel")
+    with pytest.raises(LakeError, match="leave `partitionBy` out"):
+        write(path, rows, partitionBy="date")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "needs the option `appId`"),
+        ({"batch": 0, "overwrite": True, "appId": "q"}, "cannot overwrite"),
+        ({"appId": "q"}, "go together"),
+        ({"version": "1"}, "go together"),
+        ({"overwrite": True, "mergeKeys": "channel"}, "contradict"),
+        ({"partitionBy": "n2"}, "`n2` of `partitionBy` is missing"),
+        ({"partitionBy": "minute"}, "cannot be a partition"),
+    ],
+)
+def test_a_write_that_makes_no_sense_is_refused(tmp_path, options, message):
+    with pytest.raises((LakeError, SchemaError), match=message):
+        write(tmp_path / "mine", counts({("a", 0): 1}), **options)
+    assert parquet(tmp_path) == []
+
+
+def sealed(data, count):
+    """Sealed history of a journal, published twice."""
+    bronze = Bronze(data / "lake")
+    day_us = 86_400_000_000
+    for first in (0, count):
+        rows = [
+            Row(
+                "j1",
+                0,
+                0,
+                offset,
+                offset * day_us // count,
+                "courier",
+                "enqueue",
+                "jobs",
+                offset,
+                f"m{offset}",
+            )
+            for offset in range(first, first + count)
+        ]
+        table = pa.Table.from_batches([with_identity(encode_rows(rows), "j1", 0, 0)])
+        bronze.publish(table, "j1", 0, first + count)
+
+
+def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
+    """One long visit, because starting each part costs Spark seconds."""
+    lake = tmp_path / "lake"
+    LakeTable(lake, NOTES).append(notes(0, 100), {APP: Span(0, 100)})
+    found = spark.read.format("penstock_delta").load(str(lake / "notes"))
+    assert found.count() == 100
+    assert found.where("offset = 7").select("headers", "tags", "recorded_at", "date").toArrow().num_rows == 1
+    sealed(tmp_path, 10)
+
+    names = penstock.spark.tables(spark, tmp_path)
+    assert names == ["events", "notes"]
+    assert spark.sql("select count(*) as n from notes join events using (offset)").first().n == 20
+    LakeTable(lake, NOTES).append(notes(100, 150), {APP: Span(100, 150)})
+    assert spark.sql("select count(*) as n from notes").first().n == 150  # a view sees what came since
+    LakeTable(lake, NOTES).compact(files_min=2)
+    assert spark.table("notes").select("offset").distinct().count() == 150
+    assert penstock.spark.tables(spark, tmp_path) == names
+
+    history = penstock.spark.history(spark, tmp_path, since="1970-01-02T00:00:00Z", end=18)
+    assert [row.offset for row in history.sort("offset").collect()] == list(range(10, 18))
+    assert str(history.first().date) == "1970-01-02" and history.columns[-1] == "date"
+    assert len(history.inputFiles()) == 1  # the other day is not opened
+    assert penstock.spark.history(spark, tmp_path, first=99).count() == 0
+    with pytest.raises(LakeError, match="nothing is sealed"):
+        penstock.spark.history(spark, lake)
+
+    frame = spark.sql("select 'x' as name, cast(1 as bigint) as n, timestamp '2026-01-01' as at")
+    mine = str(lake / "my table".replace(" ", "_"))
+    for version in (1, 1, 2):
+        frame.write.format("penstock_delta").mode("append").option("appId", "a").option(
+            "version", version
+        ).save(mine)
+    frame.write.format("penstock_delta").mode("append").option("mergeKeys", "n").save(str(lake / "other"))
+    assert spark.read.format("penstock_delta").load(mine).count() == 2
+
+    stream = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 10)
+        .option("numPartitions", 2)
+        .load()
+    )
+    for _ in range(2):  # the second run goes on where the first one ended
+        query = (
+            stream.writeStream.format("penstock_delta")
+            .option("appId", "rates")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start(str(lake / "rates"))
+        )
+        while query.lastProgress is None or query.lastProgress["numInputRows"] == 0:
+            query.awaitTermination(0.05)
+        query.stop()
+    values = [row.value for row in spark.read.format("penstock_delta").load(str(lake / "rates")).collect()]
+    assert sorted(values) == list(range(len(values))) and len(values) >= 20
+    with pytest.raises(Exception, match="no Delta table in"):
+        spark.read.format("penstock_delta").load(str(tmp_path / "nowhere"))

@@ -1,0 +1,221 @@
+"""The pipeline as people run it: beside a server, killed, halted, mended, and once by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penstock.client.journal import RemoteJournal
+from penstock.ipc.pipeline import EXIT_HALTED, Status
+from penstock.journal.retention import Retention
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import user_queries as queries
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.process import Reporter
+from penstock.spark.source import location as places
+from penstock.spark.tables.token_keys import KeysError
+from tests.integration.serving import Http
+from tests.server_process import ServerProcess, environment
+from tests.spark.stories import Story, content, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATIENCE_S = 120.0
+"""Spark starts in five seconds on a quiet machine and in thirty on a busy one."""
+POLL_S = 0.05
+CONFIG = """
+pipeline:
+  memory: 512m
+  nice: 0
+  alerts:
+    to: ops
+    rules:
+      - {kind: dead_letters, id: dead}
+"""
+
+
+def until(check: Callable[[], Any], what: str) -> Any:
+    """Ask again and again, as a person at a terminal would."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := check()):
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_S)
+    return found
+
+
+def status(data: Path) -> Status:
+    file = data / "run" / "pipeline.json"
+    return msgspec.json.decode(file.read_bytes(), type=Status) if file.exists() else Status("off")
+
+
+def command(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def rows_of(data: Path, query: str) -> list[dict[str, Any]]:
+    shown = command("sql", query, "--data", str(data), "--json").stdout
+    return [msgspec.json.decode(line) for line in shown.splitlines()]
+
+
+def recomputed(spark: SparkSession, data: Path, lake: Path) -> dict[str, Any]:
+    """The tables of a journal made in one go, in another place."""
+    ingest = Ingest(spark, places.open_one(data), lake, steps.built_in())
+    ingest.backfill()
+    ingest._note_gap()
+    ingest.close()
+    return content(lake)
+
+
+def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path, "--pipeline", config=CONFIG)
+    try:
+        http = Http(server.http)
+        for number in range(20):
+            http.enqueue("jobs", f"a{number}")
+        [taken, *_] = http.pull("jobs", max=20)
+        lease = {"id": "a0", "leaseId": taken["leaseId"], "op": "term", "reason": "hopeless"}
+        http.post("/v1/settle", lease)
+        # The alert comes back through the door as work for an agent.
+        [alert] = until(lambda: http.pull("agents/ops/inbox", wait_ms=1_000), "an alert")
+        assert alert["deliver"]["type"] == "alert.firing"
+        assert alert["deliver"]["from"] == "pipeline/penstock"
+        assert alert["deliver"]["payload"]["subject"] == "jobs"
+        http.post("/v1/settle", {"id": alert["deliver"]["id"], "leaseId": alert["leaseId"], "op": "ack"})
+        command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
+        [minute] = rows_of(server.data, "select sum(enqueued) as n from queue_minutes where channel = 'jobs'")
+        assert minute == {"n": 20}
+        assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [
+            {"n": 0}
+        ]
+        text = http.get("/metrics").body.decode()
+        assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
+        assert http.get("/health").json["pipeline"] == "running"
+
+        # Killed in the middle of a batch, it is started again by itself and goes on where its tables are.
+        first = status(server.data)
+        end = RemoteEnd(server)
+        http.enqueue("jobs", *(f"b{number}" for number in range(100)))
+        until(lambda: status(server.data).offset < end(), "a batch under way")
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: status(server.data).pid not in (0, first.pid), "a new process")
+        command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
+        assert "penstock_pipeline_restarts_total 1.0" in http.get("/metrics").body.decode()
+        driver = status(server.data).pid
+        assert server.stop() == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(driver, 0)
+    finally:
+        server.kill()
+    assert status(server.data).state == "stopped"
+    # What the server noted at its end comes in as any other row would.
+    ingest = Ingest(spark, places.open_one(server.data), server.data / "lake", steps.built_in())
+    ingest.backfill()
+    ingest.close()
+    assert content(server.data / "lake") == recomputed(spark, server.data, tmp_path / "lake")
+
+
+class RemoteEnd:
+    """How far a server's journal reaches, asked through its door."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        token = (server.data / "run" / "operator.token").read_text().strip()
+        self._journal = RemoteJournal(server.http, token)
+
+    def __call__(self) -> int:
+        return self._journal.end()
+
+
+def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    data = folder / "penstock-data"
+    story = Story(data)
+    work(story, 1)
+    ingest = Ingest(spark, places.open_one(data), data / "lake", steps.built_in())
+    ingest.backfill()
+    ingest.close()
+    work(story, 1)
+    story.seal()
+    story.wait(3_600)
+    story.seal(Retention(age_ms=1, bytes_max=0))
+    work(story, 1)
+    story.close()
+    server = ServerProcess(folder, "--pipeline", config=CONFIG)
+    try:
+        until(lambda: status(data).state == "halted", "a halt")
+        halted = status(data)
+        assert halted.code == "DataLoss" and "rows" in (halted.message or "")
+        shown = command("pipeline", "status", "--data", str(data)).stdout
+        assert "halted" in shown and "penstock pipeline reset --accept-loss" in shown
+        assert Http(server.http).get("/health").json["pipeline"] == "halted"
+        waited = command("pipeline", "wait", "--data", str(data), check=False)
+        assert waited.returncode == 1 and "--accept-loss" in waited.stderr
+        command("pipeline", "reset", "--accept-loss", "--data", str(data))
+        until(lambda: status(data).state == "running", "a new start")
+        command("pipeline", "wait", "--data", str(data), "--timeout", str(PATIENCE_S))
+        assert "penstock_pipeline_restarts_total 0.0" in Http(server.http).get("/metrics").body.decode()
+        assert len(rows_of(data, "select * from gaps")) == 1
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("error", "query", "code", "word"),
+    [
+        (RuntimeError("Caused by: x\nDataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
+        (RuntimeError("DataLossError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
+        (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
+        (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
+        (queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
+        (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
+    ],
+)  # fmt: skip
+def test_what_only_a_person_can_mend_says_how(
+    tmp_path: Path, error: Exception, query: str | None, code: str, word: str
+) -> None:
+    reporter = Reporter(tmp_path)
+    assert reporter.fail(error, query) == EXIT_HALTED
+    said = status(tmp_path)
+    assert (said.state, said.code) == ("halted", code)
+    assert word in (said.hint or "")
+    assert query is None or f"`{query}`" in (said.message or "")
+
+
+def test_anything_else_is_tried_again(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    assert reporter.fail(RuntimeError("Py4J: the JVM went away"), "ingest") == 1
+    assert status(tmp_path).state == "failed"
+
+
+def test_two_pipelines_of_one_lake_exclude_each_other(tmp_path: Path) -> None:
+    from penstock.ipc.pipeline import Pipeline, Task
+    from penstock.spark.lake.locks import TableLock
+    from penstock.spark.pipeline.process import LOCK, Runner
+
+    with TableLock(tmp_path / "lake", LOCK).held():
+        assert Runner(Task(str(tmp_path), Pipeline()), Reporter(tmp_path)).run() == 1
+    assert not (tmp_path / "run" / "pipeline.json").exists()

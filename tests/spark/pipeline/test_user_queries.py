@@ -1,0 +1,147 @@
+"""Queries of users' own: found in their files, started again when they fail, and told of. Spark itself is in `test_sensors.py`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.spark.pipeline.checkpoints import mend
+from penstock.spark.pipeline.user_queries import PAUSE_MAX_S, STABLE_S, OwnQuery, QueryError, load
+
+SPARK: Any = object()
+
+
+class Query:
+    """Stands for one of Spark's."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+        self.failure: Exception | None = None
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def fail(self, failure: Exception | None) -> None:
+        self.isActive, self.failure = False, failure
+
+
+class Desk:
+    """One query of a user's, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[Any, Any, str]] = []
+        self.queries: list[Query] = []
+        self.failures: list[Exception] = []
+        self.own = OwnQuery("own-x", self._start)
+
+    def _start(self, spark: Any, place: Any, checkpoint: str) -> Any:
+        self.started.append((spark, place, checkpoint))
+        if self.failures:
+            raise self.failures.pop()
+        self.queries.append(Query())
+        return self.queries[-1]
+
+    def look(self, now_s: float) -> int:
+        self.own.look(now_s, SPARK, {"path": "/data"}, Path("/lake/_checkpoints"), str)
+        return len(self.started)
+
+
+def test_a_query_is_started_once_with_its_place_and_its_checkpoint() -> None:
+    desk = Desk()
+    assert [desk.look(now_s) for now_s in (0.0, 1.0, 500.0)] == [1, 1, 1]
+    assert desk.started == [(SPARK, {"path": "/data"}, "/lake/_checkpoints/own-x")]
+    assert desk.own.state == "running"
+    assert desk.own.query is desk.queries[0]
+
+
+def test_one_that_fails_is_started_again_later_each_time() -> None:
+    desk = Desk()
+    desk.failures = [RuntimeError("no such stream") for _ in range(12)]
+    starts = []
+    for now_s in range(2_000):
+        before = len(desk.started)
+        if desk.look(float(now_s)) > before:
+            starts.append(now_s)
+    pauses = [later - sooner for sooner, later in pairwise(starts)]
+    assert pauses[:5] == [2, 4, 8, 16, 32]
+    assert set(pauses[5:]) == {int(PAUSE_MAX_S)}
+    assert desk.own.state == "running"
+
+
+def test_why_it_does_not_run_is_told() -> None:
+    desk = Desk()
+    desk.look(0.0)
+    desk.queries[0].fail(RuntimeError("no such stream"))
+    desk.look(1.0)
+    assert desk.own.state == "no such stream; tried again after 2 s"
+    assert desk.own.query is None
+    assert desk.look(2.9) == 1
+    assert desk.look(3.0) == 2
+    desk.queries[1].fail(None)
+    desk.look(4.0)
+    assert desk.own.state == "it ended by itself; tried again after 4 s"
+
+
+def test_one_that_ran_long_is_tried_again_soon() -> None:
+    desk = Desk()
+    desk.failures = [RuntimeError("not yet")] * 3
+    now_s = 0.0
+    while not desk.queries:
+        desk.look(now_s)
+        now_s += 1
+    desk.queries[0].fail(RuntimeError("a hiccup"))
+    desk.look(now_s + STABLE_S)
+    assert desk.own.state == "a hiccup; tried again after 2 s"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "which is not there"),
+        ("1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("begin = 1", r"has no function `start\(spark, place, checkpoint\)`"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_the_reason(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(QueryError, match=said):
+        load([str(file)])
+
+
+def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.py" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("def start(spark, place, checkpoint): ...")
+    assert [own.name for own in load([str(files[0])])] == ["own-mine"]
+    with pytest.raises(QueryError, match=r"two files `mine.py`"):
+        load([str(file) for file in files])
+
+
+def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_starting(tmp_path: Path) -> None:
+    offsets = tmp_path / "own-x" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.d320ac9c.tmp").write_text("v1")
+    (offsets / "..0.d320ac9c.tmp.crc").write_text("crc")
+    desk = Desk()
+    desk.own.look(0.0, SPARK, {}, tmp_path, str)
+    assert len(desk.started) == 1
+    assert list(offsets.iterdir()) == []
+
+
+def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
+    offsets = tmp_path / "own-x" / "offsets"
+    offsets.mkdir(parents=True)
+    for name in ("0", ".0.crc", ".1.d320ac9c.tmp"):
+        (offsets / name).write_text("v1")
+    Desk().own.look(0.0, SPARK, {}, tmp_path, str)
+    assert mend(tmp_path / "own-x") == []
+    assert sorted(file.name for file in offsets.iterdir()) == [".0.crc", ".1.d320ac9c.tmp", "0"]
+    assert mend(tmp_path / "nowhere") == []
