@@ -52,6 +52,12 @@ def bench(*words, folder, timeout=120):
     return found
 
 
+@pytest.mark.promise(
+    "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
+)
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
 def test_queue_cells_are_accounted_for(tmp_path):
     found = bench(
         "queue", "--seconds", "0.2", "--rounds", "1", "--batch", "16,1", "--no-peer",
@@ -86,6 +92,7 @@ def test_queue_beside_its_peer_or_saying_why_not(tmp_path):
         assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
 
 
+@pytest.mark.promise("Surface and speed", "`penstock bench journal` beside SQLite")
 def test_journal_cells_are_accounted_for_beside_sqlite(tmp_path):
     found = bench(
         "journal", "--rounds", "1", "--count", "600", "--commit", "100", "--live", "300", folder=tmp_path
@@ -103,6 +110,9 @@ def test_journal_cells_are_accounted_for_beside_sqlite(tmp_path):
     assert found["cells"][1]["ratio"] > 0
 
 
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
 def test_http_cells_are_accounted_for(tmp_path):
     found = bench(
         "http", "--seconds", "0.2", "--rounds", "1", "--batch", "1,10", "--connections", "4",
@@ -142,6 +152,9 @@ def test_profile_names_functions(tmp_path):
     assert "own us each" in done.stdout and "core/" in done.stdout
 
 
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
 def test_an_envelope_that_nobody_acked_fails_the_run():
     with Stage() as stage:
         server = stage.penstock()
@@ -277,6 +290,9 @@ def test_board_is_shared(tmp_path):
     assert (other.acked, other.total) == (5, 9)
 
 
+@pytest.mark.promise(
+    "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
+)
 def test_percentiles_are_nearest_ranks():
     values = [number * 1_000_000 for number in range(1, 101)]
     assert percentiles_ms(values) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
@@ -300,6 +316,10 @@ def test_very_many_streams_are_filled_asked_and_accounted_for(tmp_path):
     assert [cell["workload"] for cell in looks] == ["GET /metrics", "GET /v1/metrics", "GET /v1/envelopes/1"]
 
 
+@pytest.mark.promise("Surface and speed", "deliveries of the aggregation pattern grow as O(N)")
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+)
 def test_frames_of_a_space_are_accounted_for_on_every_way(tmp_path):
     plot_file = tmp_path.parent / f"{tmp_path.name}.svg"
     found = bench(

@@ -90,6 +90,9 @@ class TestTally:
         assert [len(text) for text in tally.texts] == [size for first, _, size in messages if first == TEXT]
         assert len(tally.pings) == kinds.count(PING)
 
+    @pytest.mark.promise(
+        "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+    )
     @given(st.lists(st.booleans(), min_size=1, max_size=80), st.lists(st.integers(0, 10_000), max_size=8))
     def test_the_newest_number_tells_how_many_were_dropped(self, kept, cuts):
         payloads = unmasked(b"".join(_blocks(len(kept))))
@@ -99,6 +102,9 @@ class TestTally:
         assert tally.count == len(arrived)
         assert tally.position == max((place + 1 for place, is_kept in enumerate(kept) if is_kept), default=0)
 
+    @pytest.mark.promise(
+        "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+    )
     @pytest.mark.parametrize("order", [[0, 1, 1], [1, 0], [0, 2, 1]])
     def test_frames_that_come_twice_or_out_of_order_are_told(self, order):
         *before, last = [plain(BINARY, unmasked(_numbered(number))[0]) for number in order]

@@ -8,6 +8,10 @@ from penstock.cli import main
 from tests.bench.test_bench import bench
 
 
+@pytest.mark.promise(
+    "Surface and speed",
+    "`penstock bench relay` accounts for every message, and measures the queue beside the relay",
+)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -21,6 +25,10 @@ def test_options_that_make_no_sense_are_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.promise(
+    "Surface and speed",
+    "`penstock bench relay` accounts for every message, and measures the queue beside the relay",
+)
 def test_every_message_of_a_run_is_accounted_for(tmp_path):
     found = bench(
         "relay", "--seconds", "0.2", "--rounds", "1", "--transports", "ipc", "--only", "one,register,memory,verify,beside",

@@ -36,6 +36,7 @@ def ok(done):
     return done.stdout
 
 
+@pytest.mark.promise("SDK and command line", "`send`, `inbox`, `done`")
 def test_send_inbox_done(cli, stream):
     name = stream.replace("/", "-")
     assert "never seen" in ok(cli("send", name, "hello", "--as", "sam"))
@@ -70,6 +71,7 @@ def test_done_with_other_verbs(cli, stream):
     assert json.loads(ok(cli("redrive", f"agents/{name}/inbox", "--json")))["moved"] == 1
 
 
+@pytest.mark.promise("SDK and command line", "`enqueue`, `subscribe`")
 def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
     one = ok(cli("enqueue", "--to", stream, "--type", "t", "--id", "one", "--payload", '{"n": 1}'))
     assert one == f"stored: one in {stream} as seq 1\n"
@@ -86,6 +88,7 @@ def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
     assert bad.returncode == 1 and "error: InvalidJSON: line 2" in bad.stderr
 
 
+@pytest.mark.promise("SDK and command line", "`stats`, `peek`, `where`")
 def test_looking(cli, stream):
     ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "hi [red]you"))
     (line,) = [line for line in ok(cli("stats")).splitlines() if line.startswith(f"{stream} ")]
@@ -98,6 +101,7 @@ def test_looking(cli, stream):
         assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
 
 
+@pytest.mark.promise("SDK and command line", "`enqueue`, `subscribe`")
 def test_subscribe_prints_and_acks(cli, stream):
     for number in range(3):
         ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", str(number)))
@@ -146,6 +150,7 @@ def test_a_reader_that_leaves_is_no_error(server, cli, stream, tmp_path):
         assert (child.wait(20), errors) == (0, b"")
 
 
+@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
 def test_refusals_have_a_code_a_message_and_a_hint(cli):
     done = cli("stats", "tests/nothing-here")
     assert (done.returncode, done.stdout) == (1, "")
@@ -194,6 +199,9 @@ def test_a_server_on_the_data_directory_is_found_with_its_token(server):
     assert "streams" in json.loads(ok(done))
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
+)
 def test_doctor_finds_the_server(server):
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "doctor", "--json"],
@@ -215,6 +223,7 @@ def test_stdio_answers_and_ends_with_its_input(cli):
     assert [answer["reqId"] for answer in answers] == ["hello", "p"]
 
 
+@pytest.mark.promise("Schemas, skills and seeing", "`schema.validate`, `/v1/schemas`, `penstock schema`")
 def test_schemas_are_checked_without_a_server(cli, tmp_path):
     (tmp_path / "schemas/a").mkdir(parents=True)
     good = tmp_path / "schemas/a/b@v1.json"

@@ -26,6 +26,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.promise("SDK and command line", "shells complete commands and options")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_one_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
@@ -33,6 +34,7 @@ def test_there_is_one_for_each_shell(shell: str, capsys: pytest.CaptureFixture[s
     assert "pipeline" in text and "no-relay" in text
 
 
+@pytest.mark.promise("SDK and command line", "shells complete commands and options")
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [(["pipel"], ["pipeline"]), (["pipeline", "reb"], ["rebuild"]), (["up", "--no-r"], ["--no-relay"])],

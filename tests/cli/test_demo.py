@@ -63,6 +63,10 @@ def streams_of(server: ServerProcess) -> dict[str, dict[str, Any]]:
     return {stream["owner"]: stream for stream in space["streams"]}
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+)
 def test_every_part_is_alive_and_goes_with_the_server(
     start_server: Callable[..., ServerProcess],
 ) -> None:
@@ -114,6 +118,10 @@ class Flaky:
             raise ExceptionGroup("in a group", [failure])
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+)
 def test_a_part_that_fails_begins_again_and_says_why_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +170,10 @@ def test_a_window_is_told_with_the_first_reading_after_it() -> None:
 
 
 class TestConfig:
+    @pytest.mark.promise(
+        "SDK and command line",
+        "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+    )
     def test_the_demo_adds_a_rule_a_space_and_a_query(self) -> None:
         config = with_demo(Config(), has_data=True)
         assert [rule.id for rule in config.triggers] == ["demo-built"]
@@ -178,6 +190,10 @@ class TestConfig:
         assert config.pipeline.queries == ()
         assert "collector in Python" in summary(config)
 
+    @pytest.mark.promise(
+        "SDK and command line",
+        "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+    )
     def test_a_space_of_that_name_is_left_alone(self, tmp_path: Path) -> None:
         file = tmp_path / "space.yaml"
         file.write_text("space: {id: demo}\nparticipants: {ann: {}}\n")

@@ -81,6 +81,9 @@ def test_what_is_sent_is_in_the_inbox_with_its_sender(place, name, door):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+)
 def test_a_question_is_answered_even_over_a_cable_that_is_cut(place, name):
     async def go():
         async with (
@@ -106,6 +109,9 @@ def test_a_question_is_answered_even_over_a_cable_that_is_cut(place, name):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+)
 def test_a_question_outlives_the_inbox_that_waited_for_its_answer(place, name):
     async def go():
         async with (
@@ -123,6 +129,9 @@ def test_a_question_outlives_the_inbox_that_waited_for_its_answer(place, name):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+)
 def test_a_question_nobody_hears_says_so(place, name):
     async def go():
         async with penstock.connect(place.url, agent="sam") as client:
@@ -134,6 +143,10 @@ def test_a_question_nobody_hears_says_so(place, name):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+)
 def test_what_fails_comes_again_and_then_to_the_dead_letters(place, stream):
     async def go():
         async with penstock.connect(place.url) as client:
@@ -159,6 +172,10 @@ def test_what_fails_comes_again_and_then_to_the_dead_letters(place, stream):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+)
 def test_no_more_is_held_than_there_is_credit_and_settling_makes_room(place, stream):
     async def go():
         async with penstock.connect(place.url) as client:
@@ -176,6 +193,10 @@ def test_no_more_is_held_than_there_is_credit_and_settling_makes_room(place, str
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+)
 def test_a_lease_that_cannot_be_renewed_is_lost_inside_the_handler(place, stream):
     async def go():
         async with cable(place.url) as wire, penstock.connect(wire.url) as client:
@@ -206,6 +227,10 @@ def test_a_lease_that_cannot_be_renewed_is_lost_inside_the_handler(place, stream
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+)
 def test_a_subscription_goes_on_and_nothing_is_stored_twice_after_a_cut(place, stream):
     async def go():
         async with cable(place.url) as wire, penstock.connect(wire.url) as client:
@@ -228,6 +253,10 @@ def test_a_subscription_goes_on_and_nothing_is_stored_twice_after_a_cut(place, s
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+)
 def test_a_view_goes_on_after_a_cut(place, name):
     async def go():
         async with (
@@ -244,6 +273,9 @@ def test_a_view_goes_on_after_a_cut(place, name):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 def test_the_same_without_async(place, stream):
     threads = set()
     with penstock.connect_sync(place.url, agent="sam") as client:
@@ -266,6 +298,10 @@ def test_the_same_without_async(place, stream):
         assert len(threads) == 2 and all(name.startswith("penstock-work") for name in threads)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+)
 def test_a_targeted_stream_reaches_its_target_across_a_cut(place):
     async def go():
         async with (
@@ -289,6 +325,10 @@ def test_a_targeted_stream_reaches_its_target_across_a_cut(place):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+)
 def test_a_token_stream_is_whole_and_proved(place):
     async def go():
         relay, offer = place.relay, penstock.StreamOffer()

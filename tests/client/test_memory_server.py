@@ -17,6 +17,9 @@ from penstock.server.files.errors import ConfigError
 from penstock.testing import serve
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+)
 def test_nothing_is_left_behind():
     before = (
         threading.active_count(),
@@ -48,6 +51,9 @@ def test_a_lease_that_a_test_leaves_behind_holds_nothing_up():
         assert time.monotonic() - began < Limits().drain_ms / 1000
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+)
 def test_the_environment_and_files_around_do_not_count(monkeypatch, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("nonsense: true\n")
@@ -59,6 +65,9 @@ def test_the_environment_and_files_around_do_not_count(monkeypatch, tmp_path):
     assert [path.name for path in Path(tmp_path).iterdir()] == ["config.yaml"]
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+)
 def test_the_config_counts_and_two_servers_never_meet():
     with serve({"streams": {"maxDepth": 1}}) as small, serve() as other:
         with small.connect_sync() as client:

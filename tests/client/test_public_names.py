@@ -70,6 +70,10 @@ def examples() -> Iterator[tuple[str, str]]:
 EXAMPLES = dict(examples())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "every public name is documented, its example runs, its types are public and travel with the wheel",
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_and_method_is_documented(name):
     value = getattr(penstock, name)
@@ -84,6 +88,10 @@ def test_every_door_has_an_example():
     assert {"Client.ask", "Subscription.work", "SyncSubscription.work", "testing"} <= set(EXAMPLES)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "every public name is documented, its example runs, its types are public and travel with the wheel",
+)
 def test_every_type_that_a_method_returns_has_a_public_name():
     known = {*penstock.__all__, "Any", "AsyncIterator", "Iterator", "None", "Self"} | PLAIN
     for name in NAMES:
@@ -103,6 +111,10 @@ def server() -> Iterator[penstock.testing.MemoryServer]:
         yield server
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "every public name is documented, its example runs, its types are public and travel with the wheel",
+)
 @pytest.mark.parametrize("where", EXAMPLES)
 def test_an_example_runs(where, server, monkeypatch):
     """With what stands around it in a real program: a client, an agent who answers, a place in a space, keys of a stream."""
@@ -151,6 +163,10 @@ async def _run(program, names, server, where) -> None:
         await asyncio.gather(answering, return_exceptions=True)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "every public name is documented, its example runs, its types are public and travel with the wheel",
+)
 def test_the_wheel_says_that_it_is_typed(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.client.space import connection as space_connection
+from penstock.client.space import connection
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import run, until
 from tests.paths import ROOT
@@ -48,6 +48,10 @@ async def drained(feed) -> None:
         pass
 
 
+@pytest.mark.promise(
+    "Taking part in a space",
+    "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+)
 def test_what_one_says_everybody_hears_and_it_is_an_echo_for_the_speaker(lab):
     async def go():
         async with place(lab, "jen") as jen, place(lab, "kim") as kim:
@@ -81,6 +85,10 @@ def test_a_request_finds_its_answer(lab):
     run(go())
 
 
+@pytest.mark.promise(
+    "Taking part in a space",
+    "a join names space, id and token; a refused one is raised and never tried again",
+)
 def test_refusals_have_the_gateways_word_and_a_code_of_ours(lab):
     async def go():
         for options, code, word in (
@@ -105,6 +113,9 @@ def test_refusals_have_the_gateways_word_and_a_code_of_ours(lab):
     run(go())
 
 
+@pytest.mark.promise(
+    "Taking part in a space", "a targeted stream reaches its target alone, a broadcast everybody"
+)
 def test_a_targeted_stream_reaches_its_target_alone_and_a_broadcast_everybody(lab):
     async def go():
         async with place(lab, "boss") as boss, place(lab, "jen") as jen, place(lab, "kim") as kim:
@@ -132,6 +143,7 @@ def test_a_targeted_stream_reaches_its_target_alone_and_a_broadcast_everybody(la
     run(go())
 
 
+@pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
 def test_writers_are_granted_revoked_and_streams_transferred(lab):
     async def go():
         async with place(lab, "boss") as boss, place(lab, "jen") as jen, place(lab, "kim") as kim:
@@ -162,6 +174,7 @@ def test_writers_are_granted_revoked_and_streams_transferred(lab):
     run(go())
 
 
+@pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
 def test_somebody_is_invited_joins_and_is_put_out_for_good(lab):
     async def go():
         async with place(lab, "boss") as boss:
@@ -205,6 +218,7 @@ def test_the_operator_token_opens_every_space(lab):
     run(go())
 
 
+@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
 def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
     def listed(*words):
         token = (lab.data / "run" / "operator.token").read_text().strip()
@@ -240,8 +254,11 @@ def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "Unauthorized"
 
 
+@pytest.mark.promise(
+    "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+)
 def test_a_restart_of_the_server_loses_neither_the_participant_nor_its_stream(start_server, monkeypatch):
-    monkeypatch.setattr(space_connection, "BACKOFF_MAX_S", 0.2)
+    monkeypatch.setattr(connection, "BACKOFF_MAX_S", 0.2)
     first = start_server(config=CONFIG)
     port = first.http.rpartition(":")[2]
 
@@ -284,6 +301,10 @@ EXPECTED = {
 }
 
 
+@pytest.mark.promise(
+    "Taking part in a space",
+    "the four use cases of targeted delivery, the file transfer with its checksum included",
+)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_four_uses_of_a_target_run(lab, name):
     done = subprocess.run(

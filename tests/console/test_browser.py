@@ -61,6 +61,10 @@ def heading(page: Page, title: str) -> None:
 # The first visit
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a first visit signs in by the link, leaves no token behind, and the form asks those who came without",
+)
 def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -79,6 +83,10 @@ def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(
     assert "token" not in page.url
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a first visit signs in by the link, leaves no token behind, and the form asks those who came without",
+)
 def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_wanted(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -96,6 +104,10 @@ def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_w
     assert page.context.cookies() == []
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+)
 def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in()
     heading(page, "Overview")
@@ -115,6 +127,10 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+)
 def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("counted", *(f"counted-{number}" for number in range(1_234)))
     page = visit(server).sign_in()
@@ -132,6 +148,10 @@ def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visi
 # The queues
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+)
 def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/queues")
     heading(page, "Queues")
@@ -154,6 +174,10 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
     expect(page.get_by_role("dialog")).to_contain_text("Good morning, Sam")
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+)
 def test_a_lease_runs_down_and_its_envelope_is_ready_again(
     server: ServerProcess, visit: Visiting, http: Http
 ) -> None:
@@ -172,6 +196,10 @@ def test_a_lease_runs_down_and_its_envelope_is_ready_again(
     assert http.get("/v1/metrics").status == 200 and http.counters()["leased"]["q.timeout"] == 1
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+)
 def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("purged/away", "a", "b")
     page = visit(server).sign_in("#/queues/purged%2Faway")
@@ -187,6 +215,10 @@ def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: H
 # The tail
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+)
 def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=tailed/*")
     rows = page.get_by_role("grid", name="Rows of the journal")
@@ -206,6 +238,10 @@ def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visit
     assert [line["id"] for line in lines] == ["before the pause", "during the pause"]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+)
 def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Visiting, http: Http) -> None:
     def say(id_: str, stream: str, **more: Any) -> None:
         body = {
@@ -232,6 +268,10 @@ def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Vis
     assert [root.get_attribute("aria-level"), answer.get_attribute("aria-level")] == ["1", "2"]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+)
 def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=flood")
     rows = page.get_by_role("grid", name="Rows of the journal")
@@ -247,6 +287,9 @@ def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Vi
 # The spaces
 
 
+@pytest.mark.promise(
+    "The console's page", "a targeted stream is drawn to its target alone; inviting and kicking"
+)
 def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -270,6 +313,9 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
         everybody.close()
 
 
+@pytest.mark.promise(
+    "The console's page", "a targeted stream is drawn to its target alone; inviting and kicking"
+)
 def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/spaces")
     page.get_by_role("button", name="Invite").first.click()
@@ -300,6 +346,9 @@ def keys_of(number: int) -> StreamKeys:
     return keys
 
 
+@pytest.mark.promise(
+    "The console's page", "tokens are verified in the browser, the key stays there, and tampering is flagged"
+)
 def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -329,6 +378,9 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     assert keys.topic in "".join(asked) and keys.topic not in "".join(urls), "a topic is never in a URL"
 
 
+@pytest.mark.promise(
+    "The console's page", "tokens are verified in the browser, the key stays there, and tampering is flagged"
+)
 def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -352,19 +404,20 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
 
 def forge(keys: StreamKeys) -> list[bytes]:
     """The next block as somebody makes it who knows all but the key."""
-    from penstock.dialects.streamservice import encode as writing
+    from penstock.dialects.streamservice import encode
     from penstock.dialects.streamservice.chain import BlockChain
     from penstock.dialects.streamservice.messages import Token
 
     chain = BlockChain(keys.mac_key, keys.topic, keys.suite)
-    first = writing.block(chain.prev, [Token("What is true")])
+    first = encode.block(chain.prev, [Token("What is true")])
     chain.compute_next(first)
-    return [keys.topic.encode(), writing.block(chain.prev, [Token(" and false")]), bytes(16)]
+    return [keys.topic.encode(), encode.block(chain.prev, [Token(" and false")]), bytes(16)]
 
 
 # The pipeline
 
 
+@pytest.mark.promise("The console's page", "questions to the tables read and change nothing")
 def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_refused(
     server: ServerProcess, visit: Visiting, http: Http
 ) -> None:
@@ -383,6 +436,10 @@ def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_ref
 # Everywhere
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+)
 def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None:
     first = ServerProcess(tmp_path)
     address = first.http.removeprefix("http://")
@@ -406,6 +463,10 @@ def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None
     visitor.complaints = [each for each in visitor.complaints if "WebSocket connection" not in each]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+)
 @pytest.mark.parametrize("path", PAGES)
 def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visiting, path: str) -> None:
     page = visit(server, **PHONE).sign_in(path)
@@ -420,6 +481,10 @@ def brightness(page: Page) -> float:
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+)
 def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, visit: Visiting) -> None:
     dark, light = (visit(server, color_scheme=scheme).sign_in() for scheme in ("dark", "light"))
     assert brightness(dark) < 150
@@ -431,6 +496,10 @@ def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, v
     assert brightness(light) < 150, "the choice is kept"
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_scan_finds_nothing_serious(
     server: ServerProcess, visit: Visiting, scheme: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
+
 from penstock.cli import build
 from tests.paths import ROOT
 
@@ -25,6 +27,7 @@ def told() -> list[str]:
     ]
 
 
+@pytest.mark.promise("SDK and command line", "commands that the console offers can be typed")
 def test_every_command_that_a_page_offers_can_be_typed() -> None:
     commands = told()
     assert len(commands) >= 6

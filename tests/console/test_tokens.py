@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.keys import StreamKeys, Suite, derive
@@ -71,13 +71,13 @@ def published(keys: StreamKeys, payloads: list[Payload], form: str, size: int = 
         chunks = ChainedStreamHmac(keys.mac_key, keys.topic, keys.suite)
         out: list[Parts] = []
         for payload in payloads:
-            data, prev = writing.payload(payload), chunks.prev
-            out.append((topic + writing.chunk(topic, data, chunks.compute_next(data), prev),))
+            data, prev = encode.payload(payload), chunks.prev
+            out.append((topic + encode.chunk(topic, data, chunks.compute_next(data), prev),))
         return out
     blocks = BlockChain(keys.mac_key, keys.topic, keys.suite)
     parts = []
     for at in range(0, len(payloads), size):
-        frame = writing.block(blocks.prev, payloads[at : at + size])
+        frame = encode.block(blocks.prev, payloads[at : at + size])
         parts.append((topic, frame, blocks.compute_next(frame)))
     return parts
 
@@ -171,6 +171,10 @@ def told(answer: dict[str, Any]) -> dict[str, Any]:
     return {"given": answer["given"], "ending": ending, "counts": answer["counts"]}
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "the console's verifier of token streams agrees with the reader in Python, whatever somebody on the way does",
+)
 def test_the_console_reads_what_python_reads_under_attack() -> None:
     streams: list[dict[str, Any]] = []
     wanted: list[dict[str, Any]] = []
@@ -247,6 +251,10 @@ FORMS = [f"{form}, {suite}" for form in ("chunk", "block") for suite in ("sha256
 WHOLE = [shown(payload) for payload in STORY]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("name", "given", "ending"),
@@ -276,6 +284,10 @@ def test_only_what_the_chain_proves_is_given_out(
     assert (answer["ending"] and answer["ending"]["kind"]) == ending
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+)
 def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) -> None:
     for form in FORMS:
         assert cases[f"replayed, {form}"]["counts"]["duplicates"] == 5
@@ -315,6 +327,10 @@ def hostile() -> list[bytes]:
     ]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "the console's verifier of token streams agrees with the reader in Python, whatever somebody on the way does",
+)
 def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     """Messages over several segments, with bits turned over and pieces cut off: the same values, and the same reasons."""
     dice = random.Random("console frames")

@@ -21,5 +21,13 @@ def run(script: str) -> None:
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
 
 
+@pytest.mark.promise(
+    "The console's page",
+    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+)
+@pytest.mark.promise(
+    "The console's page",
+    "numbers as in `/metrics` to the digit, rates over restarts, history that is bounded, trees of conversations, a tail that pauses, counts and says what it missed, one probe for a server that is away",
+)
 def test_the_pure_parts_of_the_console_keep_their_promises() -> None:
     run("test")

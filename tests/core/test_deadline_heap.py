@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def test_an_empty_heap_has_no_deadline() -> None:
     assert timers.pop_due(10**18) is None
 
 
+@pytest.mark.promise("Delivery", "leases with ids, `attempt` on every delivery")
 def test_due_subjects_come_by_deadline_then_by_arming() -> None:
     timers: Timers[Subject] = Timers()
     for name, deadline in [("late", 30), ("tie 1", 20), ("tie 2", 20), ("early", 10)]:

@@ -73,6 +73,9 @@ def test_every_block_of_a_document_runs(document: str, server: ServerProcess) ->
     assert run_blocks(document, server, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
 
 
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+)
 @pytest.mark.parametrize("code", [code for language, code in blocks(ALONE) if language == "python"])
 def test_every_block_about_testing_runs_by_itself(code: str) -> None:
     exec(compile(code, ALONE, "exec"), {"__name__": "__main__"})
@@ -85,6 +88,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.kill()
 
 
+@pytest.mark.promise("Documents for everybody", "the pages for operators")
 @pytest.mark.parametrize("document", FOR_OPERATORS)
 def test_every_block_of_a_document_for_operators_runs(document: str, shared: ServerProcess) -> None:
     assert run_blocks(document, shared, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
@@ -109,6 +113,7 @@ def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: 
         server.stop()
 
 
+@pytest.mark.promise("Documents for everybody", "the first ten minutes: a message through each door")
 def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
     """What needs Spark runs in `test_pipeline_documents.py`."""
     server = ServerProcess(tmp_path, "--relay", config=LIKE_THE_DEMO)
@@ -118,6 +123,7 @@ def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
         server.kill()
 
 
+@pytest.mark.promise("Documents for everybody", "every page is in the index, and no link is dead")
 def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
     docs = ROOT / "docs"
     index = (docs / "README.md").read_text()
@@ -132,6 +138,10 @@ def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
             assert (path.parent / link).exists(), f"{path.relative_to(ROOT)} links to {link}"
 
 
+@pytest.mark.promise(
+    "Documents of spaces",
+    "the first space of the tutorial is what happens: talk, a targeted stream, an invitation, a kick, a stream opened and closed over HTTP",
+)
 @pytest.mark.parametrize("document", CONFIGURED)
 def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_path: Path) -> None:
     for _, code in blocks(document, "files"):

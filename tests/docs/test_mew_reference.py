@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from penstock.core.limits import Limits
-from penstock.dialects.mew import join as joining
-from penstock.dialects.mew import space_state as state
+from penstock.dialects.mew import join, space_state
 from penstock.dialects.mew.accept import ACTS
 from penstock.server.config.space_files import load_space
 from tests.paths import ROOT
@@ -15,7 +16,7 @@ from tests.paths import ROOT
 TEXT = (ROOT / "docs/reference/mew.md").read_text()
 SOURCES = [
     *sorted((ROOT / "src/penstock/dialects/mew").glob("*.py")),
-    *(ROOT / "src/penstock/server" / name for name in ("mew_door.py", "pollers.py", "spaces.py")),
+    *sorted((ROOT / "src/penstock/server/spaces").glob("*.py")),
 ]
 CODE = "\n".join(path.read_text() for path in SOURCES)
 OBSERVATIONS = {"join", "leave", "frame", "frame_counts"}
@@ -31,18 +32,27 @@ def firsts(text: str) -> list[str]:
     return [name for cell in rows for name in re.findall(r"`([^`]+)`", cell)]
 
 
+@pytest.mark.promise(
+    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+)
 def test_every_error_is_listed() -> None:
     raised = set(re.findall(r'Fault\(\s*"(\w+)"', CODE)) | set(re.findall(r'return cls\("(\w+)"', CODE))
     assert len(raised) > 25, "the search has lost its way"
     assert set(firsts(section("Errors"))) == raised
 
 
+@pytest.mark.promise(
+    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+)
 def test_every_kind_that_is_acted_upon_is_listed() -> None:
     assert set(ACTS) <= set(firsts(section("Kinds")))
     said = set(re.findall(r'"((?:system|stream|space)/[a-z-]+)"', CODE))
     assert said <= set(re.findall(r"`((?:system|stream|space)/[a-z-]+)`", TEXT))
 
 
+@pytest.mark.promise(
+    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+)
 def test_every_limit_of_spaces_is_listed_and_every_listed_one_is_a_limit() -> None:
     used = set(re.findall(r"\blimits\.([a-z_]+)\b", CODE)) - {"space"}
     listed = set(firsts(section("Limits")))
@@ -51,17 +61,24 @@ def test_every_limit_of_spaces_is_listed_and_every_listed_one_is_a_limit() -> No
     assert set(re.findall(r"`limits\.([a-z_]+)`", TEXT)) <= listed
 
 
+@pytest.mark.promise(
+    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+)
 def test_every_close_code_of_spaces_is_listed() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d{4}) \|", section("Connecting"), re.M)}
-    assert {joining.TAKEN_OVER, joining.KICKED, joining.SLOW} <= listed
+    assert {join.TAKEN_OVER, join.KICKED, join.SLOW} <= listed
     assert {int(code) for code in re.findall(r"\b(1\d{3})\)", CODE)} <= listed
 
 
+@pytest.mark.promise(
+    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+)
 def test_every_row_is_listed() -> None:
     rows = set(firsts(section("In the journal")))
-    assert rows == (set(state.FACTS) - {"gauge"}) | OBSERVATIONS
+    assert rows == (set(space_state.FACTS) - {"gauge"}) | OBSERVATIONS
 
 
+@pytest.mark.promise("Documents of spaces", "links between documents lead somewhere")
 def test_links_lead_somewhere() -> None:
     pages = (ROOT / "docs").rglob("*.md")
     for page in pages:
@@ -69,6 +86,7 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / place).exists(), f"{page.relative_to(ROOT)} links to {place}"
 
 
+@pytest.mark.promise("Documents of spaces", "the space of the page on targeting loads")
 def test_the_space_of_the_page_on_targeting_is_one(tmp_path: Path) -> None:
     (example,) = re.findall(
         r"^```yaml\n(.*?)^```$", (ROOT / "docs/explain/targeting.md").read_text(), re.M | re.S

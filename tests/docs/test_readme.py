@@ -163,6 +163,11 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader.leave()
 
 
+@pytest.mark.promise(
+    "Documents for everybody",
+    "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
+)
+@pytest.mark.promise("SDK and command line", "the README's first minute")
 def test_every_command_of_the_readme_runs_in_a_fresh_clone(reader: Reader) -> None:
     text = (ROOT / "README.md").read_text()
     ran: list[str] = []
@@ -183,6 +188,10 @@ def test_every_command_of_the_readme_runs_in_a_fresh_clone(reader: Reader) -> No
     assert "Traceback" not in reader.said(), reader.said()
 
 
+@pytest.mark.promise(
+    "Documents for everybody",
+    "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
+)
 def test_every_block_of_the_readme_is_run_somewhere() -> None:
     """A new mark would be a block that no test runs."""
     marks = {(block["language"], block["mark"]) for block in BLOCK.finditer((ROOT / "README.md").read_text())}

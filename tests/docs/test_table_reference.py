@@ -31,6 +31,7 @@ def cells(text: str) -> list[list[str]]:
     return rows[2:]
 
 
+@pytest.mark.promise("Spark: pipeline", "every table and column is in the reference")
 def test_every_table_is_listed_with_its_key_and_how_it_is_written() -> None:
     listed = {}
     for name, key, written, _ in cells(TEXT.partition("\n## ")[0]):
@@ -44,6 +45,7 @@ def test_every_table_is_listed_with_its_key_and_how_it_is_written() -> None:
     }
 
 
+@pytest.mark.promise("Spark: pipeline", "every table and column is in the reference")
 @pytest.mark.parametrize("table", [table for table in TABLES.values() if table is not EVENTS])
 def test_every_column_is_described(table: Table) -> None:
     section = TEXT.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]

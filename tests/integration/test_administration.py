@@ -84,6 +84,9 @@ def desk(running: Desk) -> Iterator[Desk]:
 # The session
 
 
+@pytest.mark.promise(
+    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+)
 def test_a_cookie_stands_for_the_operator(desk: Desk) -> None:
     answer = desk.sign_in()
     told = answer.json
@@ -104,6 +107,7 @@ def test_a_cookie_stands_for_the_operator(desk: Desk) -> None:
     assert out.status == 204 and out.body == b"" and "Max-Age=0" in out.headers["Set-Cookie"]
 
 
+@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
 def test_a_page_of_another_port_is_shut_out_cookie_or_not(desk: Desk) -> None:
     cookie = desk.cookie()
     other = {**cookie, "Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}
@@ -126,6 +130,9 @@ def test_a_page_of_another_port_is_shut_out_cookie_or_not(desk: Desk) -> None:
     run(follow())
 
 
+@pytest.mark.promise(
+    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+)
 def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(desk: Desk) -> None:
     desk.reload(SPACE + TOKENS)
     for token in ("plain-token", "acme-token", "guessed-token"):
@@ -150,6 +157,7 @@ def test_the_console_is_open_where_requests_are_not(desk: Desk) -> None:
     assert "listen.requests" in desk.http.get("/v1/spaces", boss).error["message"]
 
 
+@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
 @pytest.mark.parametrize(
     "path", ["/console/..%2f..%2fsecret", "/console/../run/operator.token", "/console/%00", "/console/"]
 )
@@ -171,6 +179,9 @@ def heard(desk: Desk, who: str, token: str | None = None) -> list[dict[str, Any]
     return messages
 
 
+@pytest.mark.promise(
+    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+)
 def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
     heard(desk, "ann")
     body = {
@@ -202,6 +213,9 @@ def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
     assert desk.say("messages", large).status == 200
 
 
+@pytest.mark.promise(
+    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+)
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -223,6 +237,9 @@ def test_what_participants_may_not_say_the_operator_may_not_either(
     assert (answer.status, answer.code) == (status, code)
 
 
+@pytest.mark.promise(
+    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+)
 def test_inviting_and_kicking(desk: Desk) -> None:
     answer = desk.say("invite", {"participant": "guest", "capabilities": ["chat", {"kind": "note/*"}]})
     assert answer.status == 200 and answer.json["participant"] == "guest"
@@ -271,6 +288,7 @@ async def end_of(peer: Peer) -> int:
     return await peer.closed()
 
 
+@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
 def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(desk: Desk) -> None:
     async def follow() -> None:
         async with sockets(desk.process.http) as ends:
@@ -305,6 +323,7 @@ def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(desk
     run(follow())
 
 
+@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
 def test_tokens_of_the_config_are_shown_and_left_alone(desk: Desk) -> None:
     token = desk.mint("ci")
     desk.reload(SPACE + TOKENS)
@@ -325,6 +344,9 @@ def test_tokens_of_the_config_are_shown_and_left_alone(desk: Desk) -> None:
     assert wrong.code == "InvalidRequest" and "fly" in wrong.error["message"]
 
 
+@pytest.mark.promise(
+    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+)
 def test_an_administrators_session_ends_with_its_minted_token(desk: Desk) -> None:
     cookie = desk.cookie(desk.mint("ops", "admin:*"))
     assert desk.http.get("/v1/tokens", cookie).status == 200
@@ -338,6 +360,9 @@ def test_where_everybody_is_let_in_no_token_is_made(desk: Desk) -> None:
     assert answer.code == "InvalidRequest" and "allowAnonymous" in answer.error["hint"]
 
 
+@pytest.mark.promise(
+    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+)
 def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerProcess]) -> None:
     before = Desk(start_server())
     token, cookie = before.mint("ci"), before.cookie()

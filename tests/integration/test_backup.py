@@ -17,7 +17,7 @@ from penstock.cli import main
 from penstock.journal.audit import audit
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import read_identity, read_watermark
-from penstock.server.ops import backup as making
+from penstock.server.ops import backup
 from penstock.server.ops.backup_format import MANIFEST, Manifest
 from tests.integration.serving import Http, envelope, until
 from tests.server_process import ServerProcess
@@ -74,6 +74,10 @@ def states(data: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.promise(
+    "Operations",
+    "a backup beside a server under load has everything that was answered before it began, and balances",
+)
 def test_a_copy_made_under_load_has_everything_that_was_answered_before(tmp_path, capsys):
     folder = tmp_path / "server"
     folder.mkdir()
@@ -138,6 +142,10 @@ def quiet(tmp_path_factory):
     return server.data
 
 
+@pytest.mark.promise(
+    "Operations",
+    "it holds tables and tokens of spaces, nothing of `run`, and nothing that is ahead of the journal",
+)
 def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(quiet, tmp_path, capsys):
     (tmp_path / "data").mkdir()  # an empty directory is as good as none
     assert main(["backup", str(tmp_path / "copy.tar.gz"), "--data", str(quiet)]) == 0
@@ -167,6 +175,7 @@ def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(qui
     assert (data.stat().st_mode & 0o777, (tmp_path / "copy.tar.gz").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
+@pytest.mark.promise("Operations", "a restore keeps every row, and begins an epoch that readers notice")
 def test_a_restored_journal_begins_an_epoch_that_readers_notice(quiet, tmp_path):
     main(["backup", str(tmp_path / "copy"), "--data", str(quiet)])
     main(["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "data")])
@@ -175,6 +184,7 @@ def test_a_restored_journal_begins_an_epoch_that_readers_notice(quiet, tmp_path)
     assert read_watermark(RealDisk(tmp_path / "data/journal"))[1] == new.epoch
 
 
+@pytest.mark.promise("Operations", "nothing is written over, by a backup or by a restore")
 def test_nothing_is_written_over(quiet, tmp_path, capsys):
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -223,6 +233,7 @@ def damaged(copy: Path, how: str) -> None:
             (copy / MANIFEST).unlink()
 
 
+@pytest.mark.promise("Operations", "a damaged backup is refused and leaves nothing behind")
 @pytest.mark.parametrize(
     "how", ["flipped", "short", "long", "missing", "outside", "secret", "less", "unfinished"]
 )
@@ -235,10 +246,14 @@ def test_a_damaged_backup_is_not_restored_and_leaves_nothing_behind(how, quiet, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
 
 
+@pytest.mark.promise(
+    "Operations",
+    "it holds tables and tokens of spaces, nothing of `run`, and nothing that is ahead of the journal",
+)
 def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data"
     shutil.copytree(quiet, data)
-    walk = making._walk
+    walk = backup._walk
 
     def vacuumed(folder, without):
         """A vacuum takes a file that the log has just spoken of."""
@@ -246,12 +261,13 @@ def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeyp
             next(folder.rglob("n=0/*.parquet")).unlink()
         return walk(folder, without)
 
-    monkeypatch.setattr(making, "_walk", vacuumed)
+    monkeypatch.setattr(backup, "_walk", vacuumed)
     assert main(["backup", str(tmp_path / "copy"), "--data", str(data)]) == 1
     assert "`mine` was changed" in capsys.readouterr().err
     assert not list(tmp_path.glob("copy*"))
 
 
+@pytest.mark.promise("Operations", "nothing of a commit under way, and nothing sealed meanwhile, is in it")
 def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     """The bytes behind the watermark are of a commit that nobody was told of; the disk may still refuse it."""
     server = start_server()
@@ -260,16 +276,17 @@ def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     end = read_watermark(disk)[0]
     [segment] = (server.data / "journal").glob("log-*.seg")
     whole = segment.read_bytes()
-    scan = making.Scan(whole, segment.name, is_last=True)
+    scan = backup.Scan(whole, segment.name, is_last=True)
     last = list(scan.frames())[-1]
     with segment.open("ab") as file:  # half a frame, as a writer leaves it between two writes
         file.write(whole[last.position : last.end - 7])
-    making.backup(server.data, tmp_path / "copy", "t")
+    backup.backup(server.data, tmp_path / "copy", "t")
     assert (tmp_path / "copy/journal" / segment.name).read_bytes() == whole
     manifest = msgspec.json.decode((tmp_path / "copy" / MANIFEST).read_bytes(), type=Manifest)
     assert manifest.end == end
 
 
+@pytest.mark.promise("Operations", "nothing of a commit under way, and nothing sealed meanwhile, is in it")
 def test_nothing_is_sealed_while_the_journal_is_copied(quiet, tmp_path, monkeypatch):
     seen = []
 
@@ -277,9 +294,9 @@ def test_nothing_is_sealed_while_the_journal_is_copied(quiet, tmp_path, monkeypa
         seen.append(RealDisk(quiet / "journal").lock("sealing"))
         return original(self, *words)
 
-    original = making._Backup._quiet
-    monkeypatch.setattr(making._Backup, "_quiet", copied)
-    making.backup(quiet, tmp_path / "copy", "t")
+    original = backup._Backup._quiet
+    monkeypatch.setattr(backup._Backup, "_quiet", copied)
+    backup.backup(quiet, tmp_path / "copy", "t")
     assert seen == [False]
     sealing = RealDisk(quiet / "journal")
     assert sealing.lock("sealing")
@@ -292,20 +309,21 @@ def test_history_that_retention_takes_while_it_is_copied_is_no_part_of_the_copy(
     extra = data / "lake/events/date=2020-01-01/part-of-another-day.parquet"
     extra.parent.mkdir()
     extra.write_bytes(b"old")
-    original = making._Backup._journal
+    original = backup._Backup._journal
 
     def retained(self, copied):
         extra.unlink()
         return original(self, copied)
 
-    monkeypatch.setattr(making._Backup, "_journal", retained)
-    manifest = making.backup(data, tmp_path / "copy", "t")
+    monkeypatch.setattr(backup._Backup, "_journal", retained)
+    manifest = backup.backup(data, tmp_path / "copy", "t")
     assert not [name for name in manifest.files if "another-day" in name]
     assert (tmp_path / "copy/lake/events/date=2020-01-01/part-of-another-day.parquet").exists()
     assert main(["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "restored")]) == 0
     assert not (tmp_path / "restored/lake/events/date=2020-01-01").exists()
 
 
+@pytest.mark.promise("Operations", "a directory whose server is just starting is not copied")
 def test_a_server_that_is_still_starting_is_waited_for_by_the_operator(quiet, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(quiet, data)
@@ -320,6 +338,7 @@ def test_a_server_that_is_still_starting_is_waited_for_by_the_operator(quiet, tm
     assert main(["backup", str(tmp_path / "copy"), "--data", str(data)]) == 0
 
 
+@pytest.mark.promise("Operations", "a restore keeps every row, and begins an epoch that readers notice")
 def test_envelopes_survive_the_way_through_a_backup_byte_for_byte(quiet, tmp_path):
     from penstock.journal.reader import JournalReader
 

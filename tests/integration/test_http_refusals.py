@@ -83,6 +83,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.promise("Invariants", "10: bad input changes nothing")
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_json_is_named_and_changes_nothing(unchanged, body):
     answer = unchanged.post("/v1/enqueue", body)
@@ -284,6 +285,7 @@ def head(quiet: Http, path: str, *lines: str) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", f"Host: {quiet.host}", *lines, "", ""]).encode()
 
 
+@pytest.mark.promise("Security", "size and depth caps before parsing")
 @pytest.mark.parametrize(
     ("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)]
 )
@@ -330,6 +332,7 @@ def test_bytes_that_are_no_request_are_400(unchanged, data):
 # Bounds that are retryable
 
 
+@pytest.mark.promise("Streams", "overflow `reject`: 429 with Retry-After")
 def test_a_full_stream_answers_429_and_when_to_come_back(quiet):
     quiet.enqueue("small", "a", "b")
     over = quiet.post("/v1/enqueue", {"to": "small", "envelopes": [envelope("c"), envelope("d")]})
@@ -359,6 +362,7 @@ def test_a_stream_full_of_bytes_answers_429(quiet):
 # Browsers
 
 
+@pytest.mark.promise("Security", "Host and Origin")
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"]
 )
@@ -373,6 +377,7 @@ def test_names_of_this_machine_are_served(unchanged, host):
     assert unchanged.get("/v1/metrics", headers={"Host": host}).status == 200
 
 
+@pytest.mark.promise("Security", "Host and Origin")
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"]
 )

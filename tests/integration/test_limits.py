@@ -69,6 +69,7 @@ def check_refusal(answer) -> None:
 
 
 class TestRates:
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "acks and credit are never limited")
     def test_over_http_each_envelope_counts_and_a_settle_does_not(self, tokens):
         http = Http(tokens.http, "slow-http")
         assert http.enqueue("rate/http", "1", "2") == [1, 2]
@@ -84,6 +85,10 @@ class TestRates:
             assert http.settle(delivery["deliver"]["id"], "ack", leaseId=delivery["leaseId"]).status == 200
         assert post(Http(tokens.http, "free"), "4", "rate/http").status == 200
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP",
+        "rates over HTTP, control lines and sockets, by token, stream and address",
+    )
     def test_over_control_lines_each_line_is_answered_in_its_place(self, tokens):
         with connected(tokens.control) as peer:
             peer.say({"type": "hello", "version": "v1", "token": "slow-lines"})
@@ -99,6 +104,10 @@ class TestRates:
         assert [frame["reqId"] for frame in frames] == [0, 1, 2, 3, 4, "end"]
         assert [frame.get("code") for frame in frames] == [None] * 3 + ["RateLimited"] * 2 + [None]
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP",
+        "rates over HTTP, control lines and sockets, by token, stream and address",
+    )
     def test_over_a_control_socket(self, tokens):
         async def go():
             async with sockets(tokens.http) as ways:
@@ -111,6 +120,10 @@ class TestRates:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP",
+        "rates over HTTP, control lines and sockets, by token, stream and address",
+    )
     def test_a_stream_has_its_rate_whoever_sends(self, tokens):
         http = Http(tokens.http, "free")
         operator = Http(tokens.http, (tokens.data / "run" / "operator.token").read_text().strip())
@@ -138,6 +151,10 @@ class TestRates:
         assert float(counts["penstock_rate_limited_total"]) >= 1
         assert float(counts["penstock_rate_buckets"]) >= 1
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP",
+        "rates over HTTP, control lines and sockets, by token, stream and address",
+    )
     def test_by_address_behind_a_proxy_that_is_trusted(self, proxied):
         http = Http(proxied.http)
         one, other = {"X_Forwarded_For": "192.0.2.1:4711"}, {"X_Forwarded_For": "192.0.2.1, 192.0.2.2"}
@@ -149,11 +166,17 @@ class TestRates:
 
 
 class TestDoors:
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    )
     def test_the_second_port_serves_the_same(self, proxied):
         http = Http(proxied.endpoints["ws"])
         assert proxied.endpoints["ws"] != proxied.http and http.get("/health").status == 200
         assert "`COURIER_HTPT_PORT` is not known here; did you mean `COURIER_HTTP_PORT`?" in proxied.log()
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    )
     def test_protected_metrics_need_a_token(self, proxied):
         http = Http(proxied.http)
         operator = Http(proxied.http, (proxied.data / "run" / "operator.token").read_text().strip())
@@ -161,6 +184,7 @@ class TestDoors:
             assert http.get(path).code == "Unauthorized"
             assert operator.get(path).status == 200
 
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "connections of one address are bounded")
     def test_connections_of_one_address_are_bounded(self, proxied):
         async def go():
             async with sockets(proxied.http) as ways:
@@ -179,6 +203,9 @@ class TestDoors:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP", "recorded frames: whole, bounded, without tokens"
+    )
     def test_frames_are_recorded_without_tokens(self, tokens):
         with connected(tokens.control) as peer:
             peer.say({"type": "hello", "version": "v1", "token": "free", "reqId": "mark-1"})
@@ -201,6 +228,9 @@ class TestDoors:
 
 
 class TestKeys:
+    @pytest.mark.promise(
+        "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+    )
     def test_a_repeated_request_is_done_once_however_many_come_at_once(self, http, stream):
         async def go():
             async with aiohttp.ClientSession() as session:
@@ -248,6 +278,7 @@ class TestEncodings:
         body = gzip.compress(encode({"to": stream, "envelope": envelope("1")}))
         assert http.post("/v1/enqueue", body, {"Content-Encoding": "gzip"}).json == {"id": "1", "seq": 1}
 
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "compressed bodies within their bound")
     def test_a_bomb_is_stopped(self, http):
         bomb = gzip.compress(b'{"to":"' + b"a" * (9 << 20), 9)
         assert len(bomb) < 100_000
@@ -255,6 +286,7 @@ class TestEncodings:
         small = gzip.compress(b'{"stream":"' + b"a" * (1 << 20), 9)
         assert http.post("/v1/pull", small, {"Content-Encoding": "gzip"}).code == "TooLarge"
 
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "compressed bodies within their bound")
     def test_damaged_and_unknown_encodings_are_named(self, http):
         damaged = http.post("/v1/enqueue", b"no gzip at all", {"Content-Encoding": "gzip"})
         assert (damaged.status, damaged.error["ref"]) == (400, "Content-Encoding")
@@ -266,6 +298,7 @@ class TestEncodings:
 class TestPages:
     ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}  # noqa: RUF012
 
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "pages of listed sites only")
     def test_a_listed_page_may_ask_and_read(self, proxied):
         http = Http(proxied.http)
         answer = http.ask("OPTIONS", "/v1/enqueue", headers={"Origin": PAGE, **self.ASKS})
@@ -282,6 +315,7 @@ class TestPages:
             assert answer.headers["Access-Control-Allow-Origin"] == PAGE
             assert "Retry-After" in answer.headers["Access-Control-Expose-Headers"]
 
+    @pytest.mark.promise("Limits, reload and the edges of HTTP", "pages of listed sites only")
     def test_nobody_else_may(self, proxied, http):
         for other in ("https://evil.example.com", "null", f"{PAGE}.evil.com", "http://app.example.com"):
             for method, more in (("OPTIONS", self.ASKS), ("POST", {})):

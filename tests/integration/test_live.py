@@ -115,6 +115,7 @@ def test_a_socket_gets_the_table_and_then_one_change_an_enqueue(alone):
     run(work())
 
 
+@pytest.mark.promise("Views", "credits, and each row once to who comes late")
 def test_a_socket_with_credit_is_told_each_row_once(alone):
     http = Http(alone.http)
 
@@ -135,6 +136,7 @@ def test_a_socket_with_credit_is_told_each_row_once(alone):
     run(work())
 
 
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
 def test_events_carry_versions_and_are_resumed_by_the_last_one(alone):
     http = Http(alone.http)
     query = "view=latestPerAgent&addr=agents/events/*"
@@ -160,6 +162,7 @@ def test_events_carry_versions_and_are_resumed_by_the_last_one(alone):
     run(work())
 
 
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
 def test_events_in_the_shape_of_the_first_courier(alone):
     http = Http(alone.http)
 
@@ -176,6 +179,7 @@ def test_events_in_the_shape_of_the_first_courier(alone):
     run(work())
 
 
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
 def test_a_silent_connection_hears_a_heartbeat(alone):
     async def work() -> None:
         async with events(alone.http, "view=latestPerAgent&addr=none") as reader:
@@ -214,6 +218,7 @@ def test_a_head_request_has_no_end_to_wait_for(alone):
     assert (answer.status, answer.headers["Content-Type"], answer.body) == (200, "text/event-stream", b"")
 
 
+@pytest.mark.promise("Views", "rows are filtered by the reader's scopes")
 def test_tokens_decide_who_follows_and_which_rows_are_seen(start_server):
     server = start_server(config=TOKENS)
     everything, sam, none, nobody = (Http(server.http, token) for token in ("all", "sam", "none", None))
@@ -245,6 +250,9 @@ def test_tokens_decide_who_follows_and_which_rows_are_seen(start_server):
     run(work())
 
 
+@pytest.mark.promise(
+    "Views", "rows survive a restart, through the live file too; versions are never used again"
+)
 def test_rows_survive_a_crash_and_a_seal_and_old_versions_get_the_table(start_server):
     server = start_server()
     http = Http(server.http)
@@ -274,6 +282,7 @@ def test_rows_survive_a_crash_and_a_seal_and_old_versions_get_the_table(start_se
     run(work())
 
 
+@pytest.mark.promise("Views", "drain closes followers")
 def test_a_shutdown_closes_followers_politely(start_server):
     server = start_server()
 
@@ -298,6 +307,7 @@ def resident(pid: int) -> int:
         return int(file.read().split()[1]) * 4096
 
 
+@pytest.mark.promise("Views", "a follower that does not read costs nothing")
 def test_a_follower_that_does_not_read_costs_little_and_stalls_nobody(start_server):
     server = start_server()
     http = Http(server.http)
@@ -344,6 +354,7 @@ def _silent(url: str, kind: str):
 # The SDK and the command line
 
 
+@pytest.mark.promise("Views", "`client.live` across a restart, `penstock snapshot --live`")
 def test_the_sdk_follows_a_view_across_a_restart(start_server):
     server = start_server()
     Http(server.http).enqueue("agents/sam/inbox", "a")
@@ -420,6 +431,7 @@ def command(server: ServerProcess, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.promise("Views", "`client.live` across a restart, `penstock snapshot --live`")
 def test_the_command_prints_and_follows_a_view(alone):
     Http(alone.http).enqueue("agents/shell/inbox", "a")
     words = ("snapshot", "--view", "latestPerAgent", "--addr", "agents/shell/*")

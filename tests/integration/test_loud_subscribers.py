@@ -8,6 +8,7 @@ import threading
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 import zmq
 
 from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
@@ -55,6 +56,10 @@ class Turns:
         os.close(self._writer)
 
 
+@pytest.mark.promise(
+    "The relay",
+    "no subscriber keeps the relay from others, and readers that come back do not cut each other off",
+)
 def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -79,6 +84,10 @@ def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
     turns.close()
 
 
+@pytest.mark.promise(
+    "The relay",
+    "no subscriber keeps the relay from others, and readers that come back do not cut each other off",
+)
 def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Start) -> None:
     """Each of them subscribes and asks for what it missed; asking must not look like a stranger's message."""
     run = start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.serving import Http, envelope, run, sockets
 
 CONFIG = """
@@ -12,6 +14,7 @@ streams:
 """
 
 
+@pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
 def test_keys_and_levels_decide_who_is_next(start_server):
     server = start_server(config=CONFIG)
     http = Http(server.http)

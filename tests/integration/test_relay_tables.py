@@ -16,6 +16,10 @@ __all__ = ["context"]
 COUNT = 6
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 @pytest.mark.parametrize("format_", ["chunk", "block"])
 def test_a_stream_that_is_kept_whole_can_be_audited(start_server: Any, context: Any, format_: str) -> None:
     server = start_server("--relay", config="relay:\n  journal: full\n")

@@ -43,6 +43,9 @@ async def heard(url: str, act: Callable[[], object], count: int) -> list[bytes]:
         return [(await anext(feed)).data for _ in range(count)]
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "staged frames on a real server: heard once, refused whole, remembered after a crash"
+)
 def test_a_batch_is_heard_once_and_remembered_after_a_crash(start) -> None:
     server = start()
 
@@ -64,6 +67,9 @@ def test_a_batch_is_heard_once_and_remembered_after_a_crash(start) -> None:
         assert stage.commit(APP, 1, ["p"]).duplicate
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "staged frames on a real server: heard once, refused whole, remembered after a crash"
+)
 def test_a_wrong_name_or_somebody_elses_stream_refuses_the_batch_and_says_what_helps(start) -> None:
     server = start()
 

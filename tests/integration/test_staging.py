@@ -232,6 +232,7 @@ def test_bounds_refuse_and_say_what_helps(start_server):
     assert one.commit(1, "p").json["enqueued"] == 7
 
 
+@pytest.mark.promise("Spark: source and sinks", "429 and Retry-After are honoured")
 def test_a_full_stream_refuses_the_whole_commit_and_a_later_try_succeeds(start_server):
     http = Http(start_server(config="streams: {maxDepth: 4}").http)
     http.enqueue("full", *"abcd")
@@ -266,6 +267,9 @@ def stage_large(server: ServerProcess) -> Committed:
         return stage.commit("x", 0, names)
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "the newest batch of an application is durable with its envelopes"
+)
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_kill_9_neither_loses_a_committed_batch_nor_takes_it_twice(start_server, is_sealed):
     """Also one that is larger than the window of ids, and whose memory is only in the live file."""

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 
 import msgspec
+import pytest
 
 from tests.integration.serving import PATIENCE_S, encode, envelope
 from tests.server_process import environment
@@ -48,6 +49,7 @@ def lines(*frames: dict) -> bytes:
     return b"".join(encode(frame) + b"\n" for frame in frames)
 
 
+@pytest.mark.promise("Doors", "over TCP, Unix socket, stdio and WebSocket")
 def test_a_conversation():
     with child() as process:
 

@@ -129,6 +129,7 @@ def story(prompt: str, count: int) -> str:
     return "".join(tokens(prompt, count))
 
 
+@pytest.mark.promise("Token streams: the two ends", "a killed relay and a cut connection lose nothing")
 def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: ServerProcess) -> None:
     async def go() -> None:
         wanted = story("a storm", 600)
@@ -162,6 +163,9 @@ def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: Server
     run(go())
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends", "keys are agreed on over Courier or a space, and a swapped key is refused"
+)
 def test_the_reader_shows_a_badge(server: ServerProcess) -> None:
     async def go() -> None:
         async with asyncio.timeout(WAIT_S):
@@ -177,6 +181,9 @@ def test_the_reader_shows_a_badge(server: ServerProcess) -> None:
     run(go())
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends", "keys are agreed on over Courier or a space, and a swapped key is refused"
+)
 def test_keys_are_agreed_on_in_a_space(server: ServerProcess) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "space.py"), server.http],
@@ -191,6 +198,7 @@ def test_keys_are_agreed_on_in_a_space(server: ServerProcess) -> None:
     assert done.stdout.startswith(story("a mill", 50)) and "verified: " in done.stdout
 
 
+@pytest.mark.promise("Token streams: the two ends", "only the reader cancels, and each message works once")
 def test_a_reader_stops_the_writer_through_the_relay(server: ServerProcess) -> None:
     relay = penstock.local_relay(server.data)
     offer = penstock.StreamOffer()

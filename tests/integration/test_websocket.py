@@ -36,6 +36,7 @@ def ids(deliveries):
 # Credit
 
 
+@pytest.mark.promise("Doors", "the subscribe socket")
 def test_no_credit_no_delivery_and_credit_adds_up(http, server, stream):
     async def go():
         http.enqueue(stream, *"abcdef")
@@ -85,6 +86,7 @@ def test_auto_keeps_its_credit_by_itself(http, server, stream):
     run(go())
 
 
+@pytest.mark.promise("Delivery", "batched delivery and batched ack")
 def test_batches_are_arrays_of_up_to_n(http, server, stream):
     async def go():
         http.enqueue(stream, *"abcde")
@@ -105,6 +107,8 @@ def test_batches_are_arrays_of_up_to_n(http, server, stream):
 # Settling
 
 
+@pytest.mark.promise("The document's testing strategy", "Integration: HTTP and WebSocket flows")
+@pytest.mark.promise("Doors", "the subscribe socket")
 def test_every_settle_does_what_it_says_and_is_confirmed(http, server, stream):
     async def go():
         async with sockets(server.http) as ways:
@@ -193,6 +197,7 @@ def test_wrong_settles_are_errors_and_leave_the_socket_open(http, server, stream
 # Leases
 
 
+@pytest.mark.promise("Delivery", "expiry redelivers by itself")
 def test_an_expired_lease_is_announced_and_delivered_again_by_itself(http, server, stream):
     async def go():
         http.enqueue(stream, "a")
@@ -327,6 +332,10 @@ def test_unknown_operations_are_told_and_in_the_end_closed_with_1003(http, serve
     run(go())
 
 
+@pytest.mark.promise(
+    "The document's testing strategy",
+    "errors quote no more than a kilobyte of what was sent; messages on a subscribe socket are bounded",
+)
 def test_a_message_over_the_bound_is_told_and_closed_with_1009(server, stream):
     async def go():
         async with sockets(server.http) as ways:
@@ -563,6 +572,7 @@ def resident_kib(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
+@pytest.mark.promise("Ground", "bounded outbox with a policy")
 def test_a_peer_that_does_not_read_costs_little_and_stalls_nobody(start_server):
     server = start_server()
     http = Http(server.http)
@@ -628,6 +638,7 @@ def test_a_peer_that_asks_and_never_reads_is_not_served_for_ever(start_server):
 # Control lines on a WebSocket
 
 
+@pytest.mark.promise("Doors", "over TCP, Unix socket, stdio and WebSocket")
 def test_control_lines_on_a_websocket_several_a_message_both_ways(server, stream):
     async def go():
         async with sockets(server.http) as ways:

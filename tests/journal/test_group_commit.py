@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.records import Fact
-from penstock.journal import group_commit as writer
+from penstock.journal import group_commit
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.log import Log, Sync
@@ -98,6 +98,7 @@ def frames(disk: LyingDisk | RealDisk) -> list[int]:
     return found
 
 
+@pytest.mark.promise("The journal", "group commit, off the loop")
 def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
     disk = SlowDisk(1)
     desk = Desk(disk)
@@ -118,7 +119,7 @@ def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
 
 
 def test_a_commit_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "GROUP_FACTS_MAX", 8)
+    monkeypatch.setattr(group_commit, "GROUP_FACTS_MAX", 8)
     disk = SlowDisk(1)
     desk = Desk(disk)
     disk.is_slow = True
@@ -133,7 +134,7 @@ def test_a_commit_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rotation_does_not_wait_for_a_quiet_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "GROUP_FACTS_MAX", 1)
+    monkeypatch.setattr(group_commit, "GROUP_FACTS_MAX", 1)
     disk = SlowDisk(1)
     desk = Desk(disk)
     disk.is_slow = True
@@ -177,6 +178,7 @@ def test_closing_writes_what_waits_and_marks_a_clean_end(tmp_path: Path) -> None
     disk.unlock()
 
 
+@pytest.mark.promise("The journal", "`sync: commit, interval, off`")
 @pytest.mark.parametrize(("sync", "syncs"), [("commit", True), ("interval", False), ("off", False)])
 def test_modes_differ_in_what_an_answer_means(sync: Sync, syncs: bool) -> None:
     disk = LyingDisk(1)
@@ -200,7 +202,7 @@ def _copy(disk: LyingDisk, seed: int) -> LyingDisk:
 
 
 def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(group_commit, "INTERVAL_S", 0.01)
     disk = SlowDisk(1)
     disk.is_slow = True
     disk.may_sync.release(100)
@@ -210,7 +212,7 @@ def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPat
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # its header
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # its row, with nobody asking
     desk.journal.close()
-    monkeypatch.setattr(writer, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(group_commit, "INTERVAL_S", 0.0)
     disk = SlowDisk(2)
     disk.is_slow = True
     disk.may_sync.release(100)
@@ -248,6 +250,7 @@ def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.Mon
     desk.journal.close()
 
 
+@pytest.mark.promise("The journal", "a full disk refuses records, takes settles, heals by itself")
 def test_a_full_disk_is_told_and_heals_through_the_journal() -> None:
     disk = LyingDisk(1)
     desk = Desk(disk)
@@ -278,6 +281,7 @@ def test_an_end_with_a_failing_disk_is_no_clean_end() -> None:
     assert Opened(disk, fresh_id=JOURNAL, sync="commit").identity.epoch == 1
 
 
+@pytest.mark.promise("The journal", "one writer a directory")
 def test_one_writer_a_directory(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     assert disk.lock()

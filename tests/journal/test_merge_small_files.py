@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.core.rows import Row
-from penstock.journal import merge_small_files as neighbours
+from penstock.journal import merge_small_files
 from penstock.journal.columns import encode_rows
 from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, DeltaLog
 from penstock.journal.parquet_table import Bronze, with_identity
@@ -48,7 +48,7 @@ def test_two_days_of_seals(tmp_path):
         sealed(bronze, number)
         if number % 7 == 0 or number == SEALS - 1:
             dates = Counter(file.path[:15] for file in bronze.files())
-            assert max(dates.values()) <= neighbours.FILES_MIN
+            assert max(dates.values()) <= merge_small_files.FILES_MIN
         most = max(most, len(list(log.path.iterdir())))
     assert len(dates) == 2  # never merged over midnight
     assert most <= KEPT_VERSIONS + 3 * CHECKPOINT_EVERY
@@ -72,13 +72,13 @@ def test_two_days_of_seals(tmp_path):
 
 def test_a_gap_or_a_large_file_ends_a_run(tmp_path, monkeypatch):
     bronze = Bronze(tmp_path)
-    monkeypatch.setattr(neighbours, "FILES_MIN", 3)
+    monkeypatch.setattr(merge_small_files, "FILES_MIN", 3)
     for number in (0, 1, 3, 4):
         sealed(bronze, number)
     assert [file.first for file in bronze.files()] == [0, 3, 9, 12]
     sealed(bronze, 5)
     assert [(file.first, file.last) for file in bronze.files()] == [(0, 2), (3, 5), (9, 17)]
-    monkeypatch.setattr(neighbours, "SMALL_BYTES", 1)
+    monkeypatch.setattr(merge_small_files, "SMALL_BYTES", 1)
     for number in (6, 7, 8):
         sealed(bronze, number)
     assert len(bronze.files()) == 6

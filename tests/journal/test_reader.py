@@ -21,7 +21,7 @@ from penstock.core.queue.channel import Channel
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.journal import reader as module
-from penstock.journal import segment_index as indexed
+from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
@@ -104,6 +104,7 @@ def read(data: Path, first: int, end: int) -> list[tuple[int, str]]:
     return list(zip(table.column("offset").to_pylist(), table.column("id").to_pylist(), strict=True))
 
 
+@pytest.mark.promise("The journal", "9: a range read twice is the same, beside a writer and a sealer")
 def test_a_reader_between_a_writer_and_a_sealer_sees_every_row_once(tmp_path: Path) -> None:
     producer = Producer(RealDisk(tmp_path / "journal"))
     producer.start()
@@ -258,6 +259,7 @@ def test_retention_in_the_middle_of_a_read_is_named_and_skips_nothing(
 # What can be asked
 
 
+@pytest.mark.promise("The journal", "9: a range read twice is the same, beside a writer and a sealer")
 def test_only_committed_rows_are_seen(sealed: Path) -> None:
     publish(RealDisk(sealed / "journal"), 8)
     assert read(sealed, 0, 1_000) == EXPECTED[:8]
@@ -307,7 +309,7 @@ def test_who_follows_the_journal_reads_only_what_is_new(
     original = os.pread
 
     def watched(fd: int, size: int, position: int) -> bytes:
-        if size == indexed.READ_BYTES:
+        if size == segment_index.READ_BYTES:
             starts.append((os.fstat(fd).st_ino, position))
         return original(fd, size, position)
 
@@ -320,8 +322,8 @@ def test_who_follows_the_journal_reads_only_what_is_new(
 def test_a_segment_is_entered_near_the_row_that_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed, "READ_BYTES", 4_000)
-    monkeypatch.setattr(indexed, "STEP_BYTES", 4_000)
+    monkeypatch.setattr(segment_index, "READ_BYTES", 4_000)
+    monkeypatch.setattr(segment_index, "STEP_BYTES", 4_000)
     disk = RealDisk(tmp_path / "journal")
     log, _ = reopened(disk)
     for n in range(200):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.clock import Now
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.named_readers import Reader
 from penstock.journal.parquet_table import Bronze, DataFile
@@ -63,6 +63,7 @@ def is_within(reader: Reader, doomed: list[DataFile], bounds: Retention) -> bool
     )
 
 
+@pytest.mark.promise("The journal", "retention, and what is live outlives it")
 @given(files_of(), READERS, BOUNDS)
 def test_any_choice_is_oldest_first_and_respects_every_hold(
     files: list[DataFile], named: list[Reader], bounds: Retention
@@ -118,6 +119,7 @@ def old_history(data: Path) -> RealDisk:
     return disk
 
 
+@pytest.mark.promise("The journal", "retention, and what is live outlives it")
 def test_a_live_envelope_outlives_the_retention_of_everything(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
     report = sealer(tmp_path, make=make, retention=Retention(age_ms=1)).seal(NOW_US)
@@ -156,11 +158,12 @@ def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
         list(JournalReader(tmp_path).batches(0, 5))
 
 
+@pytest.mark.promise("The journal", "named readers with bounded holds")
 def test_a_reader_holds_history_back_until_its_bound_and_is_told(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
     files = Bronze(tmp_path / "lake").files()
     now_us = START_US + 20 * DAY_US
-    readers.advance(disk, "pipeline", files[3].first, now_us)
+    named_readers.advance(disk, "pipeline", files[3].first, now_us)
     bounds = Retention(age_ms=1, hold_age_max_ms=7 * DAY_MS)
     report = sealer(tmp_path, make=make, retention=bounds).seal(now_us)
     assert (report.removed_files, report.ended_readers) == (3, [])
@@ -169,27 +172,29 @@ def test_a_reader_holds_history_back_until_its_bound_and_is_told(tmp_path: Path)
     report = sealer(tmp_path, make=make, retention=bounds).seal(now_us + 8 * DAY_US)
     assert report.ended_readers == ["pipeline"]
     assert report.removed_files == len(files) - 3
-    (reader,) = readers.list_readers(disk)
+    (reader,) = named_readers.list_readers(disk)
     assert reader.has_ended and reader.offset == files[3].first
     # Said once, and mended by the reader itself.
     assert sealer(tmp_path, make=make, retention=bounds).seal(now_us + 9 * DAY_US).ended_readers == []
-    assert not readers.advance(disk, "pipeline", 10_000, now_us + 9 * DAY_US).has_ended
+    assert not named_readers.advance(disk, "pipeline", 10_000, now_us + 9 * DAY_US).has_ended
 
 
 def test_a_reader_that_holds_back_too_much_is_ended_too(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
-    readers.advance(disk, "greedy", 0, NOW_US)
+    named_readers.advance(disk, "greedy", 0, NOW_US)
     bounds = Retention(age_ms=1, hold_bytes_max=10)
     assert sealer(tmp_path, make=make, retention=bounds).seal(NOW_US).ended_readers == ["greedy"]
 
 
 def test_readers_go_forward_and_have_names_that_are_files(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
-    assert readers.advance(disk, "a.b-c_1", 5, 1).offset == 5
-    assert readers.advance(disk, "a.b-c_1", 3, 2).offset == 5
-    assert [(one.name, one.offset, one.at_us) for one in readers.list_readers(disk)] == [("a.b-c_1", 5, 2)]
+    assert named_readers.advance(disk, "a.b-c_1", 5, 1).offset == 5
+    assert named_readers.advance(disk, "a.b-c_1", 3, 2).offset == 5
+    assert [(one.name, one.offset, one.at_us) for one in named_readers.list_readers(disk)] == [
+        ("a.b-c_1", 5, 2)
+    ]
     for name in ("", "../up", "a/b", "ä", "x" * 65):
         with pytest.raises(ValueError, match="a reader's name has"):
-            readers.advance(disk, name, 0, 0)
-    readers.forget(disk, "a.b-c_1")
-    assert readers.list_readers(disk) == []
+            named_readers.advance(disk, name, 0, 0)
+    named_readers.forget(disk, "a.b-c_1")
+    assert named_readers.list_readers(disk) == []

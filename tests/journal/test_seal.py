@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.core.queue.channel import Channel
 from penstock.core.rows import Row
-from penstock.journal import parquet_table as bronze
+from penstock.journal import parquet_table
 from penstock.journal.columns import SCHEMA
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, segments
@@ -70,6 +70,7 @@ def story(tmp_path: Path) -> tuple[Path, RealDisk, list[Row]]:
     return tmp_path, disk, rebuilt(disk)[2]
 
 
+@pytest.mark.promise("The journal", "sealing publishes each row once, in crash-safe steps")
 def test_the_table_holds_every_row_of_the_closed_segments_once(
     story: tuple[Path, RealDisk, list[Row]],
 ) -> None:
@@ -115,6 +116,7 @@ def test_writing_goes_on_after_sealing(story: tuple[Path, RealDisk, list[Row]]) 
     assert table_rows(data).column("offset").to_pylist() == list(range(len(history) + 1))
 
 
+@pytest.mark.promise("The journal", "others read the table without Penstock")
 def test_others_read_the_table_without_penstock(story: tuple[Path, RealDisk, list[Row]]) -> None:
     data, disk, history = story
     tail = segments(disk)[-1].first
@@ -260,8 +262,8 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     """A fuse in everything that sealing does outside the disk port."""
     fuse = Fuse(0)
     for owner, name in (
-        (bronze, "_sync_file"),
-        (bronze, "_sync_directory"),
+        (parquet_table, "_sync_file"),
+        (parquet_table, "_sync_directory"),
         (Bronze, "publish"),
         (Bronze, "_write"),
         (Bronze, "remove"),
@@ -273,6 +275,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     return fuse
 
 
+@pytest.mark.promise("The journal", "sealing publishes each row once, in crash-safe steps")
 def test_a_crash_between_any_two_steps_costs_only_time(
     story: tuple[Path, RealDisk, list[Row]], tmp_path_factory: pytest.TempPathFactory, fused: Fuse
 ) -> None:
@@ -354,6 +357,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.promise("The journal", "live file and tail are the whole history")
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_live_file_and_tail_are_the_whole_history(

@@ -36,6 +36,7 @@ class TestHostess:
         assert len(made) == 2
         assert all(identity.startswith("localhost:courier:0x0000:system:no:none:") for identity in made)
 
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
     def test_silence_makes_a_guest_unavailable_and_never_forgets_it(self) -> None:
         clock = Clock()
         hostess = Hostess(clock)
@@ -87,6 +88,7 @@ class TestHostess:
 
 
 class TestRouter:
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
     def test_announcing_again_is_the_heartbeat(self) -> None:
         clock = Clock()
         router = Router(clock)
@@ -108,6 +110,7 @@ class TestRouter:
             ("updated", clock.ms),
         ]
 
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
     def test_what_is_silent_for_longer_than_its_time_is_swept(self) -> None:
         clock = Clock()
         router = Router(clock)

@@ -70,6 +70,9 @@ async def conversation(pipe: Pipe, stream: str) -> None:
     assert (last["reqId"], last["result"]["inflight"], last["result"]["depth"]) == ("last", 0, 0)
 
 
+@pytest.mark.promise(
+    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+)
 def test_a_queue_of_this_process() -> None:
     async def go() -> None:
         await conversation(courier_pipe(penstock.QueueCore(), object_mode=True), "jobs")
@@ -77,6 +80,9 @@ def test_a_queue_of_this_process() -> None:
     run(go())
 
 
+@pytest.mark.promise(
+    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+)
 @pytest.mark.parametrize("door", ["control", "http"])
 def test_a_connected_client(server: ServerProcess, stream: str, door: str) -> None:
     async def go() -> None:
@@ -86,6 +92,9 @@ def test_a_connected_client(server: ServerProcess, stream: str, door: str) -> No
     run(go())
 
 
+@pytest.mark.promise(
+    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+)
 def test_an_envelope_goes_in_by_one_pipe_and_comes_out_by_another() -> None:
     """The seed's snippet, found by what it does, between a pipe of requests and a pipe of results."""
 
@@ -169,6 +178,7 @@ def test_the_end_gives_back_what_was_held() -> None:
     run(go())
 
 
+@pytest.mark.promise("Stream Kernel", "the adapter holds little for one who does not read")
 def test_one_that_does_not_read_holds_little_and_is_not_lost() -> None:
     """Counted, not timed: deliveries stop at the bound of the link and go on when somebody reads."""
 
@@ -233,6 +243,9 @@ def test_what_cannot_work_is_raised_where_it_is_read(start_server: Any) -> None:
     run(go())
 
 
+@pytest.mark.promise(
+    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+)
 def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples/kernel.py")],

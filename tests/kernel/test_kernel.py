@@ -51,6 +51,9 @@ class TestPipe:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+    )
     def test_a_writer_waits_at_the_mark_until_somebody_reads(self) -> None:
         async def go() -> None:
             pipe = Kernel().create_pipe(high_water_mark=10)
@@ -145,6 +148,9 @@ class TestJoining:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+    )
     def test_the_slowest_branch_throttles_all(self) -> None:
         async def go() -> None:
             async with Kernel() as kernel:
@@ -192,6 +198,9 @@ class TestJoining:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+    )
     def test_the_first_source_to_end_ends_what_is_merged(self) -> None:
         async def go() -> None:
             async with Kernel() as kernel:
@@ -263,6 +272,9 @@ class TestFinding:
         assert kernel.lookup(produces="x") == []
         assert kernel.lookup(accepts="y") == [other]
 
+    @pytest.mark.promise(
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+    )
     @pytest.mark.parametrize(
         ("asked", "found"),
         [

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.journal.tables import table_names
-from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake import compaction
 from penstock.spark.lake.catalog import open_table, summary
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.merge import SMALL_ROWS
@@ -39,6 +39,7 @@ def widened(table, *fields):
     return Table(table.name, schema, table.key, table.write, table.partition_by, table.newest)
 
 
+@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
 def test_a_replay_changes_nothing_even_of_number_zero(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     assert table.progress(APP) is None and table.fresh_from(APP) == 0
@@ -267,6 +268,7 @@ def test_overwriting_is_idempotent(tmp_path):
     assert offsets(table.rows()) == [5, 6]
 
 
+@pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")
 def test_one_writer_at_a_time_over_threads_and_processes(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     script = (
@@ -343,7 +345,7 @@ def test_a_table_that_somebody_else_made_is_read_added_to_and_looked_after(tmp_p
     assert table.compact(files_min=2) == (2, 1)
     for path in (tmp_path / "theirs").rglob("*.parquet"):
         os.utime(path, (1, 1))
-    upkeep.sweep(table)
+    compaction.sweep(table)
     theirs = DeltaTable(str(table.path))
     assert theirs.to_pyarrow_table().sort_by("n").to_pylist() == table.rows().sort_by("n").to_pylist()
     assert [row["n"] for row in table.rows().sort_by("n").to_pylist()] == [1, 2, 3, 4, 5, 6]
@@ -371,6 +373,7 @@ writes = st.lists(
 )
 
 
+@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
 @settings(max_examples=15, deadline=None)
 @given(writes)
 def test_any_order_of_writes_and_replays_gives_each_row_once(steps):

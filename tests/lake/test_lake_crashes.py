@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from penstock.spark.lake.table import LakeTable
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, offsets
@@ -61,6 +63,7 @@ def write(lake: Path, dies_at: int) -> int:
     ).returncode
 
 
+@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
 def test_killed_writers_lose_nothing_and_double_nothing(tmp_path):
     dice = random.Random(7)
     for _ in range(ROUNDS):

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, ENTRIES_MAX, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
-from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake import compaction
 from penstock.spark.lake.snapshots import LakeError
 from penstock.spark.lake.table import LakeTable, Span
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
@@ -35,6 +35,7 @@ def entries(table):
     return len(list(table.log.path.iterdir()))
 
 
+@pytest.mark.promise("Spark: pipeline", "small files are merged within the bounds; readers do not notice")
 def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
@@ -51,7 +52,7 @@ def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
             entries_max = max(entries_max, entries(table))
         if number == COMMITS - 100:
             held = table.version(), offsets(table.rows())
-    assert files_max <= upkeep.FILES_PER_DATE_MAX
+    assert files_max <= compaction.FILES_PER_DATE_MAX
     assert entries_max <= KEPT_VERSIONS + 3 * CHECKPOINT_EVERY < ENTRIES_MAX
     assert offsets(table.rows()) == list(range(COMMITS))
     assert table.progress(APP) == COMMITS
@@ -109,16 +110,16 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
 
 def test_files_are_merged_by_tier_and_progress_stays(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    for number in range(upkeep.TIER_FILES):
+    for number in range(compaction.TIER_FILES):
         table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
     before = table.rows().sort_by("offset")
-    assert table.compact() == (upkeep.TIER_FILES, 1)
+    assert table.compact() == (compaction.TIER_FILES, 1)
     assert table.compact() == (0, 0)
     assert table.rows().sort_by("offset").equals(before)
-    assert table.progress(APP) == upkeep.TIER_FILES
+    assert table.progress(APP) == compaction.TIER_FILES
     assert table.append(notes(0, 1), {APP: Span(0, 1)}) is False
     [file] = table.files()
-    assert (file.least["offset"], file.greatest["offset"]) == (0, upkeep.TIER_FILES - 1)
+    assert (file.least["offset"], file.greatest["offset"]) == (0, compaction.TIER_FILES - 1)
 
 
 def test_only_what_nobody_speaks_of_is_swept_and_only_when_it_is_old(tmp_path):
@@ -127,8 +128,8 @@ def test_only_what_nobody_speaks_of_is_swept_and_only_when_it_is_old(tmp_path):
     [orphan] = table.stage(notes(3, 4).to_batches())
     draft = table.path / ".part-x.parquet.tmp"
     draft.write_bytes(b"torn")
-    assert upkeep.sweep(table) == (0, 0)
-    assert upkeep.sweep(table, time.time() + SWEEP_AGE_S + 5)[0] == 2
+    assert compaction.sweep(table) == (0, 0)
+    assert compaction.sweep(table, time.time() + SWEEP_AGE_S + 5)[0] == 2
     assert not draft.exists() and not (table.path / orphan.path).exists()
     assert offsets(table.rows()) == [0, 1, 2]
 
@@ -143,13 +144,14 @@ def test_a_replaced_file_is_young_again(tmp_path):
     table.merge(counts({("a", 0): 2}), {APP: Span(1, 2)})
     for number in range(2, KEPT_VERSIONS + 120):  # until no kept version speaks of it
         table.append(COUNTS.schema.empty_table(), {APP: Span(number, number + 1)})
-    upkeep.shorten(table)
+    compaction.shorten(table)
     assert table.log.kept().start > 2
-    assert upkeep.sweep(table, clock.now + 60)[0] == 0
+    assert compaction.sweep(table, clock.now + 60)[0] == 0
     assert (table.path / old.path).exists()
-    assert upkeep.sweep(table, clock.now + SWEEP_AGE_S + 60)[0] == 1
+    assert compaction.sweep(table, clock.now + SWEEP_AGE_S + 60)[0] == 1
 
 
+@pytest.mark.promise("Spark: pipeline", "small files are merged within the bounds; readers do not notice")
 def test_readers_do_not_notice(tmp_path):
     writer = LakeTable(tmp_path, NOTES)
     writer.append(notes(0, 1), {APP: Span(0, 1)})
@@ -178,15 +180,15 @@ def test_readers_do_not_notice(tmp_path):
 def test_upkeep_comes_by_itself_and_not_too_often(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
-    assert table.upkeep() == upkeep.Upkeep()
-    for number in range(upkeep.EVERY_COMMITS + 1):
+    assert table.upkeep() == compaction.Upkeep()
+    for number in range(compaction.EVERY_COMMITS + 1):
         table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
     assert table.upkeep().merged_files > 0
     end = table.fresh_from(APP)
-    for number in range(end, end + upkeep.TIER_FILES):
+    for number in range(end, end + compaction.TIER_FILES):
         table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
-    assert table.upkeep() == upkeep.Upkeep()
-    clock.now += upkeep.EVERY_S
+    assert table.upkeep() == compaction.Upkeep()
+    clock.now += compaction.EVERY_S
     assert table.upkeep().merged_files > 0
 
 

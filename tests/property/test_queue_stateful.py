@@ -5,6 +5,7 @@ from typing import Any
 from zlib import crc32
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from msgspec.structs import replace
@@ -75,6 +76,10 @@ def body(id_: str, name: str, payload: int) -> bytes:
     )
 
 
+@pytest.mark.promise(
+    "The document's testing strategy", "Property: at least once, every id acked or leased in the end"
+)
+@pytest.mark.promise("Invariants", "hypothesis state machine against a model")
 class QueueStateful(RuleBasedStateMachine):
     """Calls the machine as a runtime would: effects after each call, batches when the rules say so."""
 

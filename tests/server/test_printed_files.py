@@ -18,8 +18,7 @@ from penstock.cli.reference import cli_reference
 from penstock.core.limits import Limits
 from penstock.ipc.pipeline import Status
 from penstock.server.http.routes import ROUTES
-from penstock.server.metrics import alert_rules
-from penstock.server.metrics import grafana as dashboard
+from penstock.server.metrics import alert_rules, grafana
 from penstock.server.metrics.metric_names import BY_NAME, METRICS, families
 from penstock.server.metrics.prometheus_families import _pipeline
 from penstock.server.ops.deployment import containerfile, stop_seconds, systemd_unit
@@ -64,11 +63,15 @@ def faults(expression: str) -> list[str]:
 
 def expressions() -> list[str]:
     rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
-    board = json.loads(dashboard.dashboard())
+    board = json.loads(grafana.dashboard())
     targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     return [rule["expr"] for rule in rules] + targets
 
 
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
 def test_every_expression_names_metrics_that_are_exported_and_reads_like_one() -> None:
     found = expressions()
     assert len(found) > 80
@@ -77,13 +80,17 @@ def test_every_expression_names_metrics_that_are_exported_and_reads_like_one() -
         assert faults(expression) == [], expression
 
 
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
 @pytest.mark.parametrize(
     "wrong",
     [
         "rate(penstock_q_in_total)",
         "rte(penstock_q_in_total[5m])",
         "rate(penstock_q_in_total[5m]",
-        'penstock_q_lat_ms{quantile=0.99}',
+        "penstock_q_lat_ms{quantile=0.99}",
         "rate(penstock_q_in_total[5 minutes])",
     ],
 )  # fmt: skip
@@ -96,6 +103,10 @@ def test_a_rule_that_names_no_metric_cannot_be_printed() -> None:
         alert_rules.expression("@no_such_metric > 0")
 
 
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
 def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
     for expression in expressions():
         for name in names(expression) - THEIRS:
@@ -106,16 +117,17 @@ def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
             assert called is (metric.kind == "counter"), expression
 
 
+@pytest.mark.promise("Operations", "every metric is in a plot, or on the list of those that are not")
 def test_every_metric_is_on_the_dashboard_or_on_the_list_of_those_that_are_not() -> None:
-    shown = [name for plots in dashboard.BOARD.values() for plot in plots for name in plot.metrics]
+    shown = [name for plots in grafana.BOARD.values() for plot in plots for name in plot.metrics]
     assert len(shown) == len(set(shown)), "a metric is in two plots"
-    hidden = set(dashboard.NOT_SHOWN)
+    hidden = set(grafana.NOT_SHOWN)
     assert not hidden & set(shown)
     assert {f"penstock_{name}" for name in [*shown, *hidden]} == set(BY_NAME)
 
 
 def test_panels_have_places_of_their_own() -> None:
-    board = json.loads(dashboard.dashboard())
+    board = json.loads(grafana.dashboard())
     taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
@@ -126,6 +138,7 @@ def test_panels_have_places_of_their_own() -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.promise("Operations", "every alert says what to do")
 def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
     rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
     alerts = [rule["alert"] for rule in rules]
@@ -136,11 +149,17 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
         assert rule["annotations"]["summary"] and rule["annotations"]["description"]
 
 
+@pytest.mark.promise(
+    "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
+)
 def test_the_metrics_of_the_pipeline_are_those_that_are_named() -> None:
     made: list[Metric] = _pipeline(Status(state="running"))
     assert {family.name for family in made} == {one.name for one in METRICS if one.group == "pipeline"}
 
 
+@pytest.mark.promise(
+    "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
+)
 def test_what_is_not_named_cannot_be_exported() -> None:
     with pytest.raises(KeyError):
         families({"penstock_no_such": 1})
@@ -153,6 +172,7 @@ def unit() -> configparser.ConfigParser:
     return parser
 
 
+@pytest.mark.promise("Operations", "the systemd unit is sound, hardened, and waits for the drain")
 def test_the_unit_runs_the_server_and_waits_for_its_drain() -> None:
     service = unit()["Service"]
     program, *words = service["ExecStart"].split()
@@ -169,6 +189,7 @@ def test_the_unit_runs_the_server_and_waits_for_its_drain() -> None:
     assert service["ProtectSystem"] == "strict"
 
 
+@pytest.mark.promise("Operations", "the systemd unit is sound, hardened, and waits for the drain")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "penstock.service"
@@ -178,6 +199,9 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0 and "penstock.service" not in done.stderr, done.stderr
 
 
+@pytest.mark.promise(
+    "Operations", "the container runs as nobody special, needs tokens, and is asked for its health"
+)
 def test_the_container_has_nothing_of_root_and_starts_the_server() -> None:
     text = containerfile()
     lines = [line for line in text.replace("\\\n", "").splitlines() if line and not line.startswith("#")]
@@ -198,6 +222,7 @@ def test_the_container_has_nothing_of_root_and_starts_the_server() -> None:
     assert "/health" in check[2] and "COURIER_TOKENS" in text
 
 
+@pytest.mark.promise("Operations", "the references of metrics, routes and commands are printed, and fresh")
 def test_every_route_and_metric_is_in_its_reference() -> None:
     page = http_reference()
     assert all(f"## {route.method} `{route.path}`\n" in page for route in ROUTES)
@@ -205,6 +230,7 @@ def test_every_route_and_metric_is_in_its_reference() -> None:
     assert all(f"| `{metric.sample}` |" in page for metric in METRICS)
 
 
+@pytest.mark.promise("Operations", "the references of metrics, routes and commands are printed, and fresh")
 @pytest.mark.parametrize(
     ("name", "text"),
     [("http.md", http_reference()), ("metrics.md", metrics_reference()), ("cli.md", cli_reference())],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.clock import Now
@@ -40,6 +41,7 @@ def steps(survey: Survey) -> int:
     return count
 
 
+@pytest.mark.promise("Streams", "looks at every stream are spread over turns")
 def test_a_look_at_very_many_streams_takes_several_turns_and_misses_none() -> None:
     machine = many()
     metrics = MetricsSurvey(machine, OPERATOR)

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.errors import Refusal
-from penstock.core.queue import enqueue as intake
-from penstock.core.queue import settle as settling
+from penstock.core.queue import enqueue, settle
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.ready_order import Keyed, Levels
@@ -17,8 +16,8 @@ from penstock.core.queue.state import Book
 from penstock.core.queue.views import View
 from penstock.core.records import READY
 from penstock.core.rows import Row
-from penstock.core.rules import firing as triggers
-from penstock.dialects.courier.operations import queue as operations
+from penstock.core.rules import firing
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.control import ControlSession
 from penstock.dialects.courier.sessions.view_feed import Feed
@@ -64,13 +63,13 @@ def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.TRIGGERS)
 def a_rule_now_and_then_looks_away(patch: pytest.MonkeyPatch) -> None:
-    look = triggers._try
+    look = firing._try
 
     def seldom(book: Any, now: Any, rules: Any, record: Any, *more: Any) -> None:
         if record.seq % 5:
             look(book, now, rules, record, *more)
 
-    patch.setattr(triggers, "_try", seldom)
+    patch.setattr(firing, "_try", seldom)
 
 
 @breaks(checks.TRIGGERS)
@@ -93,7 +92,7 @@ def a_rule_fires_on_what_it_caused(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.TRIGGERS)
 def hops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(triggers, "_may_fire", lambda book, now, rule, source: True)
+    patch.setattr(firing, "_may_fire", lambda book, now, rule, source: True)
 
 
 @breaks(checks.BALANCE)
@@ -111,7 +110,7 @@ def acks_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BALANCE)
 def drops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    make_room = intake._make_room
+    make_room = enqueue._make_room
 
     def quiet(book: Any, now: Any, channel: Channel, *more: int) -> Refusal | None:
         before = channel.counters.drop
@@ -119,7 +118,7 @@ def drops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
         channel.counters.drop = before
         return refusal
 
-    patch.setattr(intake, "_make_room", quiet)
+    patch.setattr(enqueue, "_make_room", quiet)
 
 
 @breaks(checks.BALANCE)
@@ -197,12 +196,12 @@ def a_lapsed_lease_still_acks(patch: pytest.MonkeyPatch) -> None:
             return record
         return None
 
-    patch.setattr(settling, "_late", always)
+    patch.setattr(settle, "_late", always)
 
 
 @breaks(checks.HOLDER)
 def an_ended_lease_stays_with_its_holder(patch: pytest.MonkeyPatch) -> None:
-    unlease = settling._unlease
+    unlease = settle._unlease
 
     def keep(record: Any) -> Any:
         lease = record.lease
@@ -210,7 +209,7 @@ def an_ended_lease_stays_with_its_holder(patch: pytest.MonkeyPatch) -> None:
         consumer.leases[lease] = record
         return consumer
 
-    patch.setattr(settling, "_unlease", keep)
+    patch.setattr(settle, "_unlease", keep)
 
 
 @breaks(checks.DURABLE)
@@ -284,7 +283,7 @@ def a_follower_short_of_credit_misses_the_rest(patch: pytest.MonkeyPatch) -> Non
 
 @breaks(checks.BOUNDS)
 def streams_are_never_full(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(intake, "_make_room", lambda *given: None)
+    patch.setattr(enqueue, "_make_room", lambda *given: None)
 
 
 @breaks(checks.BOUNDS)
@@ -315,7 +314,7 @@ def held_back_peers_are_read_anyway(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BAD_INPUT)
 def short_leases_are_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operations, "lease_us", lambda machine, lease_ms: 0)
+    patch.setattr(queue, "lease_us", lambda machine, lease_ms: 0)
 
 
 @breaks(checks.BAD_INPUT)
@@ -336,7 +335,7 @@ def errors_overtake_answers(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.VISIBLE)
 def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
-    admit = intake.admit
+    admit = enqueue.admit
 
     def eager(book: Any, now: Any, channel: Channel, fresh: list[Any], size: int) -> None:
         admit(book, now, channel, fresh, size)
@@ -344,9 +343,10 @@ def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
             channel.counters.in_ += 1
             channel.make_ready(record, 0)
 
-    patch.setattr(intake, "admit", eager)
+    patch.setattr(enqueue, "admit", eager)
 
 
+@pytest.mark.promise("Invariants", "every checker bites")
 @pytest.mark.parametrize(("invariant", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
 def test_a_planted_fault_is_named(invariant: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -7,9 +7,7 @@ import pytest
 
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.fanout.room import Room
-from penstock.dialects.mew import accept as accepting
-from penstock.dialects.mew import join as joining
-from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew import accept, join, stream_requests
 from penstock.dialects.mew.gateway_messages import Fault
 from penstock.dialects.mew.space import Participant, Space
 from penstock.dialects.mew.space_state import Memory, SpaceState
@@ -89,13 +87,13 @@ def errors_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _overlook(patch: pytest.MonkeyPatch, error: str, text: str) -> None:
-    check = accepting._check
+    check = accept._check
 
     def lenient(space: Space, *given: Any) -> Fault | None:
         fault = check(space, *given)
         return None if fault is not None and fault.error == error and text in fault.message else fault
 
-    patch.setattr(accepting, "_check", lenient)
+    patch.setattr(accept, "_check", lenient)
 
 
 @breaks(space_checks.SENDER)
@@ -122,18 +120,18 @@ def everybody_writes(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.AUTHORITY)
 def everybody_decides_about_streams(patch: pytest.MonkeyPatch) -> None:
-    owned = streams._owned
+    owned = stream_requests._owned
 
     def everybodys(space: Space, sender: Participant, envelope: Any, what: str) -> Any:
         stream = space.state.streams.get(envelope.text("stream_id") or "")
         return stream or owned(space, sender, envelope, what)
 
-    patch.setattr(streams, "_owned", everybodys)
+    patch.setattr(stream_requests, "_owned", everybodys)
 
 
 @breaks(space_checks.AUTHORITY)
 def an_owner_decides_after_giving_a_stream_away(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(streams, "is_leaving", lambda space, stream: False)
+    patch.setattr(stream_requests, "is_leaving", lambda space, stream: False)
 
 
 @breaks(checks.DURABLE)
@@ -211,13 +209,13 @@ def somebody_is_left_out(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.NUMBERS)
 def a_restart_counts_streams_anew(patch: pytest.MonkeyPatch) -> None:
-    begin = joining.begin
+    begin = join.begin
 
     def anew(space: Space, now: Any) -> None:
         space.state.stream_no = len(space.state.streams)
         begin(space, now)
 
-    patch.setattr(joining, "begin", anew)
+    patch.setattr(join, "begin", anew)
 
 
 @breaks(space_checks.GHOSTS)
@@ -230,12 +228,12 @@ def nobody_ever_leaves(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.EVERYBODY, space_checks.TARGETS)
 def an_old_connection_takes_the_new_one_with_it(patch: pytest.MonkeyPatch) -> None:
-    leave = joining.leave
+    leave = join.leave
 
     def by_name(space: Space, now: Any, participant: Participant, reason: str) -> None:
         leave(space, now, space.present.get(participant.id, participant), reason)
 
-    patch.setattr(joining, "leave", by_name)
+    patch.setattr(join, "leave", by_name)
 
 
 @breaks(checks.BOUNDS)
@@ -256,7 +254,7 @@ def frames_pile_up(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def there_is_always_room_for_another_stream(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(streams, "_fullness", lambda space, size=0: None)
+    patch.setattr(stream_requests, "_fullness", lambda space, size=0: None)
 
 
 @breaks(checks.BOUNDS)
@@ -269,6 +267,7 @@ def grants_that_wait_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Space, "undecided", forget)
 
 
+@pytest.mark.promise("Invariants", "every checker bites")
 @pytest.mark.parametrize(("invariants", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
 def test_a_planted_fault_in_spaces_is_named(
     invariants: tuple[str, ...], plant: Plant, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,10 @@ def run(seed: int) -> World:
     return world
 
 
+@pytest.mark.promise(
+    "Invariants",
+    "spaces under simulation: joins, cuts, takeovers, grants racing frames, slow readers, liars, crashes (invariants 5, 6, 8)",
+)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
@@ -32,6 +36,10 @@ def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk
             assert run(seed).trace == trace, f"replay: python -m penstock.testing --spaces --seed {seed}"
 
 
+@pytest.mark.promise(
+    "Invariants",
+    "spaces under simulation: joins, cuts, takeovers, grants racing frames, slow readers, liars, crashes (invariants 5, 6, 8)",
+)
 def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
     """A simulation in which nothing happens proves nothing."""
     worlds = [run(seed) for seed in range(100, 108)]
@@ -92,6 +100,7 @@ def two() -> World:
     return World(seed=1, spaces=[spaces.settings("demo", "ann", "bob", "cat")])
 
 
+@pytest.mark.promise("Invariants", "a stream and its writers survive a crash")
 def test_a_stream_and_its_writers_survive_a_crash() -> None:
     world = two()
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
@@ -112,6 +121,10 @@ def test_a_stream_and_its_writers_survive_a_crash() -> None:
     assert "stream-2" in bob.told.streams
 
 
+@pytest.mark.promise(
+    "Invariants",
+    "what the journal refuses in a space has no effect, is told to its sender, and undoes nothing that came later",
+)
 def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
     """Nor does it for the moment in which nobody knows yet whether it will."""
     world = two()
@@ -129,6 +142,10 @@ def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
     assert [each["payload"]["error"] for each in told] == ["journal_unavailable"]
 
 
+@pytest.mark.promise(
+    "Invariants",
+    "what the journal refuses in a space has no effect, is told to its sender, and undoes nothing that came later",
+)
 def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None:
     """The grant is refused and the revoke behind it is not: nobody writes but the owner."""
     world = two()
@@ -149,6 +166,10 @@ def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None
     assert ann.frames == []
 
 
+@pytest.mark.promise(
+    "Invariants",
+    "a participant that does not read envelopes is let go with a reason, and nothing comes behind it",
+)
 def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind_the_reason() -> None:
     world = World(
         seed=1,

@@ -40,6 +40,7 @@ def test_time_passes_only_when_told() -> None:
     assert "expired" in [line["type"] for line in client.lines]
 
 
+@pytest.mark.promise("Invariants", "4: acknowledged survives, confirmed does not return")
 def test_what_was_acknowledged_survives_a_crash_and_what_was_confirmed_does_not_return() -> None:
     world = World(seed=1)
     client = world.connect()
@@ -113,6 +114,7 @@ def test_the_wall_clock_may_step_back() -> None:
     assert stamps == sorted(stamps)
 
 
+@pytest.mark.promise("Invariants", "a failing seed can be replayed")
 @pytest.mark.parametrize(("seed", "code"), [(3, 0)])
 def test_a_seed_can_be_replayed_from_the_command_line(seed: int, code: int) -> None:
     command = [sys.executable, "-m", "penstock.testing", "--seed", str(seed), "--steps", "300"]

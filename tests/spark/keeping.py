@@ -16,7 +16,7 @@ from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import Watch
 from penstock.spark.session import make_session
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from tests.spark.stories import Story, work
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -33,7 +33,7 @@ def keep() -> Path:
         story.seal()
         work(story, 1, each=4)
         story.close()
-        journal = places.open_one(data)
+        journal = location.open_one(data)
         ingest = Ingest(spark, journal, data / "lake", steps.built_in())
         watch = Watch(spark, journal, data / "lake", Alerts(), None)
         for name, part in (("ingest", ingest), ("watch", watch)):

@@ -30,7 +30,7 @@ from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import Reporter
 from penstock.spark.pipeline.watch import Watch
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from tests.integration.serving import Http
 from tests.server_process import SOURCE, ServerProcess, environment
 from tests.spark.clusters import PATIENCE_S, SMALL, Cluster, until
@@ -143,6 +143,7 @@ def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[byt
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.promise("Spark: pipeline", "a standalone cluster with a killed worker equals local mode")
 def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     cluster: Cluster, server: ServerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -167,7 +168,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     assert status.state == "stopped" and status.behind == {}
     for query in status.queries.values():  # more than one batch
         assert 0 < query.rows < query.offset
-    journal = places.open_one(server.data)
+    journal = location.open_one(server.data)
     lake, expected = server.data / "lake", tmp_path / "expected"
     ends = {name: LakeTable(lake, table).progress(APP) for name, table in (("e", ENVELOPES), ("a", ALERTS))}
     assert ends["e"] == status.queries["ingest"].offset and ends["a"] == status.queries["watch"].offset
@@ -186,6 +187,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     assert len(ids) == len(set(ids)) and told <= set(ids)
 
 
+@pytest.mark.promise("Spark: pipeline", "packaging for executors")
 def test_a_zip_of_the_package_serves_source_and_sink_where_it_is_not_installed(
     cluster: Cluster, server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -213,7 +215,7 @@ def test_a_zip_of_the_package_serves_source_and_sink_where_it_is_not_installed(
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    jobs = places.open_one(server.data).batches(0, 120, ["event", "channel", "id"])
+    jobs = location.open_one(server.data).batches(0, 120, ["event", "channel", "id"])
     sent = [
         row["id"]
         for batch in jobs

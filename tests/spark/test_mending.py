@@ -21,12 +21,11 @@ from penstock.journal.retention import Retention
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Span
-from penstock.spark.pipeline import gaps as losses
-from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import LOCK, Reporter
 from penstock.spark.pipeline.watch import Watch
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from tests.spark.journaled import JOURNAL
 from tests.spark.journals import Written, stream, table
 from tests.spark.lakes import NOTES, notes
@@ -66,9 +65,9 @@ def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: 
     assert sum(file.rows for file in files if file.journal == old.id) == FILES_MIN
     held = Retention(age_ms=0, bytes_max=1)
     reader_disk = RealDisk(new.data / "journal")
-    from penstock.journal import named_readers as readers
+    from penstock.journal import named_readers
 
-    readers.advance(reader_disk, "me", 0, new.now_us)
+    named_readers.advance(reader_disk, "me", 0, new.now_us)
     new.seal(held)
     left = Bronze(new.data / "lake").files()
     assert {file.journal for file in left} == {OTHER} and sum(file.rows for file in left) == 4
@@ -99,7 +98,7 @@ def test_a_users_table_is_moved_over_a_gap_too(tmp_path: Path) -> None:
     mine = LakeTable(journal.data / "lake", NOTES)
     mine.append(notes(0, 4), {APP: Span(0, 4)})
     journal.thin(1)
-    assert losses.accept(journal.data) == {"notes": (4, 10)}
+    assert gaps.accept(journal.data) == {"notes": (4, 10)}
     assert mine.progress(APP) == 10 and mine.rows().num_rows == 4
 
 
@@ -152,7 +151,7 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tm
     story = Story(data)
     work(story, 1)
     story.close()
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     end = journal.bounds().end
     lake = data / "lake"
     seen = [
@@ -175,7 +174,7 @@ def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
     story = Story(data)
     work(story, 1)
     story.close()
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     end = journal.bounds().end
     from penstock.spark.pipeline.batch import journal_frame
 
@@ -201,7 +200,7 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
     story.send("jobs", "ask", "ann", corr="long talk")
     story.wait(60)
     story.seal()
-    ingest = Ingest(spark, places.open_one(data), data / "lake", steps.built_in())
+    ingest = Ingest(spark, location.open_one(data), data / "lake", steps.built_in())
     ingest.backfill()
     before = content(data / "lake", ["conversations"])["conversations"]
     bronze = Bronze(data / "lake")

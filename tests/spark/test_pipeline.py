@@ -15,14 +15,13 @@ from penstock.ipc.pipeline import Alerts, DeadLetters, Silence, TriggerFailures
 from penstock.journal.retention import Retention
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.pipeline import gaps as losses
-from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, check_kept
 from penstock.spark.pipeline.process import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import Watch
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from tests.spark.journaled import JOURNAL
 from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, speak, talk, work
 
@@ -61,7 +60,7 @@ def data(told: Path, tmp_path: Path) -> Path:
 def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The tables of that work, made in one go."""
     lake = tmp_path_factory.mktemp("expected")
-    ingest = Ingest(spark, places.open_one(told), lake, steps.built_in())
+    ingest = Ingest(spark, location.open_one(told), lake, steps.built_in())
     ingest.backfill()
     ingest._note_gap()
     ingest.close()
@@ -82,7 +81,7 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
 
 
 def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = None) -> Ingest:
-    return Ingest(spark, places.open_one(data), data / "lake", steps.built_in() + (more or []))
+    return Ingest(spark, location.open_one(data), data / "lake", steps.built_in() + (more or []))
 
 
 def run(
@@ -98,7 +97,7 @@ def run(
     checkpoint = data / "lake" / CHECKPOINTS / name
     query = start_query(
         spark,
-        places.open_one(data),
+        location.open_one(data),
         name,
         on_batch,
         checkpoint,
@@ -111,13 +110,21 @@ def run(
     return len(batches)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a table that a lake of an earlier version lacks is filled from history, the others untouched",
+)
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "9: other batches, a crash between two tables, a replay of every batch: the same tables",
+)
 def test_many_small_batches_give_the_tables_of_one_computation(
     spark: SparkSession, data: Path, expected: dict
 ) -> None:
     ingest = ingest_of(spark, data)
     assert run(spark, data, ingest) > 3
     assert content(data / "lake") == expected
-    end = places.open_one(data).bounds().end
+    end = location.open_one(data).bounds().end
     assert {
         name: LakeTable(data / "lake", TABLES[name]).progress(APP) for name in INGESTED if name != "gaps"
     } == {name: end for name in INGESTED if name != "gaps"}
@@ -140,6 +147,10 @@ def test_many_small_batches_give_the_tables_of_one_computation(
     assert content(data / "lake") == expected
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "9: other batches, a crash between two tables, a replay of every batch: the same tables",
+)
 def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     spark: SparkSession, data: Path, expected: dict
 ) -> None:
@@ -157,8 +168,8 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     broken = [
         step if step.table is not DELIVERIES else steps.Step(DELIVERIES, failing) for step in steps.built_in()
     ]
-    ingest = Ingest(spark, places.open_one(data), data / "lake", broken)
-    journal = places.open_one(data)
+    ingest = Ingest(spark, location.open_one(data), data / "lake", broken)
+    journal = location.open_one(data)
     end = journal.bounds().end
     cuts = [0, 1, 40, 41, 90, end]
     for number, (first, last) in enumerate(pairwise(cuts)):
@@ -175,13 +186,14 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     assert content(data / "lake") == expected
 
 
+@pytest.mark.promise("Spark: pipeline", "backfill beside live")
 def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     spark: SparkSession, data: Path, expected: dict
 ) -> None:
     """While somebody else fills a table the query leaves it alone, goes on with the others, and brings it up later."""
     ingest = ingest_of(spark, data)
     beside = ingest_of(spark, data)
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     table = beside.table("envelopes")
     with table.writing():
         ingest.on_batch(journal_frame(spark, journal.place, 0, 80), 0)
@@ -196,6 +208,7 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     assert content(data / "lake") == expected
 
 
+@pytest.mark.promise("Spark: pipeline", "a user's own table is one function and one line")
 def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
     spark: SparkSession, data: Path, expected: dict, tmp_path: Path
 ) -> None:
@@ -244,6 +257,7 @@ def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSessi
             steps.load(spark, [tmp_path / name])
 
 
+@pytest.mark.promise("Spark: pipeline", "`rebuild` swaps a fresh table in")
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
     ingest = ingest_of(spark, data)
     run(spark, data, ingest, rows_max=10_000)
@@ -253,14 +267,15 @@ def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: 
         table.overwrite(wrong, {}, may_go_back=True)
     assert content(data / "lake") != expected
     before = table.version()
-    assert rebuild_table(ingest, "queue_minutes") == places.open_one(data).bounds().end
+    assert rebuild_table(ingest, "queue_minutes") == location.open_one(data).bounds().end
     assert table.version() == before + 1
-    assert table.progress(APP) == places.open_one(data).bounds().end
+    assert table.progress(APP) == location.open_one(data).bounds().end
     assert content(data / "lake") == expected
     with pytest.raises(steps.StepError, match="there is no table `alerts`"):
         rebuild_table(ingest, "alerts")
 
 
+@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
 def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -277,30 +292,30 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
     story.seal(Retention(age_ms=1, bytes_max=0))
     work(story, 1)
     story.close()
-    oldest = places.open_one(data).bounds().first
+    oldest = location.open_one(data).bounds().first
     assert stopped < oldest
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         ingest_of(spark, data).backfill()
     # The same is told before Spark starts, and not of tables that are not there yet.
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
-        check_kept(places.open_one(data), data / "lake", steps.built_in())
-    check_kept(places.open_one(data), tmp_path / "lake", steps.built_in())
-    skipped = losses.accept(data)
+        check_kept(location.open_one(data), data / "lake", steps.built_in())
+    check_kept(location.open_one(data), tmp_path / "lake", steps.built_in())
+    skipped = gaps.accept(data)
     assert skipped["envelopes"] == (stopped, oldest)
-    check_kept(places.open_one(data), data / "lake", steps.built_in())
+    check_kept(location.open_one(data), data / "lake", steps.built_in())
     ingest_of(spark, data).backfill()
     made = content(data / "lake")
     assert made["gaps"] == [
         {"journal": JOURNAL, "from_offset": stopped, "to_offset": oldest - 1, "reason": "retention"}
     ]
     assert {row["offset"] >= oldest or row["offset"] < stopped for row in made["envelopes"]} == {True}
-    assert losses.accept(data) == {}
+    assert gaps.accept(data) == {}
 
 
 def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, data: Path) -> None:
     ingest = ingest_of(spark, data)
     ingest.backfill()
-    other = places.open_one(data)
+    other = location.open_one(data)
     from penstock.spark.lake.table import Span
 
     ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Span(other.bounds().end, 10**6)})
@@ -325,9 +340,13 @@ RULES = Alerts(
 
 @pytest.fixture
 def watch(spark: SparkSession) -> Callable[[Path], Watch]:
-    return lambda data: Watch(spark, places.open_one(data), data / "lake", RULES, None)
+    return lambda data: Watch(spark, location.open_one(data), data / "lake", RULES, None)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+)
 def test_alerts_are_the_same_however_the_rows_come(
     spark: SparkSession, told: Path, watch: Callable[[Path], Watch], tmp_path: Path
 ) -> None:
@@ -337,7 +356,7 @@ def test_alerts_are_the_same_however_the_rows_come(
         looking = watch(data)
         batches = run(spark, data, looking, "watch", rows_max)
         assert (batches > 3) == (name == "many")
-        looking.on_clock(places.open_one(data).time_of(looking.end - 1) + 600_000_000)
+        looking.on_clock(location.open_one(data).time_of(looking.end - 1) + 600_000_000)
         results.append(content(data / "lake", WATCHED))
     assert results[0] == results[1]
     dead = [row for row in results[0]["alerts"] if row["rule"] == "dead"]
@@ -358,7 +377,7 @@ def test_a_watch_that_starts_again_knows_what_fires(
 ) -> None:
     looking = watch(data)
     run(spark, data, looking, "watch", 10_000)
-    late = places.open_one(data).time_of(looking.end - 1) + 600_000_000
+    late = location.open_one(data).time_of(looking.end - 1) + 600_000_000
     looking.on_clock(late)
     made = content(data / "lake", WATCHED)
     shutil.rmtree(data / "lake" / CHECKPOINTS)
@@ -372,7 +391,7 @@ def test_a_watch_killed_between_its_two_tables_takes_nobody_for_silent(
     spark: SparkSession, data: Path, watch: Callable[[Path], Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alerts of a batch are committed and who was seen in it is not: the next run reads that up first."""
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     end = journal.bounds().end
     whole = watch(data)
     whole.on_batch(journal_frame(spark, journal.place, 0, end))
@@ -414,6 +433,10 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
     assert QUEUE_MINUTES.key == ("journal", "channel", "minute")
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a table that a lake of an earlier version lacks is filled from history, the others untouched",
+)
 @pytest.mark.parametrize(
     "file", sorted((Path(__file__).parent / "fixtures").glob("data-*.tar.gz")), ids=lambda f: f.name
 )
@@ -431,7 +454,7 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     story.us += 10 * 60_000_000
     work(story, 1)
     story.close()
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     assert run(spark, data, ingest_of(spark, data), rows_max=10_000) == 1  # the checkpoint was followed
     run(spark, data, Watch(spark, journal, data / "lake", Alerts(), None), "watch", 10_000)
     whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())

@@ -22,7 +22,7 @@ import penstock
 from penstock.core.clock import rfc3339
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import built_in, only
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from tests.paths import ROOT
 from tests.server_process import ServerProcess, start_server  # noqa: F401 - a fixture
 
@@ -78,7 +78,7 @@ async def told(url: str) -> list[dict[str, Any]]:
 
 def measured(data: Path) -> dict[tuple[str, str], list[float]]:
     """What the journal has of the sensors, by sensor and window."""
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     names = ["recorded_at", "event", "sender", "recipients", "body"]
     found: dict[tuple[str, str], list[float]] = {}
     for batch in journal.batches(0, journal.bounds().end, names):
@@ -96,6 +96,10 @@ def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:  # noqa
     return start_server(config=f"spaces: [{EXAMPLE / 'space.yaml'}]")
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "from sensors through Spark back to a dashboard: each window told once, with the right mean",
+)
 def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     spark: SparkSession, server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -114,6 +118,11 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
 
 
+@pytest.mark.promise("Documents for everybody", "what needs Spark of them runs beside a pipeline")
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
     assert ".venv/bin/python examples/sensors/run.py\n" in (EXAMPLE.parents[1] / "README.md").read_text()
     done = subprocess.run(
@@ -140,7 +149,10 @@ def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
 def check_tables(spark: SparkSession, server: ServerProcess, lake: Path, frames: int) -> None:
     """What the lake has of it: every frame for the collector, and that the others were spared it."""
     ingest = Ingest(
-        spark, places.open_one(server.data), lake, only(built_in(), ["frames", "fanout_minutes", "envelopes"])
+        spark,
+        location.open_one(server.data),
+        lake,
+        only(built_in(), ["frames", "fanout_minutes", "envelopes"]),
     )
     ingest.backfill()
     ingest.close()

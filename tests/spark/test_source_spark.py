@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from tests.spark.journals import Written
 
@@ -62,6 +62,9 @@ def written(tmp_path: Path) -> Iterator[Written]:
     journal.close()
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "found without registration; Arrow batches with exactly the declared schema"
+)
 def test_a_batch_read_gives_every_row_and_every_type(spark: SparkSession, written: Written) -> None:
     source = spark.read.format("penstock").option("minPartitions", 4).option("bodyAs", "json")
     rows = source.load(str(written.data))
@@ -88,6 +91,7 @@ def test_a_mistake_reads_as_one(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("penstock").load(str(tmp_path)).count()
 
 
+@pytest.mark.promise("Spark: source and sinks", "two journals in one query")
 def test_two_journals_in_many_bounded_batches_and_again_from_the_checkpoint(
     spark: SparkSession, tmp_path: Path, written: Written
 ) -> None:
@@ -117,6 +121,7 @@ def test_two_journals_in_many_bounded_batches_and_again_from_the_checkpoint(
     other.close()
 
 
+@pytest.mark.promise("Spark: source and sinks", "a journal growing and sealed while it is read")
 def test_a_journal_that_grows_and_is_sealed_under_a_running_query(
     spark: SparkSession, tmp_path: Path, written: Written
 ) -> None:
@@ -135,7 +140,7 @@ def test_a_journal_that_grows_and_is_sealed_under_a_running_query(
         query.stop()
     own = {37, 45, 53}
     assert lane.rows() == [(written.id, n) for n in range(30, 54) if n not in own]
-    (reader,) = readers.list_readers(RealDisk(written.data / "journal"))
+    (reader,) = named_readers.list_readers(RealDisk(written.data / "journal"))
     assert reader.name == "nightly" and 30 < reader.offset <= 54
     # The checkpoint is of this journal, and of no other that takes its place.
     written.remake(OTHER).add(100)

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.client.journal import RemoteJournal
 from penstock.core.errors import PenstockError
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.spark.source.errors import DataLossError, SourceError
 from tests.integration.serving import Http
@@ -54,6 +54,10 @@ def remote(process: ServerProcess, **options: object) -> dict[str, Any]:
     return {"url": process.http, "tokenFile": file, "retryTimeout": "100ms"} | options
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "from a server's URL with a token; a server that is gone is waited for, then named",
+)
 def test_rows_over_http_are_the_rows_of_the_directory(server: ServerProcess, spark: SparkSession) -> None:
     for options in (
         {},
@@ -81,7 +85,7 @@ def test_a_stream_over_http_is_bounded_and_holds_history_back(server: ServerProc
         reader.commit(end)
         start, end = end, reader.latestOffset(end, ReadMaxRows(3))
     assert seen == list(range(len(seen))) and len(seen) >= 8
-    held = {one.name: one.offset for one in readers.list_readers(RealDisk(server.data / "journal"))}
+    held = {one.name: one.offset for one in named_readers.list_readers(RealDisk(server.data / "journal"))}
     assert held["far-away"] == start["journals"][journal]["0"]
     opened = RemoteJournal(server.http, operator_token(server))
     with pytest.raises(PenstockError, match="is not written yet"):
@@ -91,6 +95,10 @@ def test_a_stream_over_http_is_bounded_and_holds_history_back(server: ServerProc
     assert moment["journals"][journal]["0"] <= 6
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "from a server's URL with a token; a server that is gone is waited for, then named",
+)
 @pytest.mark.parametrize(
     ("token", "message"),
     [
@@ -109,6 +117,10 @@ def test_a_wrong_token_says_which_is_needed_and_is_not_tried_again(
     assert message in text and "run/operator.token" in text and "secret" not in text
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "from a server's URL with a token; a server that is gone is waited for, then named",
+)
 def test_a_server_that_is_gone_is_waited_for_and_then_named(server: ServerProcess) -> None:
     began = time.monotonic()
     with pytest.raises(SourceError) as caught:

@@ -89,6 +89,10 @@ def framed(spark: SparkSession, rows: list[tuple[float, Row]]) -> DataFrame:
 # Envelopes
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+)
 def test_an_envelope_of_a_space_is_read_with_what_no_column_has_in_extra() -> None:
     more = {"to": ["kim"], "correlation_id": ["a", "b"], "context": {"sub": 1}, "payload": {"text": "hi"}}
     (row,) = silver.envelope_rows(
@@ -126,6 +130,10 @@ def test_single_texts_are_lists_of_one() -> None:
     assert (made.targets, made.refs, made.extra) == (["kim"], ["a"], None)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+)
 @given(st.one_of(st.binary(), st.text().map(str.encode)))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
     made = parse_mew(data)
@@ -135,6 +143,9 @@ def test_no_bytes_make_it_raise(data: bytes) -> None:
 # Frames
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "`frames` and `fanout_minutes`: what passed through a space, and what targets saved"
+)
 def test_frames_and_minutes_hold_what_passed_and_what_targeting_saved(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -218,6 +229,10 @@ def mixed() -> list[Row]:
     return bench.rows
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+)
 def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_open(
     spark: SparkSession,
 ) -> None:
@@ -233,6 +248,7 @@ def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_o
     assert rows["req"]["critical_path_ms"] == 1000.0
 
 
+@pytest.mark.promise("Spark: pipeline", "tables of queues and agents leave spaces out")
 def test_tables_of_queues_and_agents_know_nothing_of_spaces(spark: SparkSession) -> None:
     events = spark.createDataFrame(events_of(mixed()))
     minutes = gold.queue_minutes(events, time_of(MINUTE_0 + 5 * MINUTE_US)).toArrow().to_pylist()

@@ -16,7 +16,7 @@ from penstock.spark.lake.schemas import TRIGGER_MINUTES
 from penstock.spark.pipeline.batch import Slice, time_of
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from penstock.spark.tables import gold, silver
 from penstock.spark.tables.gold import MINUTE_US, TRIGGERED
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
@@ -50,6 +50,10 @@ SUMMARY = {
 }
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "`trigger_minutes`: figures of each firing; batches without one close its minute, and cost nothing else",
+)
 def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -137,7 +141,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str, Any]], list[int]]:
     """The table after batches that end at these rows, and the batches for which rows were asked for."""
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     asked = []
 
     def rows(part: Slice) -> DataFrame:
@@ -161,11 +165,15 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
     return sorted(found, key=lambda row: row["minute"]), asked
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "`trigger_minutes`: figures of each firing; batches without one close its minute, and cost nothing else",
+)
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_a_batch_without_firings_closes_the_minutes_of_earlier_ones_and_asks_no_more(
     quiet: Path, tmp_path: Path, size: int
 ) -> None:
-    end = places.open_one(quiet).bounds().end
+    end = location.open_one(quiet).bounds().end
     whole, _ = brought(quiet, tmp_path / "whole", [end])
     assert [(row["fired"], row["final"]) for row in whole] == [(2, True), (2, True), (1, True)]
     made, asked = brought(quiet, tmp_path / "cut", [*range(size, end, size), end])
@@ -178,7 +186,7 @@ def test_a_batch_without_firings_closes_the_minutes_of_earlier_ones_and_asks_no_
 
 def is_needed(data: Path, first: int, end: int) -> bool:
     """Whether a batch has a firing, or comes after one whose minute was not closed before."""
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     rows = pa.Table.from_batches(journal.batches(0, end, list(_PLAIN.names))).cast(_PLAIN).to_pylist()
     since_us = gold.reach_us(rows[first - 1]["recorded_at"]) if first else 0
     fired = [place for place, row in enumerate(rows) if row["event"] == "trigger"]

@@ -56,10 +56,10 @@ def _fill(data: Path, rows: int) -> Iterator[tuple[str, float]]:
 
     from penstock.spark.pipeline import steps
     from penstock.spark.pipeline.ingest import Ingest
-    from penstock.spark.source import location as places
+    from penstock.spark.source import location
 
     every = steps.built_in()
-    ingest = Ingest(SparkSession.active(), places.open_one(data), data / "lake", every)
+    ingest = Ingest(SparkSession.active(), location.open_one(data), data / "lake", every)
     try:
         for step in [step for together in steps.ordered(every) for step in together]:
             begun = time.perf_counter()

@@ -6,7 +6,7 @@ import secrets
 import time
 from hashlib import sha256
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Token
@@ -40,11 +40,11 @@ def registration(name: str) -> bytes:
 
 def chunk(name: str, size: int, number: int) -> bytes:
     """A chunk of so many bytes in all; the relay is blind, so its MACs need not be right."""
-    return writing.chunk(name.encode(), number.to_bytes(8, "big") * ((size - CHUNK_SPARE) // 8), _MAC, _MAC)
+    return encode.chunk(name.encode(), number.to_bytes(8, "big") * ((size - CHUNK_SPARE) // 8), _MAC, _MAC)
 
 
 def probe(name: str) -> bytes:
-    return writing.chunk(name.encode(), PROBE, _MAC, _MAC)
+    return encode.chunk(name.encode(), PROBE, _MAC, _MAC)
 
 
 def blocks(keys: StreamKeys, count: int) -> list[tuple[bytes, bytes, bytes]]:
@@ -53,7 +53,7 @@ def blocks(keys: StreamKeys, count: int) -> list[tuple[bytes, bytes, bytes]]:
     made = []
     for number in range(count):
         words = [Token(f" word{number}") for _ in range(BLOCK_TOKENS)]
-        frame = writing.block(chain.prev, words)
+        frame = encode.block(chain.prev, words)
         mac = chain.compute_next(frame)
         assert len(mac) == BLOCK_MAC_SIZE
         made.append((keys.topic.encode(), frame, mac))

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.journal import merge_small_files as neighbours
+from penstock.journal import merge_small_files
 from penstock.journal.columns import SCHEMA
 from penstock.journal.delta_log import DeltaLog
 
@@ -227,7 +227,7 @@ class Bronze:
         table = self.table()
         if table is None:
             return
-        for run in neighbours.runs(self.files(table)):
+        for run in merge_small_files.runs(self.files(table)):
             self._merge(run)
         log = DeltaLog(self.path)
         if log.needs_checkpoint():
@@ -241,9 +241,9 @@ class Bronze:
         if table is None:
             return
         date = run[0].path[5:15]
-        parts = neighbours.groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
+        parts = merge_small_files.groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
         added = self._write(parts, date, run[0].journal, last=run[-1].last)
-        neighbours.touch(self.path, run)
+        merge_small_files.touch(self.path, run)
         now_ms = added.modification_time
         actions: list[AddAction | RemoveAction] = [added]
         actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]

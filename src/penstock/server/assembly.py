@@ -24,7 +24,7 @@ from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.ipc.pipeline import Status
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
-from penstock.server.admin import relay as relay_desk
+from penstock.server.admin import relay
 from penstock.server.admin import spaces as space_desk
 from penstock.server.admin.lake import Lake
 from penstock.server.admin.reload import Report, admit, differences, merged
@@ -263,7 +263,7 @@ class Service:
         desk.add("alerts", lake.alerts)
         desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
         space_desk.serve(desk, self.halls.spaces)
-        desk.add("relay_topics", lambda ask: relay_desk.topics_shown(self.relay, ask))
+        desk.add("relay_topics", lambda ask: relay.topics_shown(self.relay, ask))
         tokens = TokenDesk(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
         tokens.serve(desk)
         return desk

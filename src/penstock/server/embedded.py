@@ -24,11 +24,9 @@ from penstock.core.queue.policy import Policy
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
-from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.operations import queries, queue, views
 from penstock.dialects.courier.sessions.answers import Answers
-from penstock.dialects.courier.triggers import config as rules
+from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.memory import MemoryJournal
@@ -45,7 +43,7 @@ def _real_now() -> Now:
 
 
 def _rule(trigger: Mapping[str, Any], limits: Limits) -> Trigger:
-    rule = rules.parse(trigger, limits)
+    rule = config.parse(trigger, limits)
     if isinstance(rule, Refusal):
         raise PenstockError(rule)
     return rule
@@ -168,10 +166,8 @@ class QueueCore:
         problem = json_problem(raw)
         if problem is not None:
             raise PenstockError(problem)
-        request = operations.EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
-        return self._do(
-            operations.enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False)
-        )
+        request = queue.EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
+        return self._do(queue.enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False))
 
     def subscribe(
         self,
@@ -183,10 +179,10 @@ class QueueCore:
     ) -> Subscriber:
         """Subscribe with no credit; deliveries go to the callback, else to `Subscriber.deliveries`."""
         now = self._scheduler.now()
-        refusal = operations.allowed(self._machine, OPERATOR, "subscribe", stream)
+        refusal = queue.allowed(self._machine, OPERATOR, "subscribe", stream)
         if refusal is not None:
             raise PenstockError(refusal)
-        lease_us = operations.lease_us(self._machine, lease_ms)
+        lease_us = queue.lease_us(self._machine, lease_ms)
         if isinstance(lease_us, Refusal):
             raise PenstockError(lease_us)
         consumer = self._machine.subscribe(now, self._link, stream, lease_us)
@@ -222,46 +218,46 @@ class QueueCore:
 
     def ack(self, sub_id: str, id_: str) -> None:
         """Done: the envelope leaves the stream."""
-        self._settle(sub_id, operations.SettleRequest(id_, "ack"))
+        self._settle(sub_id, queue.SettleRequest(id_, "ack"))
 
     def nack(self, sub_id: str, id_: str, *, delay_ms: int | None = None, reason: str | None = None) -> None:
         """Failed: deliver it again, after `delay_ms` if given; counts as a failed attempt."""
-        self._settle(sub_id, operations.SettleRequest(id_, "nack", delay_ms=delay_ms, reason=reason))
+        self._settle(sub_id, queue.SettleRequest(id_, "nack", delay_ms=delay_ms, reason=reason))
 
     def release(self, sub_id: str, id_: str) -> None:
         """Give it back untouched; does not count as a failed attempt."""
-        self._settle(sub_id, operations.SettleRequest(id_, "release"))
+        self._settle(sub_id, queue.SettleRequest(id_, "release"))
 
     def term(self, sub_id: str, id_: str, *, reason: str | None = None) -> None:
         """Never again: to the dead letters."""
-        self._settle(sub_id, operations.SettleRequest(id_, "term", reason=reason))
+        self._settle(sub_id, queue.SettleRequest(id_, "term", reason=reason))
 
     def extend(self, sub_id: str, id_: str, *, ms: int | None = None) -> None:
         """More time, counted from now."""
-        self._settle(sub_id, operations.SettleRequest(id_, "extend", ms=ms))
+        self._settle(sub_id, queue.SettleRequest(id_, "extend", ms=ms))
 
     def stats(self, stream: str) -> dict[str, Any]:
         """Depth, rates, latencies and counters of one stream."""
         self.tick()
-        return self._do(looks.stats(self._machine, self._scheduler.now(), OPERATOR, stream))
+        return self._do(queries.stats(self._machine, self._scheduler.now(), OPERATOR, stream))
 
     def peek(self, stream: str, *, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
         """Look at envelopes without taking them."""
         self.tick()
         now = self._scheduler.now()
-        rows = self._do(looks.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
+        rows = self._do(queries.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
         return [{**row, "env": msgspec.json.decode(row["env"])} for row in rows]
 
     def where(self, id_: str) -> list[dict[str, Any]]:
         """Every place where an id is, or was last seen."""
         self.tick()
-        places = self._do(looks.where(self._machine, self._scheduler.now(), OPERATOR, id_))["places"]
+        places = self._do(queries.where(self._machine, self._scheduler.now(), OPERATOR, id_))["places"]
         return list(places)
 
     def explain(self, stream: str) -> dict[str, Any]:
         """Why a stream flows, or does not."""
         self.tick()
-        return self._do(looks.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
+        return self._do(queries.explain(self._machine, self._scheduler.now(), OPERATOR, stream))
 
     def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
         """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
@@ -272,8 +268,8 @@ class QueueCore:
     def redrive(self, stream: str, *, limit: int = 1_000) -> dict[str, Any]:
         """Send the dead letters of a stream back to it."""
         now = self._scheduler.now()
-        request = operations.RedriveRequest(stream, limit)
-        outcome = operations.redrive(self._machine, now, OPERATOR, request)
+        request = queue.RedriveRequest(stream, limit)
+        outcome = queue.redrive(self._machine, now, OPERATOR, request)
         self.runtime.apply(now)
         return self._do(outcome)
 
@@ -304,20 +300,20 @@ class QueueCore:
             raise PenstockError(Refusal("InvalidRequest", f"there is no subscription `{sub_id}`"))
         return consumer
 
-    def _settle(self, sub_id: str, request: operations.SettleRequest) -> None:
+    def _settle(self, sub_id: str, request: queue.SettleRequest) -> None:
         consumer = self._consumer(sub_id)
         self.tick()
-        done = operations.settle_held(self._machine, self._scheduler.now(), consumer, request)
+        done = queue.settle_held(self._machine, self._scheduler.now(), consumer, request)
         self.tick()
         if isinstance(done, Denied):
             raise PenstockError(done.refusal)
         if isinstance(done, Refusal):
             raise PenstockError(done)
 
-    def _do(self, outcome: operations.Outcome) -> dict[str, Any]:
+    def _do(self, outcome: queue.Outcome) -> dict[str, Any]:
         if isinstance(outcome, Refusal):
             raise PenstockError(outcome)
-        if isinstance(outcome, operations.Late):
+        if isinstance(outcome, queue.Late):
             raise PenstockError(outcome.refusal)
         refused: list[Refusal | None] = []
         self.runtime.when(outcome.gate, outcome.fresh, refused.append)

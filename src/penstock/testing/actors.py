@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queries, queue
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ class Operator(Caller):
             case 0 | 1:
                 line.request("redrive", stream=stream, max=self.dice.randint(1, 10))
             case 2:
-                line.request("peek", stream=stream, state=self.dice.choice(looks.PEEK_STATES))
+                line.request("peek", stream=stream, state=self.dice.choice(queries.PEEK_STATES))
             case 3:
                 line.request("metrics")
             case 4:
@@ -214,7 +213,7 @@ class Operator(Caller):
         """As the HTTP route does it: only an operator may."""
         world = self.world
         now = world.clock.now()
-        outcome = operations.purge(world.machine, now, OPERATOR, operations.StreamRequest(stream))
-        if isinstance(outcome, operations.Result):
+        outcome = queue.purge(world.machine, now, OPERATOR, queue.StreamRequest(stream))
+        if isinstance(outcome, queue.Result):
             world.runtime.when(outcome.gate, False, lambda refusal: world.note("purged", str(refusal)))
         world.runtime.apply(now)

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import TABLE
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.dialects.courier.wire import ordering_keys as lanes
+from penstock.dialects.courier.wire import ordering_keys
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.history import TERMINAL, History, Place
@@ -242,7 +242,7 @@ class Witness:
                 "partitionKey", headers.get("partitionKey", seq)
             )  # without a key there is no order
         elif policy.priority:
-            lane = lanes.priority(msgspec.json.encode(env))
+            lane = ordering_keys.priority(msgspec.json.encode(env))
         firsts = self._firsts.setdefault((stream, lane), [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):

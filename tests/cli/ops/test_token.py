@@ -33,6 +33,9 @@ def cli(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.mark.promise(
+    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+)
 def test_tokens_of_a_running_server(cli, running):
     folder = running.folder
     code, token, said = cli("token", "new", "ci", "--scope", "streams:*:*", folder=folder)
@@ -56,6 +59,9 @@ def test_tokens_of_a_running_server(cli, running):
     assert Http(running.http).enqueue("a", "2")
 
 
+@pytest.mark.promise(
+    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+)
 def test_without_a_server_the_file_is_changed(cli, tmp_path):
     code, out, said = cli("token", "ls")
     assert code == 0 and "no tokens" in out and not (tmp_path / "penstock-data").exists()
@@ -73,6 +79,9 @@ def test_without_a_server_the_file_is_changed(cli, tmp_path):
     assert code == 1 and error.startswith("error: InvalidRequest:")
 
 
+@pytest.mark.promise(
+    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+)
 def test_the_link_to_the_console(cli, running, tmp_path, monkeypatch):
     token = (running.data / "run" / "operator.token").read_text().strip()
     code, out, _ = cli("console", folder=running.folder)

@@ -38,6 +38,10 @@ def test_wrong_usage_is_told_and_leaves_nothing_behind(
     assert [path.name for path in folder.iterdir()] == ["space.yaml"]
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+)
 def test_every_problem_of_the_file_is_told_and_no_default_takes_its_place(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +65,10 @@ def test_flags_have_upstreams_names_and_defaults(folder: Path) -> None:
     assert configure(GatewayOptions(Path("mine.yaml"), 0, "::", "info")).listen.http == "[::]:0"
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "`penstock gateway start` has upstream's words, drains, and serves Courier to the operator alone",
+)
 def test_the_help_names_every_flag_of_upstream(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gateway", "start", "--help"]) == 0
     shown = capsys.readouterr().out

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import penstock
-from penstock.client.links import pending as requests
+from penstock.client.links import pending
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import peer, run, until
 
@@ -176,7 +176,7 @@ def test_a_request_that_kills_every_connection_is_given_up():
         async with peer() as server:
             client, line = await linked(server)
             asking = asyncio.ensure_future(client.stats("jobs"))
-            for attempt in range(requests.SENDS_MAX):
+            for attempt in range(pending.SENDS_MAX):
                 if attempt:
                     line = await server.accept()
                 await line.read("stats")
@@ -275,7 +275,7 @@ def test_a_line_the_server_would_not_take_is_refused_here():
         async with peer() as server:
             client, _ = await linked(server)
             with pytest.raises(PenstockError) as caught:
-                await client.enqueue("jobs", {"id": "m", "payload": "x" * requests.FRAME_MAX})
+                await client.enqueue("jobs", {"id": "m", "payload": "x" * pending.FRAME_MAX})
             assert caught.value.code == "TooLarge"
             await client.close()
 
@@ -291,7 +291,7 @@ def test_a_server_that_does_not_read_makes_callers_wait_within_bounds():
             storing = [asyncio.ensure_future(client.enqueue("jobs", body)) for _ in range(200)]
             held = client._connection._requests
             await until(lambda: held._waiters)
-            assert held._bytes <= requests.REQUESTS_BYTES + 2 * len(body)
+            assert held._bytes <= pending.REQUESTS_BYTES + 2 * len(body)
             line.reader._transport.resume_reading()
             for seq in range(200):
                 line.ok(await line.read("enqueue"), id="m", seq=seq)

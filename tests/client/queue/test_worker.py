@@ -62,6 +62,10 @@ def worked(handler, script, **options):
     run(go())
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+)
 def test_a_handler_that_returns_has_its_delivery_acked():
     async def handler(delivery):
         assert delivery.payload == 1
@@ -73,6 +77,10 @@ def test_a_handler_that_returns_has_its_delivery_acked():
     worked(handler, script)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+)
 def test_a_handler_that_raises_has_its_delivery_nacked_and_the_next_one_comes(caplog):
     async def handler(delivery):
         if delivery.seq == 1:
@@ -89,6 +97,7 @@ def test_a_handler_that_raises_has_its_delivery_nacked_and_the_next_one_comes(ca
     assert "seq=1" in record.getMessage() and "no such file" in caplog.text
 
 
+@pytest.mark.promise("SDK and command line", "nothing that a handler does ends the work")
 def test_a_cancellation_of_something_that_a_handler_waited_for_does_not_end_the_work():
     async def handler(delivery):
         if delivery.seq == 1:
@@ -120,6 +129,10 @@ def test_what_a_handler_settles_itself_stays_so():
     worked(handler, script)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+)
 def test_a_lost_lease_is_raised_inside_the_handler_at_its_await():
     seen = []
 
@@ -162,6 +175,10 @@ def test_a_handler_may_go_on_after_a_lost_lease_but_settles_nothing():
     assert went_on == [1]
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+)
 def test_a_task_group_inside_a_handler_is_ended_whole():
     ended = []
 
@@ -190,6 +207,10 @@ def test_a_task_group_inside_a_handler_is_ended_whole():
     assert ended == ["child", "group"]
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+)
 def test_a_loss_that_the_handler_caused_itself_is_raised_once():
     heard = []
 
@@ -238,6 +259,10 @@ def test_a_handler_that_hears_nothing_of_the_loss_leaves_no_cancellation_behind(
     worked(handler, script)
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+)
 def test_handlers_work_side_by_side_and_no_more_of_them_than_were_asked_for():
     at_once, most, gates = set(), [], {}
 
@@ -261,6 +286,10 @@ def test_handlers_work_side_by_side_and_no_more_of_them_than_were_asked_for():
     assert max(most) == 3
 
 
+@pytest.mark.promise(
+    "SDK and command line",
+    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+)
 def test_cancelling_the_work_stops_its_handlers_and_unsubscribes():
     ended = []
 

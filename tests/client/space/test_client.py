@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.client.space import feed as space_feed
-from penstock.client.space import link as space_link
-from penstock.client.space import requests as space_exchange
+from penstock.client.space import link, requests
 from penstock.client.space.feed import Feed
 from penstock.client.space.messages import Frame, SpaceEnvelope, frame_bytes, read_message
 from penstock.client.space.roster import Roster
@@ -41,6 +40,10 @@ async def both(first, second):
 
 
 class TestJoining:
+    @pytest.mark.promise(
+        "Taking part in a space",
+        "a join names space, id and token; a refused one is raised and never tried again",
+    )
     def test_the_join_names_space_id_and_token_and_the_welcome_is_kept(self):
         async def go():
             others = [{"id": "jen", "capabilities": [{"kind": "mcp/*"}]}]
@@ -57,6 +60,10 @@ class TestJoining:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space",
+        "a join names space, id and token; a refused one is raised and never tried again",
+    )
     def test_a_refused_join_is_raised_and_not_tried_again(self):
         async def go():
             async with gateway() as server:
@@ -105,6 +112,10 @@ class TestJoining:
 
 
 class TestSending:
+    @pytest.mark.promise(
+        "Taking part in a space",
+        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+    )
     def test_send_returns_when_its_echo_is_back(self):
         async def go():
             async with joined() as (space, seat, _):
@@ -125,6 +136,10 @@ class TestSending:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space",
+        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+    )
     def test_a_correlated_error_is_raised(self):
         async def go():
             async with joined() as (space, seat, _):
@@ -137,6 +152,10 @@ class TestSending:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space",
+        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+    )
     def test_an_error_that_another_participant_wrote_is_none(self):
         async def go():
             async with joined() as (space, seat, _):
@@ -185,7 +204,7 @@ class TestSending:
         run(go())
 
     def test_no_more_envelopes_are_open_at_once_than_allowed(self, monkeypatch):
-        monkeypatch.setattr(space_exchange, "OPEN_MAX", 2)
+        monkeypatch.setattr(requests, "OPEN_MAX", 2)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -205,6 +224,9 @@ class TestSending:
 
 
 class TestPicture:
+    @pytest.mark.promise(
+        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+    )
     def test_presence_grants_and_streams_change_it(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes() as feed:
@@ -249,6 +271,9 @@ class TestPicture:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+    )
     def test_what_a_participant_forges_changes_nothing(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes() as feed:
@@ -263,6 +288,9 @@ class TestPicture:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+    )
     @given(
         st.lists(
             st.tuples(
@@ -345,6 +373,9 @@ class TestStreams:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "a gateway that does not know targets is detected before a frame is sent"
+    )
     @pytest.mark.parametrize("echoed", [{}, {"target": []}, {"target": None}])
     def test_a_gateway_that_does_not_know_targets_is_detected(self, echoed):
         async def go():
@@ -398,6 +429,7 @@ class TestStreams:
 
         run(go())
 
+    @pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
     def test_a_refused_frame_is_raised_by_the_next_write_once(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes("system/error") as errors:
@@ -539,6 +571,9 @@ class TestReading:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+    )
     def test_a_slow_reader_loses_the_oldest_frames_and_they_are_counted(self, monkeypatch):
         monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
 
@@ -554,6 +589,9 @@ class TestReading:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+    )
     def test_one_that_wants_every_frame_holds_the_socket(self, monkeypatch):
         monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
 
@@ -584,6 +622,9 @@ class TestReading:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+    )
     def test_envelopes_are_never_dropped_silently(self, monkeypatch):
         monkeypatch.setattr(space_feed, "ENVELOPES_MAX", 2)
 
@@ -617,6 +658,9 @@ class TestReading:
     def test_any_bytes_survive_in_a_frame(self, stream_id, data):
         assert read_message(frame_bytes(stream_id, data)) == Frame(stream_id, data)
 
+    @pytest.mark.promise(
+        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+    )
     @given(
         st.lists(st.integers(0, 3) | st.none()),
         st.integers(1, 5),
@@ -643,6 +687,9 @@ class TestReading:
 
 
 class TestLosses:
+    @pytest.mark.promise(
+        "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+    )
     def test_a_lost_link_is_joined_again_under_the_same_name(self):
         async def go():
             async with joined() as (space, seat, server), space.envelopes("chat") as feed:
@@ -705,10 +752,13 @@ class TestLosses:
 
         run(go())
 
+    @pytest.mark.promise(
+        "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+    )
     def test_somebody_who_took_our_name_is_not_fought(self):
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
-                await seat.socket.close(code=space_link.TAKEN_OVER)
+                await seat.socket.close(code=link.TAKEN_OVER)
                 with pytest.raises(PenstockError, match="somebody else joined under our name"):
                     await feed.next()
                 assert len(server.seats) == 1

@@ -98,11 +98,18 @@ def public(kind):
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
+@pytest.mark.promise("Token streams: the two ends", "the ends without `async` have the same surface")
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_have_the_same_names(source, twin):
     assert public(twin) == (public(source) | INSTANCE[source]) - INSIDE[source]
 
 
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_take_the_same_arguments(source, twin):
     for name in public(twin):
@@ -122,6 +129,9 @@ def described(function, words=None):
     return re.sub(r"\w+", lambda found: (words or {}).get(found[0], found[0]), text)
 
 
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_have_values_of_the_same_types(source, twin):
     for name in public(twin):
@@ -131,12 +141,18 @@ def test_both_have_values_of_the_same_types(source, twin):
             assert declared == typing.get_type_hints(original.fget)["return"], name
 
 
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_are_used_in_the_same_statements(source, twin):
     for theirs, ours in VERBS.items():
         assert hasattr(source, theirs) == hasattr(twin, ours), ours
 
 
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+)
 def test_a_drifted_twin_would_be_noticed():
     class Source:
         async def take(self, count: int = 1) -> Delivery: ...
@@ -157,6 +173,7 @@ def test_connect_and_connect_sync_take_the_same_arguments():
     )
 
 
+@pytest.mark.promise("Token streams: the two ends", "the ends without `async` have the same surface")
 @pytest.mark.parametrize(
     ("source", "twin"),
     [(Space, SpaceSync), (TokenStream, TokenStreamSync), (TokenPublisher, TokenPublisherSync)],

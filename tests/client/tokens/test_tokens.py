@@ -15,10 +15,9 @@ import pytest
 import zmq
 
 import penstock
-from penstock.client.tokens import Agreement, SigningKey, answer_offer_with_key
-from penstock.client.tokens import reader as tokens_stream
+from penstock.client.tokens import Agreement, SigningKey, answer_offer_with_key, reader
 from penstock.core.errors import Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.compose_stream import Keeping
 from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
@@ -93,6 +92,9 @@ def words(count: int) -> list[str]:
 
 
 class TestStreams:
+    @pytest.mark.promise(
+        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+    )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
     async def test_every_token_arrives_in_order_and_the_end_with_its_figures(
@@ -119,6 +121,9 @@ class TestStreams:
         await until(lambda: relay.received)
         assert (await read(agreed))[0] == words(50)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "registered first, with claims for one topic, and renewed"
+    )
     @awaited
     async def test_the_topic_is_registered_first_with_its_own_claims(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -132,6 +137,9 @@ class TestStreams:
         assert (registration.topic, registration.sub) == (agreed.keys.topic.encode(), "inference")
         assert 0 < registration.exp_s - now_ms // 1000 <= 61
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "registered first, with claims for one topic, and renewed"
+    )
     @awaited
     async def test_a_registration_is_renewed_while_the_stream_lives(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -151,6 +159,7 @@ class TestStreams:
             await out.complete()
             assert [token async for token in stream] == ["a"]
 
+    @pytest.mark.promise("Token streams: the two ends", "batches follow the rate, with a time limit")
     @awaited
     async def test_a_partial_batch_is_not_held_back(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -166,11 +175,12 @@ class TestStreams:
                     got += await stream.next_batch()
             assert got == words(21)
 
+    @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
     @awaited
     async def test_a_slow_reader_is_waited_for(
         self, relay: TinyRelay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens_stream, "WAITING_MAX", 10)
+        monkeypatch.setattr(reader, "WAITING_MAX", 10)
         agreed = agree(relay)
         async with publisher(relay, agreed) as out:
             for word in words(5_000):
@@ -210,6 +220,10 @@ class TestStreams:
 
 
 class TestEnds:
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+    )
     @awaited
     async def test_an_exception_ends_the_stream_with_an_error(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -226,6 +240,9 @@ class TestEnds:
         assert failed.value.failure.code == "internal"
         assert "secret" not in str(failed.value.failure)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+    )
     @awaited
     async def test_an_error_is_told_in_the_publishers_words(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -240,6 +257,10 @@ class TestEnds:
         assert (failed.value.failure.code, failed.value.failure.details) == ("oom", "on device 0")
         assert failed.value.code == "StreamFailed"
 
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+    )
     @awaited
     async def test_a_forgotten_publisher_says_so(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -250,6 +271,10 @@ class TestEnds:
         with pytest.raises(penstock.StreamFailed, match="without terminal frame"):
             await read(agreed)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+    )
     @awaited
     async def test_a_closed_publisher_without_an_end_says_so(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -259,6 +284,10 @@ class TestEnds:
         with pytest.raises(penstock.StreamFailed, match="without terminal frame"):
             await read(agreed)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+    )
     @awaited
     async def test_a_stopped_task_ends_its_stream(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -285,6 +314,9 @@ class TestEnds:
             with pytest.raises(penstock.PenstockError, match="has ended"):
                 await out.complete()
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+    )
     @awaited
     async def test_silence_without_an_end_is_a_cut(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -329,6 +361,9 @@ class TestEnds:
 
 
 class TestFaults:
+    @pytest.mark.promise(
+        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+    )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
     async def test_lost_messages_are_had_again(self, make_relay: Callable[..., TinyRelay], form: Any) -> None:
@@ -353,6 +388,9 @@ class TestFaults:
                 await out.send(word)
         assert (await read(agreed))[0] == words(100)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+    )
     @awaited
     async def test_a_gap_that_nobody_can_fill_is_a_gap(self, make_relay: Callable[..., TinyRelay]) -> None:
         seen = iter(range(10**6))
@@ -369,6 +407,7 @@ class TestFaults:
                 await anext(stream)
         assert gap.value.is_gone and gap.value.code == "StreamGap"
 
+    @pytest.mark.promise("Token streams: the two ends", "somebody who can only add messages ends no stream")
     @awaited
     async def test_added_messages_do_not_end_a_stream(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -378,13 +417,16 @@ class TestFaults:
             await until(relay.subscribed.is_set)
             async with publisher(relay, agreed) as out:
                 for word in words(50):
-                    relay.inject(topic, writing.block(topic[:16], []), bytes(16))
+                    relay.inject(topic, encode.block(topic[:16], []), bytes(16))
                     relay.inject(topic + b"noise")
                     relay.inject(topic, b"\x03" + bytes(16))
                     await out.send(word)
                 await until(lambda: stream.counts.tampered)
             assert [token async for token in stream] == words(50)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+    )
     @awaited
     async def test_a_changed_message_is_never_read(self, make_relay: Callable[..., TinyRelay]) -> None:
         def change(parts: Any) -> Any:
@@ -409,6 +451,7 @@ class TestFaults:
                 await go_on()
         assert got == words(len(got)) and len(got) <= 3
 
+    @pytest.mark.promise("Token streams: the two ends", "a killed relay and a cut connection lose nothing")
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
     async def test_a_relay_that_is_restarted_without_memory_loses_nothing(
@@ -438,6 +481,9 @@ class TestFaults:
             assert [token async for token in stream] == words(150)[20:]
             assert relay.registered, "the new relay knows the topic"
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "a failed send breaks no chain; a full publisher waits"
+    )
     @awaited
     async def test_a_publisher_waits_for_a_relay_that_is_gone_and_says_when_that_takes_too_long(
         self, relay: TinyRelay, make_relay: Callable[..., TinyRelay]
@@ -466,6 +512,9 @@ class TestFaults:
 
 
 class TestCancelling:
+    @pytest.mark.promise(
+        "Token streams: the two ends", "only the reader cancels, and each message works once"
+    )
     @awaited
     async def test_a_reader_stops_the_publisher_through_the_relay(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -508,6 +557,10 @@ class TestAgreeing:
         assert agreed[0].keys.topic != agreed[1].keys.topic
         assert agreed[0].endpoint == "tcp://there:1"
 
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "keys are agreed on over Courier or a space, and a swapped key is refused",
+    )
     def test_an_answer_of_somebody_else_is_refused(self) -> None:
         """Whoever carries the answer could put in a key of their own."""
         offer = penstock.StreamOffer("s")
@@ -550,6 +603,10 @@ class TestTwins:
             assert stream.stats is not None and stream.stats.tokens == 30
         assert threading.active_count() == before
 
+    @pytest.mark.promise(
+        "Token streams: the two ends",
+        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+    )
     def test_a_forgotten_publisher_says_so(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
         out = penstock.TokenPublisherSync(relay.push, agreed.keys, signer=KEY).open()

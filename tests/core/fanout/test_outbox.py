@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,9 @@ def test_what_was_dropped_does_not_pile_up_behind_an_envelope() -> None:
 ENTRY = st.tuples(st.sampled_from(["firm", "a", "b", "held"]), st.integers(0, 600), st.integers(1, 9))
 
 
+@pytest.mark.promise(
+    "Targeted delivery, line by line of the proposal", "a room and its outboxes: audiences, order, bounds"
+)
 @given(
     entries=st.lists(st.one_of(ENTRY, st.sampled_from(["take", "stop", "go"])), max_size=120),
     telemetry_max=st.integers(0, 6_000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,9 @@ def test_only_writers_write_and_only_to_lanes_that_are_there() -> None:
     assert hall.room.counts() == {"frames": 1, "bytes": 1, "deliveries": 1, "broadcast": 1, "dropped": 0}
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "a crowd costs a lane no more than its targets"
+)
 def test_coming_and_going_in_a_crowd_costs_each_lane_no_more_than_its_targets() -> None:
     hall = Hall()
     names = [f"p{no}" for no in range(1_000)]
@@ -249,6 +253,9 @@ STEP = st.one_of(
 )
 
 
+@pytest.mark.promise(
+    "Targeted delivery, line by line of the proposal", "a room and its outboxes: audiences, order, bounds"
+)
 @given(st.lists(STEP, max_size=80))
 def test_everybody_gets_just_what_is_theirs_in_the_order_it_was_said(
     steps: list[tuple[str, str, str]],

@@ -23,6 +23,8 @@ class TestCredit:
         assert bench.deliveries == []
         assert bench.state("a") == (10, 0, 0)
 
+    @pytest.mark.promise("The document's testing strategy", "Unit: subscribe")
+    @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
     def test_grants_add_up_and_each_delivery_uses_one(self) -> None:
         bench = Bench()
         consumer = bench.subscribe("a", 2)
@@ -50,6 +52,7 @@ class TestCredit:
         assert refusal.code == "InvalidCredit"
         assert (consumer.credit, consumer.granted) == (5, 5)
 
+    @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
     def test_a_grant_over_the_cap_is_refused_whole(self) -> None:
         bench = Bench(limits=Limits(credit_max=10))
         consumer = bench.subscribe("a", 6)
@@ -92,6 +95,9 @@ class TestCredit:
 
 
 class TestOrder:
+    @pytest.mark.promise(
+        "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
+    )
     def test_first_deliveries_follow_the_numbers(self) -> None:
         bench = Bench()
         bench.put("a", *IDS)
@@ -99,6 +105,7 @@ class TestOrder:
         bench.subscribe("a", 7, label="y")
         assert bench.seqs == list(range(1, 11))
 
+    @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
     def test_by_default_what_comes_back_goes_to_the_tail(self) -> None:
         bench = Bench()
         consumer = bench.subscribe("a", 1)
@@ -108,6 +115,7 @@ class TestOrder:
         assert bench.deliveries == [("c", "1", 1), ("c", "2", 1), ("c", "3", 1), ("c", "1", 2)]
         assert bench.seqs == [1, 2, 3, 1]
 
+    @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
     def test_with_head_the_smallest_number_comes_first(self) -> None:
         bench = Bench(Policy(redelivery="head", lease_us=5_000_000))
         consumer = bench.subscribe("a", 3)
@@ -139,6 +147,7 @@ class TestOrder:
 
 
 class TestFairness:
+    @pytest.mark.promise("Delivery", "round-robin fairness")
     def test_a_thousand_credits_do_not_drain_past_single_ones(self) -> None:
         bench = Bench()
         bench.subscribe("a", 1_000, label="greedy")
@@ -149,6 +158,7 @@ class TestFairness:
         got = {label: id_ for label, id_, _ in bench.deliveries if label != "greedy"}
         assert got == {"modest 1": "2", "modest 2": "3"}
 
+    @pytest.mark.promise("Delivery", "round-robin fairness")
     def test_single_credits_share_evenly_and_nobody_starves(self) -> None:
         bench = Bench()
         consumers = [bench.subscribe("a", 1, label=str(n)) for n in range(5)]
@@ -327,6 +337,8 @@ def test_while_draining_nothing_is_delivered_but_leases_settle() -> None:
     assert isinstance(machine.pull(bench.now, bench.link, "a", 1, 0), Refusal)
 
 
+@pytest.mark.promise("The document's testing strategy", "Property: no delivery at zero credit")
+@pytest.mark.promise("Invariants", "1: no delivery at zero credit")
 @given(
     st.lists(
         st.one_of(

@@ -20,6 +20,8 @@ def test_numbers_count_from_one_in_each_stream() -> None:
     assert bench.put("a", "3") == [3]
 
 
+@pytest.mark.promise("The document's testing strategy", "Unit: enqueue")
+@pytest.mark.promise("Ground", "visible only when durable")
 def test_a_record_is_invisible_until_its_batch_is_committed() -> None:
     bench = Bench()
     bench.subscribe("a", 10)
@@ -46,6 +48,7 @@ def test_offsets_are_dense_over_the_facts_of_a_batch() -> None:
 
 
 class TestDuplicates:
+    @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
     @pytest.mark.parametrize("where", ["ready", "leased", "delayed", "settled"])
     def test_the_same_bytes_again_get_the_first_number_and_change_nothing(self, where: str) -> None:
         bench = Bench()
@@ -67,6 +70,7 @@ class TestDuplicates:
         assert bench.channel("a").counters.dup == 1
         assert bench.channel("a").counters.in_ == 1
 
+    @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
     @pytest.mark.parametrize("where", ["pending", "ready", "settled"])
     def test_other_bytes_under_the_same_id_conflict(self, where: str) -> None:
         bench = Bench()
@@ -111,6 +115,7 @@ class TestDuplicates:
         bench.put("a", "1")
         assert isinstance(bench.offer("b", record_of("1", "other")), Admitted)
 
+    @pytest.mark.promise("Idempotency", "window by count and by age")
     def test_settled_ids_are_kept_up_to_a_count(self) -> None:
         bench = Bench(Policy(dedup_count=2))
         consumer = bench.subscribe("a", 10)
@@ -139,6 +144,7 @@ class TestDuplicates:
         bench.machine.committed(bench.now, 0)
         assert bench.put("a", "1", "2") == [1, 2]
 
+    @pytest.mark.promise("Idempotency", "window by count and by age")
     def test_settled_ids_are_kept_up_to_an_age_which_a_hit_does_not_refresh(self) -> None:
         bench = Bench(Policy(dedup_us=10_000_000))
         consumer = bench.subscribe("a", 10)
@@ -150,6 +156,7 @@ class TestDuplicates:
         assert bench.put("a", "1") == [2]
         assert bench.ids() == ["1", "1"]
 
+    @pytest.mark.promise("Idempotency", "pinned while live")
     def test_an_id_is_pinned_while_its_record_lives(self) -> None:
         bench = Bench(Policy(dedup_count=1, dedup_us=1_000_000, lease_us=10**12))
         consumer = bench.subscribe("a", 10)
@@ -182,6 +189,7 @@ class TestDuplicates:
 
 
 class TestBounds:
+    @pytest.mark.promise("Streams", "`maxDepth` counts ready, leased and delayed")
     def test_depth_counts_ready_leased_and_delayed(self) -> None:
         bench = Bench(Policy(max_depth=3))
         consumer = bench.subscribe("a", 2)
@@ -219,6 +227,7 @@ class TestBounds:
         bench.nack(consumer, "1")
         assert bench.state("a") == (1, 0, 0)
 
+    @pytest.mark.promise("Streams", "`maxBytes`")
     def test_bytes_are_bounded_and_freed(self) -> None:
         size = len(body_of("1"))
         bench = Bench(Policy(max_bytes=2 * size))
@@ -229,6 +238,7 @@ class TestBounds:
         bench.ack(consumer, "1")
         assert bench.put("a", "3") == [3]
 
+    @pytest.mark.promise("Invariants", "8: every bound holds")
     def test_memory_of_all_streams_is_bounded(self) -> None:
         size = len(body_of("1"))
         bench = Bench(limits=Limits(memory_max=2 * size))
@@ -245,6 +255,7 @@ class TestBounds:
         bench.commit()
         assert bench.put("a", "3") == [3]
 
+    @pytest.mark.promise("Streams", "`maxStreams`")
     def test_streams_are_bounded(self) -> None:
         bench = Bench(limits=Limits(streams_max=2))
         bench.put("a", "1")
@@ -262,6 +273,7 @@ class TestBounds:
 
 
 class TestDropOldest:
+    @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
     def test_the_oldest_ready_record_makes_room_and_is_counted(self) -> None:
         bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
         bench.put("a", "1", "2")
@@ -270,6 +282,7 @@ class TestDropOldest:
         assert bench.channel("a").counters.drop == 1
         assert bench.batches[-1] == ["drop", "enqueue"]
 
+    @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
     def test_what_is_leased_is_never_dropped(self) -> None:
         bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
         bench.subscribe("a", 1)
@@ -303,6 +316,7 @@ class TestDropOldest:
 
 
 class TestScheduled:
+    @pytest.mark.promise("Delivery", "delayed enqueue")
     def test_a_delayed_record_is_ready_when_due_and_not_before(self) -> None:
         bench = Bench()
         bench.subscribe("a", 10)
@@ -433,6 +447,7 @@ def test_a_drained_machine_takes_nothing() -> None:
     assert not bench.machine.known("a")
 
 
+@pytest.mark.promise("Invariants", "2: the books balance")
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans()), max_size=30))
 def test_any_order_of_enqueues_commits_and_refusals_keeps_the_books(
     steps: list[tuple[str, str, bool]],

@@ -249,6 +249,9 @@ class TestOverview:
     def test_of_nothing_is_nothing(self) -> None:
         assert set(self.whole(Bench()).values()) == {0}
 
+    @pytest.mark.promise(
+        "Schemas, skills and seeing", "Prometheus: sums by default, labels where asked, no count that falls"
+    )
     def test_no_count_falls_when_streams_go_to_sleep_wake_up_or_are_forgotten(self) -> None:
         bench = Bench(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
         before = self.whole(bench)

@@ -45,6 +45,7 @@ def explained(bench: Bench, stream: str = "q") -> dict[str, Any]:
 
 
 class TestKeys:
+    @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
     def test_one_of_a_key_is_out_and_other_keys_flow(self) -> None:
         bench = Bench(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -61,6 +62,7 @@ class TestKeys:
         put(bench, "a1", "1", "a2", "2", "3")
         assert bench.ids() == ["a1", "1", "2", "3"]
 
+    @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
     def test_keys_take_turns_whatever_waits_in_them(self) -> None:
         bench = Bench(KEYED)
         put(bench, *(f"a{n}" for n in range(50)), "b1", "c1", "b2")
@@ -73,6 +75,9 @@ class TestKeys:
             bench.grant(consumer, 1)
         assert order == ["a0", "b1", "c1", "a1", "b2", "a2"]
 
+    @pytest.mark.promise(
+        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+    )
     @pytest.mark.parametrize("how", ["nack", "release", "expiry", "disconnect"])
     def test_what_comes_back_goes_to_the_head_of_its_key(self, how: str) -> None:
         bench = Bench(KEYED)
@@ -94,6 +99,9 @@ class TestKeys:
         bench.grant(second, 1)
         assert bench.ids()[-1] == "a2"
 
+    @pytest.mark.promise(
+        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+    )
     def test_a_delayed_nack_blocks_its_key_until_it_is_due(self) -> None:
         bench = Bench(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -115,6 +123,9 @@ class TestKeys:
         bench.advance(100)
         assert bench.ids() == ["a1"]
 
+    @pytest.mark.promise(
+        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+    )
     @pytest.mark.parametrize("limit", [0, 1])
     def test_dead_letters_free_their_key(self, limit: int) -> None:
         bench = Bench(Policy(partitioned=True, max_deliveries=limit))
@@ -252,6 +263,7 @@ class TestKeys:
         assert bench.ids() == ["a1", "a2", "1"]
         assert {record.lane for record in bench.channel("q").live.values()} == {None}
 
+    @pytest.mark.promise("Streams", "no look-ahead stall")
     def test_a_hundred_thousand_of_a_blocked_key_stall_nobody(self) -> None:
         """Each delivery is one step of the ring, so the work is counted, not timed."""
         line = Keyed()
@@ -266,6 +278,7 @@ class TestKeys:
 
 
 class TestExplain:
+    @pytest.mark.promise("Streams", "`explain` says `key_blocked`")
     def test_says_how_many_wait_for_how_many_keys(self) -> None:
         bench = Bench(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -287,6 +300,7 @@ class TestExplain:
 
 
 class TestRestart:
+    @pytest.mark.promise("Streams", "keys and levels survive a restart")
     def test_keys_and_their_order_come_back(self) -> None:
         bench = Recorded(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -301,6 +315,7 @@ class TestRestart:
         fresh.ack(again, "a2", "b1")
         assert fresh.ids() == ["a3", "b2"]
 
+    @pytest.mark.promise("Streams", "keys and levels survive a restart")
     def test_levels_come_back(self) -> None:
         bench = Recorded(URGENT)
         bench.offer("q", urgent("1", "low"), urgent("2", 9), urgent("3", None))
@@ -330,6 +345,7 @@ class TestLevels:
             bench.ack(consumer, bench.deliveries[-1][1])
         return bench.ids()
 
+    @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
     def test_the_most_urgent_first_and_in_order_within_a_level(self) -> None:
         bench = Bench(URGENT)
         asked = [0, "low", "normal", None, "whatever", "high", 9, "9", "7", 5]
@@ -337,6 +353,7 @@ class TestLevels:
         bench.commit()
         assert self.order(bench, 10) == ["6", "7", "5", "8", "2", "3", "4", "9", "1", "0"]
 
+    @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
     def test_low_gets_one_turn_in_four_once_it_waited_too_long(self) -> None:
         bench = Bench(URGENT)
         bench.offer("q", urgent("low-1", "low"), urgent("low-2", "low"))
@@ -414,6 +431,7 @@ class TestLevels:
         assert len(bench.channel("q").ready) == 0
 
 
+@pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
 @given(
     ops=st.lists(
         st.one_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,6 +149,7 @@ def test_an_empty_stream_may_sleep_after_a_restart() -> None:
     assert fresh.put("a", "1", "2") == [1, 2]
 
 
+@pytest.mark.promise("The journal", "live file and tail are the whole history")
 @given(
     st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5)))
 )

@@ -21,6 +21,8 @@ def code(answer: object) -> str:
 
 
 class TestAck:
+    @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
+    @pytest.mark.promise("Delivery", "ack")
     def test_settles_for_good(self) -> None:
         bench = Bench(SHORT)
         consumer = bench.subscribe("a", 5)
@@ -82,6 +84,9 @@ class TestAck:
         assert bench.ack(consumer, "1") == ["LeaseExpired"]
         assert bench.state("a") == (1, 0, 0)
 
+    @pytest.mark.promise(
+        "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
+    )
     def test_after_redelivery_to_another_never_settles_theirs(self) -> None:
         bench = Bench(SHORT)
         slow = bench.subscribe("a", 1, label="slow")
@@ -137,6 +142,8 @@ class TestLateAck:
 
 
 class TestExpiry:
+    @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
+    @pytest.mark.promise("Delivery", "expiry redelivers by itself")
     def test_redelivers_by_itself_to_whoever_has_credit(self) -> None:
         bench = Bench(SHORT)
         bench.subscribe("a", 5)
@@ -193,6 +200,7 @@ class TestExpiry:
 
 
 class TestExtend:
+    @pytest.mark.promise("Delivery", "extend")
     def test_counts_from_now_and_keeps_the_lease(self) -> None:
         bench = Bench(SHORT)
         consumer = bench.subscribe("a", 1)
@@ -240,6 +248,7 @@ class TestExtend:
 
 
 class TestNack:
+    @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
     def test_requeues_at_once_and_counts(self) -> None:
         bench = Bench()
         consumer = bench.subscribe("a", 2)
@@ -250,6 +259,7 @@ class TestNack:
         assert bench.channel("a").live["1"].error == "boom"
         assert bench.batches[-1] == ["nack"]
 
+    @pytest.mark.promise("Delivery", "nack with delay")
     def test_a_delay_keeps_it_out_and_within_the_depth(self) -> None:
         bench = Bench()
         consumer = bench.subscribe("a", 5)
@@ -306,6 +316,7 @@ class TestNack:
 
 
 class TestRelease:
+    @pytest.mark.promise("Delivery", "release does not count")
     def test_gives_back_first_in_line_and_does_not_count(self) -> None:
         bench = Bench(Policy(max_deliveries=2))
         consumer = bench.subscribe("a", 1)
@@ -328,6 +339,7 @@ class TestRelease:
         assert batch is not None
         assert (batch.facts, [seen.event for seen in batch.observations]) == ([], ["release"])
 
+    @pytest.mark.promise("Invariants", "8: every bound holds")
     def test_observations_are_bounded_and_counted(self) -> None:
         bench = Bench(limits=Limits(observations_max=2))
         consumer = bench.subscribe("a", 1)
@@ -339,6 +351,7 @@ class TestRelease:
 
 
 class TestDisconnect:
+    @pytest.mark.promise("Delivery", "release on disconnect, or hold")
     def test_gives_leases_back_at_once_in_their_order(self) -> None:
         bench = Bench()
         link = bench.connect()
@@ -358,6 +371,7 @@ class TestDisconnect:
         bench.disconnect(link)
         assert bench.deliveries[-1] == ("stays", "1", 2)
 
+    @pytest.mark.promise("Delivery", "release on disconnect, or hold")
     def test_hold_keeps_them_to_their_end(self) -> None:
         bench = Bench(Policy(lease_us=5_000_000, on_disconnect="hold"))
         link = bench.connect()

@@ -302,6 +302,9 @@ class TestRecovery:
         assert metas == ['{"app":"report","batch":1,"envelopes":1}']
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "the newest batch of an application is durable with its envelopes"
+)
 def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
     bench = Bench(Policy(dedup_count=10))
     drafts = [draft_of(f"{number}") for number in range(50)]
@@ -313,6 +316,9 @@ def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
     assert ready(bench) == ["later"]
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "the sink: exactly once into the queue, a replayed batch 0 too"
+)
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_is_repeated_and_refused_each_batch_comes_in_once(data: st.DataObject) -> None:

@@ -22,6 +22,7 @@ def emptied(bench: Bench, stream: str, *ids: str) -> None:
 
 
 class TestUnloading:
+    @pytest.mark.promise("Streams", "idle streams are unloaded and keep `seq` and ids")
     def test_an_idle_stream_sleeps_and_keeps_its_numbers_counts_and_ids(self) -> None:
         bench = Bench(limits=QUICK)
         emptied(bench, "a", "1", "2")
@@ -160,6 +161,7 @@ class TestBatches:
         assert bench.machine.take_effects() == []
 
 
+@pytest.mark.promise("Streams", "created by enqueue and subscribe, never by a read")
 def test_reading_never_makes_a_stream() -> None:
     bench = Bench()
     found = bench.machine.find("a")

@@ -41,6 +41,10 @@ def test_an_inbox_has_exactly_three_parts(name: str, expected: bool) -> None:
 
 
 class TestLatest:
+    @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
+    @pytest.mark.promise(
+        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+    )
     def test_is_the_last_to_arrive_of_each_inbox(self) -> None:
         bench = Bench()
         bench.put(SAM, "1", "2")
@@ -49,6 +53,9 @@ class TestLatest:
         bench.put(SAM, "4")
         assert shown(bench.machine) == {JEN: body_of("9"), SAM: body_of("4")}
 
+    @pytest.mark.promise(
+        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+    )
     def test_shows_nothing_before_it_is_committed_and_nothing_refused(self) -> None:
         bench = Bench()
         bench.offer(SAM, record_of("1"))
@@ -65,6 +72,10 @@ class TestLatest:
         bench.put(SAM, *"abcdefgh")
         assert view.version == before + 1
 
+    @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
+    @pytest.mark.promise(
+        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+    )
     def test_acks_nacks_expiries_and_duplicates_do_not_change_it(self) -> None:
         bench = Bench()
         bench.put(SAM, "1", "2")
@@ -79,6 +90,9 @@ class TestLatest:
         bench.ack(consumer, "1", "2")
         assert (view.version, shown(bench.machine)) == before
 
+    @pytest.mark.promise(
+        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+    )
     def test_dead_letters_and_their_way_back_do_not_change_it(self) -> None:
         bench = Bench()
         bench.put(SAM, "1", "2")
@@ -117,6 +131,9 @@ class TestRecovery:
             shown(bench.restarted().machine) == shown(bench.machine) == {SAM: body_of("2"), JEN: body_of("4")}
         )
 
+    @pytest.mark.promise(
+        "Views", "rows survive a restart, through the live file too; versions are never used again"
+    )
     def test_the_rows_come_back_from_a_snapshot_where_the_records_are_gone(self) -> None:
         bench = Recorded()
         bench.put(JEN, "1")
@@ -128,6 +145,9 @@ class TestRecovery:
         fresh.machine.recovered(fresh.now)
         assert list(shown(fresh.machine).items()) == list(shown(bench.machine).items())
 
+    @pytest.mark.promise(
+        "Views", "rows survive a restart, through the live file too; versions are never used again"
+    )
     def test_no_version_of_an_earlier_life_can_be_followed_on(self) -> None:
         bench = Recorded()
         bench.machine.views.begin(bench.now)
@@ -142,6 +162,7 @@ class TestRecovery:
 
 
 class TestBounds:
+    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
     def test_the_row_that_changed_longest_ago_goes_and_its_removal_is_told(self) -> None:
         view = View("v", "row", Limits(view_rows_max=2))
         view.put("a", "a", b"1")
@@ -153,6 +174,7 @@ class TestBounds:
         assert view.evicted == 1
         assert [(c.op, c.addr) for c in view.changes(since) or []] == [("add", "c"), ("remove", "b")]
 
+    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
     def test_bytes_are_bounded_too_and_counted_right(self) -> None:
         view = View("v", "row", Limits(view_bytes_max=100))
         for name in "abc":
@@ -162,6 +184,7 @@ class TestBounds:
         assert list(view.rows) == ["b"]
         assert view.bytes == 90
 
+    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
     def test_who_was_away_longer_than_removals_are_remembered_takes_the_whole_table(self) -> None:
         view = View("v", "row", Limits(view_log_max=2))
         for name in "abc":
@@ -242,6 +265,7 @@ DROP = st.tuples(st.just("drop"), st.sampled_from("abcd"), st.just(0))
 READ = st.tuples(st.just("read"), st.sampled_from("123"), st.integers(0, 2))
 
 
+@pytest.mark.promise("Views", "snapshot and changes make the table, at any pace")
 @settings(max_examples=400)
 @given(st.lists(PUT | DROP | READ, max_size=60), st.integers(1, 7), st.integers(1, 4))
 def test_a_reader_at_any_pace_ends_up_with_the_table(
@@ -283,6 +307,7 @@ ARRIVALS = st.lists(
 )
 
 
+@pytest.mark.promise("Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then")
 @given(ARRIVALS, st.integers(1, 3))
 def test_the_view_is_that_of_the_committed_and_recovery_agrees(
     turns: list[tuple[list[tuple[str, int]], bool]], rows_max: int

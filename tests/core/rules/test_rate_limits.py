@@ -35,6 +35,10 @@ def offer(meter: Meter, now_us: int, count: int = 1, who: Principal = SAM, addre
     return True
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+)
 @given(
     rates,
     st.lists(st.tuples(st.integers(0, 3) | st.integers(0, 3_000_000), st.integers(1, 20)), max_size=40),
@@ -58,6 +62,10 @@ def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(
             assert total <= rate.burst + Fraction(rate.count * span_us, rate.period_us)
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+)
 @given(
     rates,
     st.fractions(0, 1),
@@ -74,6 +82,10 @@ def test_whoever_keeps_to_the_rate_is_never_refused(
         at_us += Fraction(rate.period_us, rate.count) + pause_us
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "`retryAfterMs` is exact; more than a burst says that it never fits",
+)
 @given(rates, st.integers(1, 20), st.integers(0, 5_000_000))
 def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_not(
     rate: Rate, count: int, gap_us: int
@@ -95,6 +107,10 @@ def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_no
     assert offer(later, now_us + refusal.retry_after_ms * 1000, count)
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+)
 @given(rates, st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(1, 5)), max_size=40))
 def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
     rate: Rate, asked: list[tuple[int, int]]
@@ -113,6 +129,9 @@ def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
     assert offer(meter, now_us + whole_us, rate.burst)
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+)
 @given(rates, st.integers(1, 20), st.integers(1, 30))
 def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
     meter = meter_of(rate, stream=Rate(1, 1_000_000, 5))
@@ -125,6 +144,9 @@ def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
     assert meter.room(START_US, SAM, "", "s") == before
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+)
 def test_all_buckets_are_asked_before_any_is_charged() -> None:
     """A full stream costs its sender nothing, and a sender without tokens costs the stream nothing."""
     meter = meter_of(Rate(1, 1_000_000, 3), stream=Rate(1, 1_000_000, 2))
@@ -136,6 +158,10 @@ def test_all_buckets_are_asked_before_any_is_charged() -> None:
     assert refusal is not None and refusal.ref == "s" and refusal.retry_after_ms == 1_000
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "`retryAfterMs` is exact; more than a burst says that it never fits",
+)
 def test_more_than_a_burst_says_that_it_never_fits() -> None:
     meter = meter_of(Rate(1, 1_000_000, 3))
     refusal = meter.check(START_US, SAM, "", "s", 4)
@@ -170,6 +196,9 @@ def test_a_token_is_not_counted_by_its_address() -> None:
     assert all(offer(meter, START_US, 1, SAM, "10.0.0.1") for _ in range(5))
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "idle buckets are forgotten, their number is bounded"
+)
 def test_idle_buckets_go_and_their_number_is_bounded() -> None:
     meter = meter_of(Rate(1, 1_000, 1), buckets_max=10)
     for number in range(500):  # each is full again before the next comes
@@ -180,6 +209,9 @@ def test_idle_buckets_go_and_their_number_is_bounded() -> None:
     assert len(meter) == 10 and meter.forgotten > 0
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "idle buckets are forgotten, their number is bounded"
+)
 def test_a_bucket_that_fills_slowly_keeps_no_idle_one_alive() -> None:
     rates = Rates(token=Rate(1, 1_000, 1), named={"slow": Rate(1, 10**12, 1)})
     meter = Meter(rates, lambda _: None)

@@ -207,6 +207,7 @@ class TestChunks:
         assert journal.appended == [100]
 
 
+@pytest.mark.promise("Ground", "answers in request order")
 def test_answers_keep_the_order_of_requests_whatever_they_wait_for() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)
@@ -235,6 +236,7 @@ FIELD_NAMES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.promise("Invariants", "10: bad input changes nothing")
 @settings(max_examples=300)
 @example([b'{"type":"hello","token":""}'])
 @given(

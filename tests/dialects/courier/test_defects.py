@@ -19,6 +19,10 @@ from penstock.server.config.load import load, policy_for
 from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
+@pytest.mark.promise(
+    "The document's testing strategy", "the eighteen defects of the first Courier, each as its opposite"
+)
+@pytest.mark.promise("Defects of the upstream program, each turned round", "1 sockets share a subscription")
 def test_defect_01_sockets_do_not_share_one_subscription() -> None:
     broker = Broker()
     on_a, on_b = broker.subscribe("a", credit=5), broker.subscribe("b", credit=5)
@@ -29,6 +33,9 @@ def test_defect_01_sockets_do_not_share_one_subscription() -> None:
     assert [frame["deliver"]["id"] for frame in on_b.heard()] == ["for b"]
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "2 a second subscriber, a first that left"
+)
 def test_defect_02_a_stream_has_many_subscribers_and_outlives_its_first() -> None:
     broker = Broker()
     first, second = broker.subscribe("a", credit=1), broker.subscribe("a", credit=1)
@@ -42,6 +49,7 @@ def test_defect_02_a_stream_has_many_subscribers_and_outlives_its_first() -> Non
     assert sorted(frame["deliver"]["id"] for frame in third.heard()) == ["1", "2"]
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "3 expiry without redelivery")
 def test_defect_03_an_expired_lease_is_redelivered_by_itself() -> None:
     broker = Broker()
     peer = broker.subscribe("a", credit=5)
@@ -53,6 +61,9 @@ def test_defect_03_an_expired_lease_is_redelivered_by_itself() -> None:
     assert [(frame["deliver"]["id"], frame["attempt"]) for frame in peer.heard()] == [("1", 2)]
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "4, 5 ids remembered at ack, leases by id"
+)
 def test_defect_04_an_id_is_remembered_from_its_enqueue_on() -> None:
     broker = Broker()
     producer = broker.control()
@@ -62,6 +73,9 @@ def test_defect_04_an_id_is_remembered_from_its_enqueue_on() -> None:
     assert broker.counts("a")["q.depth"] == 1
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "4, 5 ids remembered at ack, leases by id"
+)
 def test_defect_05_a_lease_belongs_to_one_delivery_and_not_to_an_id() -> None:
     broker = Broker(Policy(lease_us=2_000_000))
     slow, quick = broker.subscribe("a", credit=1), broker.subscribe("a")
@@ -79,6 +93,7 @@ def test_defect_05_a_lease_belongs_to_one_delivery_and_not_to_an_id() -> None:
     assert broker.counts("a")["q.if"] == 1
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "6 stats create streams")
 def test_defect_06_a_look_at_an_unknown_stream_is_refused_and_makes_nothing() -> None:
     broker = Broker()
     (error,) = broker.control().say(type_="stats", stream="nowhere", reqId=1)
@@ -86,6 +101,7 @@ def test_defect_06_a_look_at_an_unknown_stream_is_refused_and_makes_nothing() ->
     assert not broker.machine.known("nowhere")
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "7 double ack ignored")
 def test_defect_07_a_second_ack_and_an_unknown_one_are_refused() -> None:
     broker = Broker()
     peer = broker.control()
@@ -98,6 +114,7 @@ def test_defect_07_a_second_ack_and_an_unknown_one_are_refused() -> None:
     assert (never["code"], never["status"]) == ("UnknownEnvelope", 404)
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "8 payload not required")
 def test_defect_08_payload_is_required_and_may_be_null() -> None:
     peer = Broker().control()
     bare = envelope("1")
@@ -108,6 +125,7 @@ def test_defect_08_payload_is_required_and_may_be_null() -> None:
     assert answer["type"] == "ok"
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "9 inner address wins")
 def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
     broker = Broker()
     (error,) = broker.control().say(type_="enqueue", to="jen", env=envelope("1", to="other"))
@@ -115,6 +133,7 @@ def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
     assert broker.machine.channels == {}
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "10 silent drop")
 def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
     broker = Broker(Policy(max_depth=1))
     producer = broker.control()
@@ -125,6 +144,7 @@ def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
     assert [record.id for record in broker.machine.channels["a"].ready] == ["1"]
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "11 rates and latencies")
 def test_defect_11_rates_are_rates_and_latency_is_ours() -> None:
     broker = Broker()
     peer = broker.control()
@@ -196,6 +216,9 @@ def test_defect_16_a_sender_below_its_rate_is_never_refused_and_a_refused_one_re
     assert answer["type"] == "ok"
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "17 two updates an enqueue, no first snapshot"
+)
 def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None:
     broker = Broker()
     producer, follower = broker.control(), broker.control()
@@ -208,6 +231,7 @@ def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None
     assert change["delta"]["env"]["id"] == "2"
 
 
+@pytest.mark.promise("Defects of the upstream program, each turned round", "18 views for everybody")
 def test_defect_18_views_are_not_for_everybody() -> None:
     peer = Broker().control(Principal("x", scopes=require(["streams:*:*"])))
     assert [frame["code"] for frame in peer.say(type_="live", view="latestPerAgent")] == ["Forbidden"]
@@ -225,6 +249,9 @@ def test_defect_18_a_view_is_followed_only_with_a_token_where_tokens_are_needed(
     assert first["snapshot"]["rows"] == []
 
 
+@pytest.mark.promise(
+    "The document's testing strategy", "the eighteen defects of the first Courier, each as its opposite"
+)
 def test_defect_18_every_section_of_the_config_counts(tmp_path: Path) -> None:
     path = tmp_path / "courier.yaml"
     path.write_text(
@@ -247,6 +274,9 @@ auth: {tokens: [{token: dev-local, scopes: ["streams:agents/*:enqueue"]}]}
     assert [frame["code"] for frame in producer.say(type_="subscribe", stream=inbox)] == ["Forbidden"]
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "18 negative credit, concurrent hellos"
+)
 @pytest.mark.parametrize("credit", [-1, 0])
 def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
     broker = Broker()
@@ -259,6 +289,9 @@ def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
     assert sum(consumer.credit for consumer in broker.machine.consumers.values()) == 0
 
 
+@pytest.mark.promise(
+    "Defects of the upstream program, each turned round", "18 negative credit, concurrent hellos"
+)
 def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
     broker = Broker()
     peer = broker.control()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,9 @@ def said(number: int, stream: str, id_: int, payload: int, kind: str) -> bytes:
             return line(type_="enqueue", to=stream, env=envelope(f"{id_}", payload=payload), reqId=number)
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "lines of a run are counted one by one, in order"
+)
 @settings(max_examples=150)
 @given(lines, st.integers(1, 12), st.integers(1, 6), st.integers(1, 4))
 def test_lines_that_come_together_are_counted_as_if_they_came_one_by_one(
@@ -110,6 +114,7 @@ def test_a_duplicate_costs_what_a_new_one_does_and_a_conflict_nothing() -> None:
     assert broker.machine.meter is not None and broker.machine.meter.room(broker.us, SAM, "", "s") == 1
 
 
+@pytest.mark.promise("Limits, reload and the edges of HTTP", "acks and credit are never limited")
 def test_settles_and_credit_are_never_limited() -> None:
     broker = limited(token=2)
     producer = broker.control(SAM)
@@ -141,6 +146,9 @@ def test_peers_at_one_address_share_what_it_has() -> None:
     assert kinds(answers) == [(0, "ok"), (1, "ok"), (2, "RateLimited"), (3, "ok")]
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+)
 def test_a_refused_stream_is_not_made() -> None:
     broker = limited(token=1)
     peer = broker.control(SAM)
@@ -149,6 +157,10 @@ def test_a_refused_stream_is_not_made() -> None:
     assert list(broker.machine.channels) == ["s"]
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP",
+    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+)
 def test_a_sender_below_its_rate_is_never_refused_however_long_it_goes_on() -> None:
     """Three a second where ten are allowed: asking must not put off the time that fills the bucket."""
     broker = Broker()

@@ -11,8 +11,7 @@ from penstock.core.errors import Refusal
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queries, queue
 from penstock.dialects.courier.operations.queue import (
     PullRequest,
     RedriveRequest,
@@ -58,6 +57,7 @@ def test_names(name: str, tenant: str | None, dead: str, home: str) -> None:
     assert is_dead(dead) and not is_dead(home)
 
 
+@pytest.mark.promise("Tenants", "the same names and never a meeting")
 def test_two_tenants_use_the_same_names_and_never_meet() -> None:
     broker = Broker()
     acme, beta = broker.control(ACME), broker.control(BETA)
@@ -72,11 +72,12 @@ def test_two_tenants_use_the_same_names_and_never_meet() -> None:
             "1",
         )
         settle = SettleRequest("1", "ack", delivery["leaseId"])
-        refused = operations.settle(broker.machine, broker.now, other, settle)
+        refused = queue.settle(broker.machine, broker.now, other, settle)
         assert not isinstance(refused, Result)
-        assert isinstance(operations.settle(broker.machine, broker.now, who, settle), Result)
+        assert isinstance(queue.settle(broker.machine, broker.now, who, settle), Result)
 
 
+@pytest.mark.promise("Tenants", "answers use the caller's names")
 def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
     broker = Broker()
     peer = broker.control(ACME)
@@ -87,11 +88,11 @@ def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
     assert [frame["stream"] for frame in delivered] == ["jobs"]
     machine, now = broker.machine, broker.now
     seen = {
-        "stats": looks.stats(machine, now, ACME, "jobs"),
-        "peek": looks.peek(machine, now, ACME, "jobs", "ready", 5),
-        "where": looks.where(machine, now, ACME, "2"),
-        "explain": looks.explain(machine, now, ACME, "jobs"),
-        "metrics": looks.metrics(machine, now, ACME),
+        "stats": queries.stats(machine, now, ACME, "jobs"),
+        "peek": queries.peek(machine, now, ACME, "jobs", "ready", 5),
+        "where": queries.where(machine, now, ACME, "2"),
+        "explain": queries.explain(machine, now, ACME, "jobs"),
+        "metrics": queries.metrics(machine, now, ACME),
     }
     for name, outcome in seen.items():
         assert isinstance(outcome, Result), (name, outcome)
@@ -102,6 +103,7 @@ def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
     assert [frame["stream"] for frame in expired] == ["jobs"]
 
 
+@pytest.mark.promise("Tenants", "no pattern reaches into a tenant unless it says so")
 @pytest.mark.parametrize("who", [BETA, WIDE, ANONYMOUS])
 def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
     broker = Broker()
@@ -110,29 +112,28 @@ def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
     name = "t/acme/" + INBOX
     before = broker.picture()
     for outcome in (
-        looks.stats(machine, now, who, name),
-        looks.peek(machine, now, who, name, "ready", 1),
-        looks.explain(machine, now, who, name),
-        looks.where(machine, now, who, "1"),
-        operations.check_pull(machine, who, PullRequest(name))
-        if who is not BETA
-        else Refusal("Forbidden", ""),
-        operations.redrive(machine, now, who, RedriveRequest(name)),
+        queries.stats(machine, now, who, name),
+        queries.peek(machine, now, who, name, "ready", 1),
+        queries.explain(machine, now, who, name),
+        queries.where(machine, now, who, "1"),
+        queue.check_pull(machine, who, PullRequest(name)) if who is not BETA else Refusal("Forbidden", ""),
+        queue.redrive(machine, now, who, RedriveRequest(name)),
     ):
         assert isinstance(outcome, Refusal)
         assert outcome.code in ("Forbidden", "UnknownStream", "UnknownEnvelope")
-    assert looks.metrics(machine, now, who).value() == {"streams": []}
+    assert queries.metrics(machine, now, who).value() == {"streams": []}
     assert broker.picture() == before
 
 
+@pytest.mark.promise("Tenants", "no pattern reaches into a tenant unless it says so")
 def test_a_scope_that_names_a_tenant_reaches_it_and_the_operator_reaches_all() -> None:
     broker = Broker()
     enqueue(broker.control(ACME), "jobs", "1")
     enqueue(broker.control(BETA), "jobs", "1")
     auditor = Principal("auditor", scopes=require(["streams:t/acme/*:read"]))
-    names = [row["id"] for row in looks.metrics(broker.machine, broker.now, auditor).value()["streams"]]
+    names = [row["id"] for row in queries.metrics(broker.machine, broker.now, auditor).value()["streams"]]
     assert names == ["t/acme/jobs"]
-    names = [row["id"] for row in looks.metrics(broker.machine, broker.now, OPERATOR).value()["streams"]]
+    names = [row["id"] for row in queries.metrics(broker.machine, broker.now, OPERATOR).value()["streams"]]
     assert names == ["t/acme/jobs", "t/beta/jobs"]
 
 
@@ -156,6 +157,7 @@ def test_dead_letters_stay_with_their_tenant_and_go_home_again() -> None:
     assert broker.counts("t/acme/jobs")["q.in"] == 2
 
 
+@pytest.mark.promise("Tenants", "no rule reaches into a tenant unless it says so")
 def test_a_rule_sees_a_tenants_envelopes_only_where_it_says_so() -> None:
     def rule(id_: str, **when: Any) -> dict[str, Any]:
         return {"id": id_, "when": when, "do": [{"action": "notify", "to": "told"}]}
@@ -194,10 +196,10 @@ def test_a_view_shows_a_tenant_its_own_agents_by_its_own_names() -> None:
 def test_send_finds_the_inbox_of_the_same_tenant() -> None:
     broker = Broker()
     request = SendRequest("sam", "note", msgspec.Raw(b"1"))
-    first = operations.send(broker.machine, broker.now, ACME, request)
+    first = queue.send(broker.machine, broker.now, ACME, request)
     assert first.value()["recipient"] == {"known": False, "present": False}
     broker.run()
-    second = operations.send(broker.machine, broker.now, BETA, request)
+    second = queue.send(broker.machine, broker.now, BETA, request)
     assert second.value()["recipient"]["known"] is False
     assert second.value()["to"] == INBOX
 
@@ -215,6 +217,7 @@ def codes(answers: list[Any]) -> list[str]:
     return [answer.get("code", "ok") for answer in answers if answer["type"] in ("ok", "error")]
 
 
+@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
 def test_a_tenant_holds_so_many_envelopes_and_no_more_and_others_do_not_notice() -> None:
     broker = quota(envelopes_max=3)
     peer = broker.control(ACME)
@@ -222,7 +225,7 @@ def test_a_tenant_holds_so_many_envelopes_and_no_more_and_others_do_not_notice()
     assert codes(enqueue(peer, "b", "3", "4")) == ["ok", "QuotaExceeded"]
     assert codes(enqueue(broker.control(BETA), "a", "1", "2", "3", "4")) == ["ok"] * 4
     (delivery,) = pull(broker, ACME, "a")["result"]["deliveries"]
-    operations.settle(broker.machine, broker.now, ACME, SettleRequest("1", "ack", delivery["leaseId"]))
+    queue.settle(broker.machine, broker.now, ACME, SettleRequest("1", "ack", delivery["leaseId"]))
     broker.advance(20)
     assert codes(enqueue(peer, "b", "4", "5")) == ["ok", "QuotaExceeded"]
 
@@ -235,6 +238,7 @@ def test_a_tenant_holds_so_many_bytes() -> None:
     assert sum(channel.bytes for channel in broker.machine.channels.values()) <= 1_000
 
 
+@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
 def test_a_tenant_has_so_many_streams() -> None:
     broker = quota(streams_max=2)
     peer = broker.control(ACME)
@@ -243,6 +247,7 @@ def test_a_tenant_has_so_many_streams() -> None:
     assert codes(peer.say(type="subscribe", stream="d", reqId=1)) == ["QuotaExceeded"]
 
 
+@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
 def test_a_tenants_tokens_share_its_rate() -> None:
     broker = Broker()
     broker.machine.limit_rates(Rates(tenants={"acme": Rate.per_second(1, 3)}))
@@ -335,7 +340,7 @@ def test_a_lease_of_another_tenant_is_no_lease_at_all(name: str) -> None:
     (delivery,) = pull(broker, mine, "secret-plans")["result"]["deliveries"]
     foreign = Principal(name, scopes=EVERYTHING, tenant="beta")
     request = SettleRequest("1", "ack", delivery["leaseId"])
-    outcome = operations.settle(broker.machine, broker.now, foreign, request)
-    assert isinstance(outcome, operations.Late)
+    outcome = queue.settle(broker.machine, broker.now, foreign, request)
+    assert isinstance(outcome, queue.Late)
     assert outcome.refusal.code == "UnknownEnvelope"
     assert "secret-plans" not in str(outcome.refusal.wire())

@@ -11,7 +11,7 @@ from penstock.core.limits import Limits
 from penstock.core.rules.firing import Cooling
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.operations.queue import Outcome, Result
-from penstock.dialects.courier.triggers import admin as ruling
+from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.engine.machines import install_rules
 from tests.dialects.courier.talking import Broker, Frame, HandJournal, envelope
@@ -65,13 +65,13 @@ def test_a_second_change_of_a_rule_waits_until_the_first_is_written() -> None:
 
     def give(**more: Any) -> Outcome:
         trigger = msgspec.convert(rule(**more), Trigger)
-        outcome = ruling.put(broker.machine, broker.now, OPERATOR, "r", trigger)
+        outcome = admin.put(broker.machine, broker.now, OPERATOR, "r", trigger)
         broker.runtime.apply(broker.now)
         broker.run()
         return outcome
 
     assert isinstance(give(), Result)
-    refused = ruling.remove(broker.machine, broker.now, OPERATOR, "r")
+    refused = admin.remove(broker.machine, broker.now, OPERATOR, "r")
     assert getattr(refused, "code", None) == "JournalUnavailable"
     assert getattr(give(enabled=False), "code", None) == "JournalUnavailable"
     journal.refuse()
@@ -198,7 +198,7 @@ def test_no_tenant_keeps_a_rule_from_telling_of_another() -> None:
 def test_a_reload_keeps_the_counts_of_rules_that_were_given_at_run_time() -> None:
     broker = Broker()
     trigger = msgspec.convert(cooled(), Trigger)
-    assert isinstance(ruling.put(broker.machine, broker.now, OPERATOR, "r", trigger), Result)
+    assert isinstance(admin.put(broker.machine, broker.now, OPERATOR, "r", trigger), Result)
     put(broker, "s", "a")
     install_rules(broker.machine, [])
     put(broker, "s", "b")

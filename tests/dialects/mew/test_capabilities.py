@@ -77,6 +77,10 @@ KINDS: list[tuple[str, Any, str, bool]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "kinds and payloads: every line of what gateways and clients do, decided",
+)
 @pytest.mark.parametrize(
     ("kind", "asked", "is_allowed"), [case[1:] for case in KINDS], ids=[case[0] for case in KINDS]
 )
@@ -170,6 +174,10 @@ PAYLOADS: list[tuple[str, Any, Any, bool]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "kinds and payloads: every line of what gateways and clients do, decided",
+)
 @pytest.mark.parametrize(
     ("pattern", "payload", "is_allowed"), [case[1:] for case in PAYLOADS], ids=[case[0] for case in PAYLOADS]
 )
@@ -177,6 +185,10 @@ def test_payloads(pattern: Any, payload: Any, is_allowed: bool) -> None:
     assert fits(pattern, payload) is is_allowed
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "kinds and payloads: every line of what gateways and clients do, decided",
+)
 def test_a_payload_pattern_counts_beside_a_star_too() -> None:
     only = {"kind": "*", "payload": {"method": "tools/list"}}
     assert allowed(only, "mcp/request", {"method": "tools/list"})
@@ -245,6 +257,9 @@ def test_what_is_written_twice_counts_once_and_the_order_stays() -> None:
     assert clean(raw) == ({"kind": "b"}, {"id": "1", "kind": "a"}, {"kind": "a", "id": 1})
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+)
 def test_what_is_too_big_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def nested(depth: int) -> Any:
         return {"kind": "k", "payload": {"a": 1} if depth == 0 else {"a": nested(depth - 1)["payload"]}}
@@ -281,6 +296,9 @@ HOSTILE: list[tuple[str, Any, Any]] = [
 ]
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+)
 @pytest.mark.parametrize(
     ("pattern", "payload"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE]
 )
@@ -292,6 +310,9 @@ def test_hostile_patterns_cost_little_and_allow_nothing(pattern: Any, payload: A
     assert matcher.exhausted == 1
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+)
 def test_hostile_exclusions_do_not_allow_by_being_too_hard() -> None:
     assert not fits({"a": "!" + "*a" * 500 + "b?c"}, {"a": "a" * 60_000})
     assert not fits({"a": "!*x*y?"}, {"a": "x" * 1_000_000})
@@ -324,6 +345,7 @@ def obvious(pattern: str, place: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "a glob means one thing")
 @given(patterns, texts, st.sampled_from(["kind", "text"]))
 @example("a/**", "a", "kind")
 @example("**/**", "a", "kind")
@@ -372,6 +394,9 @@ old_patterns = st.recursive(
 )
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "nothing that gateways of old allow by looking is refused"
+)
 @given(st.dictionaries(plain_names, old_patterns, max_size=3), objects)
 def test_nothing_that_gateways_of_old_allow_by_looking_is_refused(pattern: Any, payload: Any) -> None:
     assume(old_gateway(pattern, payload))
@@ -411,6 +436,7 @@ def messages(capability: dict[str, Any]) -> st.SearchStrategy[tuple[str, Any]]:
     return st.tuples(kind, st.one_of(likely(capability.get("payload", {})), values, objects))
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
 @given(st.lists(new_capabilities, min_size=1, max_size=3), st.data())
 def test_what_covers_allows_everything_that_is_covered(held: list[Any], data: st.DataObject) -> None:
     # A relative of something held is covered more often than two strangers are.
@@ -437,6 +463,7 @@ def _relatives(near: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
 @pytest.mark.parametrize("place", ["kind", "text"])
 def test_a_glob_covers_another_only_where_it_matches_whatever_that_does(place: Any) -> None:
     """Every two short patterns on every short text."""
@@ -469,6 +496,9 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+)
 @given(
     anything,
     st.lists(st.one_of(anything, new_capabilities), max_size=3),
@@ -531,6 +561,7 @@ DELEGATIONS: list[tuple[str, Any, Any, bool]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
 @pytest.mark.parametrize(
     ("held", "asked", "is_covered"), [case[1:] for case in DELEGATIONS], ids=[case[0] for case in DELEGATIONS]
 )

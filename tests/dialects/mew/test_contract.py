@@ -34,6 +34,9 @@ def house() -> House:
 
 
 class TestJoin:
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+    )
     @pytest.mark.parametrize(
         "message",
         [
@@ -88,6 +91,9 @@ class TestJoin:
         client = house.client(token="p1-token")
         assert kinds(client.say("chat", {"text": "hello"})) == ["system/welcome", "chat"]
 
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+    )
     @pytest.mark.parametrize(
         ("said", "code"),
         [
@@ -116,6 +122,9 @@ class TestJoin:
         assert other.heard() == []
         assert list(house.space.present) == ["p3"]
 
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+    )
     def test_an_alias_has_its_own_id_and_the_rights_of_its_logical_name(self, house: House) -> None:
         client = house.client()
         (welcome,) = client.send(join("my-laptop", key="guest-token"))
@@ -223,6 +232,9 @@ class TestJoin:
 
 
 class TestWelcome:
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
+    )
     def test_its_fields_and_their_order(self, house: House) -> None:
         p1, _guest = house.joined("p1", "guest")
         house.open_stream(p1, ["guest"], content_type="application/json")
@@ -298,6 +310,9 @@ class TestWelcome:
 
 
 class TestPresence:
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
+    )
     def test_a_join_is_told_to_all_others_with_the_baseline_capability(self, house: House) -> None:
         (p1,) = house.joined("p1")
         guest = house.join("guest")
@@ -330,6 +345,9 @@ class TestPresence:
 
 
 class TestErrors:
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
+    )
     @pytest.mark.parametrize(
         ("sent", "code", "text"),
         [
@@ -385,6 +403,9 @@ class TestErrors:
         assert p2.heard() == [] and p1.is_open
         assert house.rows("envelope") == []
 
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
+    )
     @pytest.mark.parametrize(
         "sent",
         [
@@ -469,12 +490,14 @@ class TestFilling:
         (heard,) = p1.say("x", correlation_id=given)
         assert heard["correlation_id"] == told
 
+    @pytest.mark.promise("The contract of a MEW gateway", "nobody speaks for another or for the gateway")
     @pytest.mark.parametrize("name", ["p2", "system:gateway", "nobody"])
     def test_a_from_that_is_somebody_else_is_refused(self, house: House, name: str) -> None:
         p1, p2 = house.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x"}, from_=name))["error"] == "invalid_from"
         assert p2.heard() == []
 
+    @pytest.mark.promise("The contract of a MEW gateway", "nobody speaks for another or for the gateway")
     @pytest.mark.parametrize(
         "kind", ["system/register", "system/welcome", "system/presence", "system/error", "system/"]
     )
@@ -490,6 +513,9 @@ class TestFilling:
 
 
 class TestRouting:
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+    )
     def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(
         self, house: House
     ) -> None:
@@ -518,6 +544,9 @@ class TestRouting:
         house.run()
         assert kinds(p1.heard()) == kinds(p2.heard()) == ["chat"]
 
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+    )
     def test_frames_and_envelopes_of_one_connection_stay_in_order(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         id_ = house.open_stream(p1)
@@ -553,6 +582,9 @@ class TestRouting:
         house.run()
         assert kinds(p1.heard()) == ["chat", "system/error", "chat", "system/error"]
 
+    @pytest.mark.promise(
+        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+    )
     def test_a_frame_right_behind_its_request_is_accepted(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         p1.put(envelope("stream/request", {"direction": "upload"}), b"#stream-1#x")
@@ -571,6 +603,7 @@ class TestRouting:
 
 
 class TestBounds:
+    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
     def test_a_message_over_the_bound_ends_the_connection_with_1009(self) -> None:
         house = House(limits=Limits(space_frame_max=1_000))
         (p1,) = house.joined("p1")
@@ -583,6 +616,7 @@ class TestBounds:
         assert error(p1.say("chat", {"text": "x" * 1_000}))["error"] == "too_large"
         assert p1.is_open and p2.heard() == []
 
+    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
     def test_frames_over_the_rate_are_refused_told_once_and_taken_again_a_second_later(self) -> None:
         house = House(limits=Limits(space_rate=10))
         p1, p2 = house.joined("p1", "p2")
@@ -614,6 +648,7 @@ class TestBounds:
         heard = p1.send(*(envelope("chat", {"text": str(n)}) for n in range(12)))
         assert kinds(heard).count("system/error") == 2 and kinds(p2.heard()) == ["chat"] * 10
 
+    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
     def test_participants_are_bounded_and_a_takeover_needs_no_room(self) -> None:
         house = House(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
         house.joined("p1", "p2")
@@ -685,6 +720,7 @@ class TestSigns:
 
 
 class TestIsolation:
+    @pytest.mark.promise("The contract of a MEW gateway", "spaces share nothing")
     def test_the_same_id_in_two_spaces_is_two_participants(self) -> None:
         house = House(
             settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"}))

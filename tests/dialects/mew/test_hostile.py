@@ -34,6 +34,10 @@ HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[
 # Numbers that no program can hold
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "nothing that a participant sends breaks a session or holds others up",
+)
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize(
     "text",
@@ -55,6 +59,10 @@ def test_a_number_that_would_stop_others_does_not_reach_them(text: str, number: 
     assert house.rows("envelope") == [] and p1.is_open
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "nothing that a participant sends breaks a session or holds others up",
+)
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize("kind", list(ACTS))
 def test_a_number_that_no_program_can_hold_is_refused_where_the_gateway_acts(kind: str, number: str) -> None:
@@ -86,6 +94,10 @@ def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
     assert took < 0.7, f"{took} s; a decoder that is left to itself takes more than a second for each look"
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "nothing that a participant sends breaks a session or holds others up",
+)
 def test_before_the_join_nothing_large_is_looked_at() -> None:
     house = House()
     client = house.client()
@@ -104,6 +116,10 @@ def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not
     assert p1.frames() != [] and p1.is_open
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "nothing that a participant sends breaks a session or holds others up",
+)
 def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House()
     (p1,) = house.joined("p1")
@@ -135,6 +151,10 @@ def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyP
 # Work that grows
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "nothing that a participant sends breaks a session or holds others up",
+)
 def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
     house = House()
     (p1,) = house.joined("p1")
@@ -149,6 +169,9 @@ def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
     assert len(house.space.state.streams) == 200
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+)
 def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     collector = ParticipantSettings(is_pipeline=True)
     house = House(
@@ -172,6 +195,9 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     assert house.rows("frame")[-1].seq == 31
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+)
 def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
     house = House(limits=Limits(space_streams_bytes_max=10_000))
     (p1,) = house.joined("p1")
@@ -203,6 +229,9 @@ def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
 # Who may come back
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+)
 def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than_it_has() -> None:
     usher = participant("usher", {"kind": "space/*"}, {"kind": "chat"})
     house = House(settings("admin", usher=usher, chatter=CHATTER))
@@ -223,6 +252,9 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
     )
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+)
 def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
     house = House()
     (p1,) = house.joined("p1")
@@ -243,6 +275,9 @@ def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> N
     assert [row.kind for row in house.rows("envelope")] == ["space/kick"]
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+)
 def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
     house = House()
     (p1,) = house.joined("p1")
@@ -290,6 +325,9 @@ def refused_as(house: House, id_: str, party: str) -> str:
     return str(error(heard)["error"])
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+)
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarted: bool) -> None:
     house = House()
@@ -306,6 +344,9 @@ def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarte
     assert alias(house, "tab-7", "p2").is_open, "once no stream knows the name it is free"
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+)
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: bool) -> None:
     house = House()
@@ -325,6 +366,9 @@ def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: 
     assert back.frames() == [b"#stream-1#x"]
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+)
 @pytest.mark.parametrize("kind", ["stream/grant-write", "stream/transfer-ownership"])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarted: bool) -> None:
@@ -342,6 +386,9 @@ def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarte
 # Those who come and go
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+)
 def test_a_poller_that_is_let_go_is_missed_at_once_and_keeps_no_memory() -> None:
     house = House(limits=Limits(space_outbox_max=4_000))
     (p1,) = house.joined("p1")

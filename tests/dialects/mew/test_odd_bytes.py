@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -86,6 +87,9 @@ MESSAGE = st.dictionaries(
 )
 
 
+@pytest.mark.promise(
+    "The contract of a MEW gateway", "no bytes of a peer break its session, or reach the journal unreadable"
+)
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(
     st.lists(

@@ -60,6 +60,9 @@ def without_numbers(house: House) -> Any:
     return found
 
 
+@pytest.mark.promise(
+    "The contract of a MEW gateway", "what the journal refuses never was, and only its sender hears of it"
+)
 @pytest.mark.parametrize(("kind", "payload"), CHANGES)
 def test_what_is_refused_is_undone_and_only_its_sender_hears_of_it(
     room: tuple[House, Client, Client], kind: str, payload: Message
@@ -159,6 +162,9 @@ def test_a_journal_short_of_space_lets_people_close_revoke_and_kick(
     assert house.space.state.streams == {} and house.space.state.grants == {}
 
 
+@pytest.mark.promise(
+    "The contract of a MEW gateway", "what the journal refuses never was, and only its sender hears of it"
+)
 def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[House, Client, Client]) -> None:
     """Something refused may lie around something kept that is about the very same."""
     house, p1, _p2 = room

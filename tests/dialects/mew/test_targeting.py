@@ -19,17 +19,29 @@ def house() -> House:
 class TestCreation:
     """Unit tests: stream creation with target."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "creation with targets: one, several, missing ones listed, none means everybody",
+    )
     def test_a_single_target_that_exists_makes_the_stream(self, house: House) -> None:
         owner, _ = house.joined("owner", "a")
         opened = only(owner.say("stream/request", {"direction": "upload", "target": ["a"]}), "stream/open")
         assert opened["target"] == ["a"]
         assert opened["stream_id"] in house.space.state.streams
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "creation with targets: one, several, missing ones listed, none means everybody",
+    )
     def test_multiple_targets_that_all_exist_make_the_stream(self, house: House) -> None:
         owner, *_ = house.joined("owner", "a", "b")
         opened = only(owner.say("stream/request", {"target": ["a", "b"]}), "stream/open")
         assert opened["target"] == ["a", "b"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "creation with targets: one, several, missing ones listed, none means everybody",
+    )
     def test_any_target_that_does_not_exist_is_an_error_with_the_list_of_missing(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         heard = owner.say("stream/request", {"target": ["x", "a", "b", 1]}, id="r1")
@@ -41,6 +53,10 @@ class TestCreation:
         assert house.space.state.streams == {}
         assert a.heard() == []  # the request is not passed on either
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "creation with targets: one, several, missing ones listed, none means everybody",
+    )
     @pytest.mark.parametrize("payload", [{"target": []}, {"target": None}, {}, None])
     def test_no_target_or_an_empty_one_broadcasts(self, house: House, payload: Any) -> None:
         everybody = house.joined("owner", "a", "b")
@@ -54,6 +70,10 @@ class TestCreation:
         (owner,) = house.joined("owner")
         assert error(owner.say("stream/request", {"target": ["a"]}))["targets"] == ["a"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "a string is one name, and nothing odd is ever a broadcast",
+    )
     def test_a_string_target_is_one_name_and_never_a_broadcast(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         opened = only(owner.say("stream/request", {"target": "a"}), "stream/open")
@@ -63,6 +83,10 @@ class TestCreation:
         assert (owner.frames(), a.frames(), b.frames()) == ([], [b"#stream-1#x"], [])
         assert error(owner.say("stream/request", {"target": "nobody"}))["targets"] == ["nobody"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "a string is one name, and nothing odd is ever a broadcast",
+    )
     @pytest.mark.parametrize("target", [{"a": 1}, 5, True, {}, 0, False])
     def test_what_is_no_list_of_names_is_refused_and_never_a_broadcast(
         self, house: House, target: Any
@@ -75,6 +99,10 @@ class TestCreation:
 class TestRouting:
     """Unit tests: frame routing."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_a_single_target_gets_the_frames_alone(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a"])
@@ -83,6 +111,10 @@ class TestRouting:
         assert a.frames() == [f"#{id_}#{n}".encode() for n in range(5)]
         assert (owner.frames(), b.frames()) == ([], [])
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_multiple_targets_each_get_the_frames(self, house: House) -> None:
         owner, a, b, c = house.joined("owner", "a", "b", "c")
         id_ = house.open_stream(owner, ["a", "b"])
@@ -95,6 +127,10 @@ class TestRouting:
             [],
         )
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_a_broadcast_stream_reaches_all_its_writer_included(self, house: House) -> None:
         everybody = house.joined("owner", "a", "b", "c")
         id_ = house.open_stream(everybody[0])
@@ -102,6 +138,10 @@ class TestRouting:
         house.run()
         assert [client.frames() for client in everybody] == [[b"#stream-1#x"]] * 4
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_when_one_target_disconnects_the_others_still_get_frames(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a", "b"])
@@ -110,6 +150,10 @@ class TestRouting:
         house.run()
         assert b.frames() == [b"#stream-1#x"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_a_target_named_twice_gets_each_frame_once(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         opened = only(owner.say("stream/request", {"target": ["a", "a"]}), "stream/open")
@@ -127,6 +171,10 @@ class TestRouting:
         house.run()
         assert alias.frames() == [b"#stream-1#x"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "routing: one, several, all, the rest when one is gone, each once, logical names",
+    )
     def test_a_logical_name_reaches_whoever_showed_its_token(self, house: House) -> None:
         (owner,) = house.joined("owner")
         laptop, phone = house.join("a-laptop", key="a-token"), house.join("a-phone", key="a-token")
@@ -140,6 +188,10 @@ class TestRouting:
 class TestWelcome:
     """Unit tests: welcome message."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "welcomes tell targets and leave them out for broadcasts",
+    )
     def test_targeted_streams_include_target_and_broadcast_streams_omit_it(self, house: House) -> None:
         owner, _ = house.joined("owner", "a")
         house.open_stream(owner, ["a"], content_type="application/json")
@@ -152,6 +204,10 @@ class TestWelcome:
 
 
 class TestIntegration:
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "integration: aggregation, mixed streams, late joiners",
+    )
     def test_aggregation_pattern(self) -> None:
         publishers = ["p1", "p2", "p3"]
         house = House(settings(*publishers, "aggregator", "watcher"))
@@ -176,6 +232,10 @@ class TestIntegration:
         house.run()
         assert [client.frames() for client in clients.values()] == [[f"#{world}#all of it".encode()]] * 5
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "integration: aggregation, mixed streams, late joiners",
+    )
     def test_mixed_streams(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         to_a, to_all, to_b = (house.open_stream(owner, target) for target in (["a"], None, ["b"]))
@@ -185,6 +245,10 @@ class TestIntegration:
         assert b.frames() == [f"#{id_}#{n}".encode() for n in range(3) for id_ in (to_all, to_b)]
         assert owner.frames() == [f"#{to_all}#{n}".encode() for n in range(3)]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "integration: aggregation, mixed streams, late joiners",
+    )
     def test_late_joiner_sees_the_metadata_with_target_and_gets_no_targeted_data(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         id_ = house.open_stream(owner, ["a"], format="jsonl")
@@ -214,6 +278,10 @@ class TestIntegration:
 
 
 class TestEdgeCases:
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
+    )
     def test_one_of_multiple_targets_disconnects_in_the_middle_of_the_stream(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a", "b"])
@@ -223,6 +291,10 @@ class TestEdgeCases:
         house.run()
         assert b.frames() == [b"#stream-1#1", b"#stream-1#2"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
+    )
     def test_a_target_reconnects_after_it_disconnected(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         id_ = house.open_stream(owner, ["a"])
@@ -234,6 +306,10 @@ class TestEdgeCases:
         house.run()
         assert again.frames() == [b"#stream-1#heard"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
+    )
     def test_the_owner_changes_and_the_targets_do_not(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a"])
@@ -248,6 +324,10 @@ class TestEdgeCases:
         (shown,) = house.welcome("late")["active_streams"]
         assert (shown["owner"], shown["target"]) == ("b", ["a"])
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
+    )
     def test_a_self_targeted_stream(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         id_ = house.open_stream(owner, ["owner"])
@@ -255,6 +335,10 @@ class TestEdgeCases:
         house.run()
         assert (owner.frames(), a.frames()) == ([b"#stream-1#x"], [])
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
+    )
     def test_all_targets_disconnect_and_the_stream_stays_open(self, house: House) -> None:
         owner, a, b, c = house.joined("owner", "a", "b", "c")
         id_ = house.open_stream(owner, ["a", "b"])
@@ -284,6 +368,10 @@ class TestEdgeCases:
 class TestRecommendations:
     """What the open questions recommend."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+    )
     def test_the_owner_is_told_that_a_target_is_gone(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a", "b"])
@@ -303,6 +391,10 @@ class TestRecommendations:
         laptop.gone()
         assert "system/error" not in kinds(owner.heard())
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+    )
     def test_targets_cannot_be_changed_after_creation(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a"])
@@ -318,6 +410,10 @@ class TestRecommendations:
         house.run()
         assert (a.frames(), b.frames()) == ([b"#stream-1#x"], [])
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+    )
     def test_lifecycle_messages_are_broadcast(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["a"])
@@ -330,6 +426,9 @@ class TestRecommendations:
 class TestWriters:
     """Interaction with write grants."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal", "every granted writer's frames go to the targets"
+    )
     def test_every_writers_frames_go_to_the_target_alone(self, house: House) -> None:
         owner, player, server = house.joined("owner", "a", "b")
         id_ = house.open_stream(owner, ["b"])
@@ -359,6 +458,10 @@ class TestSuccess:
         owner.say("chat", {"text": "to everybody"}, to=["a"])
         assert kinds(b.heard()) == kinds(a.heard()[-1:]) == ["chat"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+    )
     def test_a_client_that_does_not_know_targets_notices_nothing(self, house: House) -> None:
         owner, _a = house.joined("owner", "a")
         heard = owner.send(
@@ -368,11 +471,19 @@ class TestSuccess:
         assert set(heard[1]["payload"]) == {"stream_id", "encoding", "owner", "authorized_writers"}
         assert (heard[1]["correlation_id"], heard[1]["to"]) == (["r9"], ["owner"])
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+    )
     def test_a_client_can_see_that_targets_work(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
         house.open_stream(owner, ["a"])
         assert only(a.heard(), "stream/open")["target"] == ["a"]
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+    )
     def test_deliveries_of_an_aggregation_grow_with_n_and_not_with_its_square(self) -> None:
         for count in (6, 15, 50):
             names = [f"p{n}" for n in range(count)]
@@ -392,6 +503,10 @@ class TestSuccess:
 class TestConfigured:
     """Streams of `space.yaml`."""
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "streams of the settings open with their owners, targets there or not",
+    )
     def test_a_stream_opens_when_its_owner_joins_and_its_targets_may_be_absent(self) -> None:
         request = {"direction": "upload", "format": "seacat/character-position-v1"}
         streams = {
@@ -431,6 +546,10 @@ class TestConfigured:
         assert a.frames() == [b"#stream-1#1", b"#stream-1#2"]
         assert house.rows("frame") == []
 
+    @pytest.mark.promise(
+        "Targeted delivery, line by line of the proposal",
+        "frames to the pipeline are kept in full, others as counts",
+    )
     def test_frames_targeted_at_the_pipeline_are_kept_in_full_and_others_as_counts(self) -> None:
         house = House(settings("a", "b", robot=participant("robot", is_pipeline=True)))
         a, b = house.joined("a", "b")

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from hashlib import sha256
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain
 from penstock.dialects.streamservice.compose_stream import Composer, Keeping
 from penstock.dialects.streamservice.decode import read_chunk
@@ -147,7 +147,7 @@ class Attacker:
                 return parts
             return (self._topic, chunk.data, chunk.mac[:16])
         if len(parts) == 3 and len(parts[2]) == 16:
-            return (self._topic + writing.chunk(self._topic, parts[1], parts[2] * 2, b""),)
+            return (self._topic + encode.chunk(self._topic, parts[1], parts[2] * 2, b""),)
         return parts
 
     def _relink(self, parts: Parts) -> Parts:
@@ -158,7 +158,7 @@ class Attacker:
         if len(parts) == 1 and len(mark) == 1:
             one, other = read_chunk(parts[0][64:]), read_chunk(mark[0][64:])
             if not isinstance(one, Fault) and not isinstance(other, Fault):
-                return (self._topic + writing.chunk(self._topic, one.data, other.mac, other.prev),)
+                return (self._topic + encode.chunk(self._topic, one.data, other.mac, other.prev),)
         return parts
 
     def _forge(self) -> Parts:
@@ -169,18 +169,18 @@ class Attacker:
             return dice.choice(self._recorded)
         lie = [Token("a lie"), Complete(tokens=1)][: dice.randint(1, 2)]
         if kind == "block":
-            frame = writing.block(dice.choice((self._topic[:16], dice.randbytes(16))), lie)
+            frame = encode.block(dice.choice((self._topic[:16], dice.randbytes(16))), lie)
             return (
                 self._topic,
                 frame,
                 BlockChain(self._other.mac_key, self._other.topic).compute_next(frame),
             )
         if kind == "next" and self._recorded and len(last := dice.choice(self._recorded)) == 3:
-            return (self._topic, writing.block(last[2][:16].ljust(16), lie), dice.randbytes(16))
+            return (self._topic, encode.block(last[2][:16].ljust(16), lie), dice.randbytes(16))
         if kind == "chunk":
-            data = writing.payload(lie[0])
+            data = encode.payload(lie[0])
             prev = dice.choice((b"", dice.randbytes(32)))
-            return (self._topic + writing.chunk(self._topic, data, dice.randbytes(32), prev),)
+            return (self._topic + encode.chunk(self._topic, data, dice.randbytes(32), prev),)
         if kind == "gone":
             known = mark_of(dice.choice(self._recorded)) if self._recorded else None
             return (self._topic, b"\x03" + (known or b""))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.dialects.streamservice import verify_stream as following
+from penstock.dialects.streamservice import verify_stream
 from penstock.dialects.streamservice.chain import ChainedStreamHmac
 from penstock.dialects.streamservice.compose_stream import Composer
 from penstock.dialects.streamservice.messages import Complete, Payload
@@ -20,6 +20,10 @@ MUTANT_SEEDS = 60
 """A fault that needs more attacks than this to show is not caught."""
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends",
+    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+)
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_a_reader_gets_a_beginning_of_what_was_sent_or_an_error(first: int) -> None:
     for seed in range(first, first + 50):
@@ -30,6 +34,10 @@ def test_a_reader_gets_a_beginning_of_what_was_sent_or_an_error(first: int) -> N
             raise
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends",
+    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+)
 def test_a_stream_that_can_get_through_does() -> None:
     """Everything that only passes the reader by, or comes twice, or is not the publisher's, is made good."""
     for seed in range(MILD_SEEDS):
@@ -40,6 +48,10 @@ def test_a_stream_that_can_get_through_does() -> None:
             raise
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends",
+    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+)
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_seeds_give_equal_attacks(seed: int) -> None:
     assert attack(seed) == attack(seed)
@@ -49,11 +61,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def any_mac_will_do(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(following, "compare_digest", lambda _one, _other: True)
+    patch.setattr(verify_stream, "compare_digest", lambda _one, _other: True)
 
 
 def only_the_first_bytes_of_a_mac_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(following, "compare_digest", lambda one, other: one[:1] == other[:1] or not other)
+    patch.setattr(verify_stream, "compare_digest", lambda one, other: one[:1] == other[:1] or not other)
 
 
 def the_chain_does_not_cover_what_came_before(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +80,7 @@ def silence_is_a_good_end(patch: pytest.MonkeyPatch) -> None:
 
     def quiet(follower: Follower, now_us: int) -> Ask | None:
         ask = step(follower, now_us)
-        if follower.ending is not None and not isinstance(follower.ending, Complete | following.Failure):
+        if follower.ending is not None and not isinstance(follower.ending, Complete | verify_stream.Failure):
             follower.ending = Complete()
         return ask
 
@@ -115,7 +127,7 @@ def what_could_not_be_sent_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 def one_tampered_message_is_the_end(patch: pytest.MonkeyPatch) -> None:
     def doubt(follower: Any, *_: Any) -> None:
-        follower.ending = following.Tampered(1)
+        follower.ending = verify_stream.Tampered(1)
 
     patch.setattr(Follower, "_doubt", doubt)
 
@@ -133,6 +145,10 @@ MUTANTS: list[tuple[Plant, bool]] = [
 ]
 
 
+@pytest.mark.promise(
+    "Token streams: the two ends",
+    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+)
 @pytest.mark.parametrize(("plant", "is_mild"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_planted_fault_is_found(plant: Plant, is_mild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

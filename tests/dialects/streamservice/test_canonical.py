@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from penstock.dialects.streamservice import decode as reading
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import decode, encode
 from penstock.dialects.streamservice.canonical import DEPTH_MAX, canonical_message
 from penstock.dialects.streamservice.messages import Claims, Payload, RequestEnvelope, StreamScope
 from penstock.dialects.streamservice.wire import Fault
@@ -33,18 +32,26 @@ def body_of(frame: bytes) -> bytes:
     return data
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "one canonical form for each content, however it was laid out",
+)
 @given(envelopes, dice, st.integers(1, 5))
 def test_where_things_lie_does_not_matter(envelope: RequestEnvelope, dice: Random, count: int) -> None:
-    frame = writing.signed(envelope, b"s" * 64, b"k" * 32)
+    frame = encode.signed(envelope, b"s" * 64, b"k" * 32)
     assert body_of(scattered(frame, dice, count)) == body_of(frame)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "one canonical form for each content, however it was laid out",
+)
 @given(envelopes)
 def test_it_is_its_own_canonical_form_and_still_says_the_same(envelope: RequestEnvelope) -> None:
     frame = built_signed(envelope, b"s" * 64, b"k" * 32)
     data = body_of(frame)
     assert body_of(frame_of(data)) == data
-    assert reading.read_signed(frame_of(data)) == reading.read_signed(frame)
+    assert decode.read_signed(frame_of(data)) == decode.read_signed(frame)
     with common.SignedEnvelope.from_bytes(frame_of(data)) as signed:
         assert signed.envelope.requestId == envelope.request_id
         assert signed.envelope.timestamp == envelope.timestamp_ms
@@ -53,8 +60,8 @@ def test_it_is_its_own_canonical_form_and_still_says_the_same(envelope: RequestE
 
 @given(st.lists(payloads, max_size=4), st.lists(payloads, max_size=4))
 def test_different_contents_have_different_forms(one: list[Payload], other: list[Payload]) -> None:
-    forms = [body_of(writing.block(b"p" * 16, parts)) for parts in (one, other)]
-    read = [reading.read_block(frame_of(form)) for form in forms]
+    forms = [body_of(encode.block(b"p" * 16, parts)) for parts in (one, other)]
+    read = [decode.read_block(frame_of(form)) for form in forms]
     assert (forms[0] == forms[1]) == (read[0] == read[1])
 
 
@@ -63,8 +70,8 @@ def words(data: bytes) -> list[str]:
 
 
 def test_zeros_at_the_end_are_left_out() -> None:
-    body = writing.Body((7).to_bytes(8, "little") + bytes(24), b"text\0", None, None)
-    assert words(body_of(writing.framed(body))) == [
+    body = encode.Body((7).to_bytes(8, "little") + bytes(24), b"text\0", None, None)
+    assert words(body_of(encode.framed(body))) == [
         struct_pointer(0, 1, 1).hex(),
         "0700000000000000",
         list_pointer(0, 2, 5).hex(),
@@ -73,8 +80,8 @@ def test_zeros_at_the_end_are_left_out() -> None:
 
 
 def test_zeros_before_something_else_stay() -> None:
-    body = writing.Body(bytes(8) + (7).to_bytes(8, "little"), None, b"x\0")
-    assert words(body_of(writing.framed(body)))[:4] == [
+    body = encode.Body(bytes(8) + (7).to_bytes(8, "little"), None, b"x\0")
+    assert words(body_of(encode.framed(body)))[:4] == [
         struct_pointer(0, 2, 2).hex(),
         "00" * 8,
         "0700000000000000",
@@ -83,15 +90,19 @@ def test_zeros_before_something_else_stay() -> None:
 
 
 def test_a_struct_of_nothing_points_to_itself() -> None:
-    assert words(body_of(writing.framed(writing.Body(bytes(16), None)))) == ["fcffffff00000000"]
-    inner = writing.Body(b"", writing.Body(bytes(8)))
-    assert words(body_of(writing.framed(inner))) == [struct_pointer(0, 0, 1).hex(), "fcffffff00000000"]
+    assert words(body_of(encode.framed(encode.Body(bytes(16), None)))) == ["fcffffff00000000"]
+    inner = encode.Body(b"", encode.Body(bytes(8)))
+    assert words(body_of(encode.framed(inner))) == [struct_pointer(0, 0, 1).hex(), "fcffffff00000000"]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "one canonical form for each content, however it was laid out",
+)
 def test_structs_of_a_list_have_the_size_of_the_largest() -> None:
-    one = writing.Body(bytes(16), None, None)
-    other = writing.Body((9).to_bytes(8, "little") + bytes(8), b"x\0", None)
-    assert words(body_of(writing.framed(writing.Body(b"", writing.Bodies(2, 2, [one, other]))))) == [
+    one = encode.Body(bytes(16), None, None)
+    other = encode.Body((9).to_bytes(8, "little") + bytes(8), b"x\0", None)
+    assert words(body_of(encode.framed(encode.Body(b"", encode.Bodies(2, 2, [one, other]))))) == [
         struct_pointer(0, 0, 1).hex(),
         list_pointer(0, 7, 4).hex(),
         struct_pointer(2, 1, 1).hex(),
@@ -105,7 +116,7 @@ def test_structs_of_a_list_have_the_size_of_the_largest() -> None:
 
 def test_an_empty_list_is_not_a_missing_one() -> None:
     def form(claims: Claims | None) -> bytes:
-        return body_of(writing.request(RequestEnvelope(b"", b"n" * 16, 1, claims)))
+        return body_of(encode.request(RequestEnvelope(b"", b"n" * 16, 1, claims)))
 
     assert len({form(None), form(Claims("", 0)), form(Claims("", 0, 0, (StreamScope("", "", ""),)))}) == 3
 
@@ -140,8 +151,8 @@ def test_lists_of_pointers() -> None:
 
 @pytest.mark.parametrize(("levels", "is_fine"), [(DEPTH_MAX, True), (DEPTH_MAX + 1, False)])
 def test_nesting_is_bounded(levels: int, is_fine: bool) -> None:
-    body = writing.Body((1).to_bytes(8, "little"))
+    body = encode.Body((1).to_bytes(8, "little"))
     for _ in range(levels):
-        body = writing.Body(b"", body)
-    frame = writing.framed(body)
+        body = encode.Body(b"", body)
+    frame = encode.framed(body)
     assert canonical_message(frame) == (frame[8:] if is_fine else Fault("depth"))

@@ -33,6 +33,10 @@ def test_both_ends_walk_the_same_chain(
     assert sender.state == reader.state
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a chain accepts the next message and nothing else, in constant time; a failed send breaks nothing",
+)
 @given(chains, suites, st.lists(st.binary(max_size=8), min_size=1, max_size=6), st.data())
 def test_only_the_next_message_is_accepted(
     kind: type[ChainedStreamHmac], suite: Suite, parts: list[bytes], data: st.DataObject
@@ -62,6 +66,10 @@ def test_what_stands_before_the_first() -> None:
     assert blocks.compute_next(b"x") == blocks.prev == blocks.state
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a chain accepts the next message and nothing else, in constant time; a failed send breaks nothing",
+)
 @pytest.mark.parametrize("kind", CHAINS)
 def test_a_send_that_failed_can_be_tried_again(kind: type[ChainedStreamHmac]) -> None:
     sender, reader = kind(KEY, TOPIC), kind(KEY, TOPIC)
@@ -94,6 +102,10 @@ def test_the_parts_of_a_chain_do_not_fit_another() -> None:
     assert not BlockChain(KEY, TOPIC).verify_next(b"one", mac[:8])
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a chain accepts the next message and nothing else, in constant time; a failed send breaks nothing",
+)
 def test_no_mac_is_never_a_good_mac() -> None:
     chain = ChainedStreamHmac(KEY, TOPIC)
     mac = ChainedStreamHmac(KEY, TOPIC).compute_next(b"one")
@@ -115,6 +127,10 @@ def test_chains_are_made_of_whole_keys_and_topics() -> None:
         ChainedStreamHmac(KEY, TOPIC, "md5")  # type: ignore[arg-type]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a chain accepts the next message and nothing else, in constant time; a failed send breaks nothing",
+)
 @pytest.mark.parametrize("kind", CHAINS)
 def test_macs_are_compared_in_constant_time(
     kind: type[ChainedStreamHmac], monkeypatch: pytest.MonkeyPatch

@@ -9,8 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.dialects.streamservice import decode as reading
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import decode, encode
 from penstock.dialects.streamservice.messages import (
     Block,
     ChunkBody,
@@ -54,28 +53,40 @@ dice = st.randoms(use_true_random=False)
 counts = st.integers(1, 4)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @given(topics, st.binary(max_size=200), macs, st.just(b"") | macs)
 def test_chunks(topic: str, data: bytes, mac: bytes, prev: bytes) -> None:
     frame = built_chunk(topic, data, mac, prev)
-    assert writing.chunk(topic.encode(), data, mac, prev) == frame
-    assert reading.read_chunk(frame) == ChunkBody(topic.encode(), data, mac, prev)
+    assert encode.chunk(topic.encode(), data, mac, prev) == frame
+    assert decode.read_chunk(frame) == ChunkBody(topic.encode(), data, mac, prev)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @given(payloads, dice, counts)
 def test_payloads(payload: Payload, dice: Random, count: int) -> None:
     frame = built_payload(payload)
-    assert writing.payload(payload) == frame
-    assert reading.read_payload(frame) == payload
-    assert reading.read_payload(scattered(frame, dice, count)) == payload
+    assert encode.payload(payload) == frame
+    assert decode.read_payload(frame) == payload
+    assert decode.read_payload(scattered(frame, dice, count)) == payload
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @given(macs.map(lambda mac: mac[:16]), st.lists(payloads, max_size=6), dice, counts)
 def test_blocks(prev: bytes, parts: list[Payload], dice: Random, count: int) -> None:
     frame = built_block(prev, parts)
-    assert writing.block(prev, parts) == frame
-    assert reading.read_block(frame) == Block(prev, parts)
+    assert encode.block(prev, parts) == frame
+    assert decode.read_block(frame) == Block(prev, parts)
     moved = scattered(frame, dice, count)
-    assert reading.read_block(moved) == Block(prev, parts)
+    assert decode.read_block(moved) == Block(prev, parts)
     with streaming.StreamBlock.from_bytes(moved) as block:
         assert [part.which() for part in block.payloads] == [arm(part) for part in parts]
 
@@ -84,65 +95,77 @@ def arm(payload: Payload) -> str:
     return {Token: "token", Complete: "complete", Failure: "error", Heartbeat: "heartbeat"}[type(payload)]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 9_000), min_size=1, max_size=6))
 def test_messages_beyond_the_first_segment(sizes: list[int]) -> None:
     parts: list[Payload] = [Token("t" * size, f"s{size}") for size in sizes]
     frame = built_block(b"p" * 16, parts)
-    ours = writing.block(b"p" * 16, parts)
-    assert reading.read_block(frame) == reading.read_block(ours) == Block(b"p" * 16, parts)
+    ours = encode.block(b"p" * 16, parts)
+    assert decode.read_block(frame) == decode.read_block(ours) == Block(b"p" * 16, parts)
     with streaming.StreamBlock.from_bytes(ours) as block:
         assert [part.token for part in block.payloads] == [part.text for part in parts]  # type: ignore[union-attr]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @given(envelopes, st.binary(min_size=64, max_size=64), macs, dice, counts)
 def test_envelopes(
     envelope: RequestEnvelope, signature: bytes, signer: bytes, dice: Random, count: int
 ) -> None:
     frame = built_signed(envelope, signature, signer)
-    assert writing.signed(envelope, signature, signer) == frame
-    assert reading.read_signed(frame) == SignedEnvelope(envelope, signature, signer)
-    assert reading.read_signed(scattered(frame, dice, count)) == SignedEnvelope(envelope, signature, signer)
+    assert encode.signed(envelope, signature, signer) == frame
+    assert decode.read_signed(frame) == SignedEnvelope(envelope, signature, signer)
+    assert decode.read_signed(scattered(frame, dice, count)) == SignedEnvelope(envelope, signature, signer)
     alone = common.RequestEnvelope.new_message()
     fill_envelope(alone, envelope)
-    assert writing.request(envelope) == bytes(alone.to_bytes())
+    assert encode.request(envelope) == bytes(alone.to_bytes())
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "our messages are what pycapnp writes, and we read what it reads",
+)
 @given(texts, texts, macs, topics, i64, u64, st.binary(max_size=50))
 def test_the_small_messages(
     stream_id: str, endpoint: str, key: bytes, topic: str, exp: int, number: int, data: bytes
 ) -> None:
     cases: list[tuple[bytes, Any, Any, object]] = [
         (
-            writing.info(StreamInfo(stream_id, endpoint, key)),
+            encode.info(StreamInfo(stream_id, endpoint, key)),
             streaming.StreamInfo.new_message(streamId=stream_id, endpoint=endpoint, serverPubkey=key),
-            reading.read_info,
+            decode.read_info,
             StreamInfo(stream_id, endpoint, key),
         ),
         (
-            writing.start_request(StreamStartRequest(stream_id, key)),
+            encode.start_request(StreamStartRequest(stream_id, key)),
             streaming.StreamStartRequest.new_message(streamId=stream_id, clientPubkey=key),
-            reading.read_start_request,
+            decode.read_start_request,
             StreamStartRequest(stream_id, key),
         ),
         (
-            writing.auth_response(StreamAuthResponse(stream_id, key)),
+            encode.auth_response(StreamAuthResponse(stream_id, key)),
             streaming.StreamAuthResponse.new_message(streamId=stream_id, serverPubkey=key),
-            reading.read_auth_response,
+            decode.read_auth_response,
             StreamAuthResponse(stream_id, key),
         ),
         (
-            writing.register(StreamRegister(topic, exp)),
+            encode.register(StreamRegister(topic, exp)),
             streaming.StreamRegister.new_message(topic=topic, exp=exp),
-            reading.read_register,
+            decode.read_register,
             StreamRegister(topic, exp),
         ),
         (
-            writing.response(ResponseEnvelope(number, data, b"s" * 64, key)),
+            encode.response(ResponseEnvelope(number, data, b"s" * 64, key)),
             common.ResponseEnvelope.new_message(
                 requestId=number, payload=data, signature=b"s" * 64, signerPubkey=key
             ),
-            reading.read_response,
+            decode.read_response,
             ResponseEnvelope(number, data, b"s" * 64, key),
         ),
     ]
@@ -152,14 +175,14 @@ def test_the_small_messages(
 
 
 def test_fields_that_were_never_set_have_their_defaults() -> None:
-    assert reading.read_payload(bytes(streaming.StreamPayload.new_message().to_bytes())) == Token("")
+    assert decode.read_payload(bytes(streaming.StreamPayload.new_message().to_bytes())) == Token("")
     builder = streaming.StreamPayload.new_message()
     builder.init("complete")
-    assert reading.read_payload(bytes(builder.to_bytes())) == Complete(finish_reason="")
+    assert decode.read_payload(bytes(builder.to_bytes())) == Complete(finish_reason="")
     builder = streaming.StreamPayload.new_message()
     builder.init("error")
-    assert reading.read_payload(bytes(builder.to_bytes())) == Failure("", "")
-    assert reading.read_block(bytes(streaming.StreamBlock.new_message().to_bytes())) == Block(b"", [])
+    assert decode.read_payload(bytes(builder.to_bytes())) == Failure("", "")
+    assert decode.read_block(bytes(streaming.StreamBlock.new_message().to_bytes())) == Block(b"", [])
 
 
 @given(
@@ -173,7 +196,7 @@ def test_where_a_spoilt_payload_is_read_pycapnp_reads_the_same(frame: bytes, dic
     spoilt = bytearray(frame)
     for _ in range(dice.randrange(1, 4)):
         spoilt[dice.randrange(8, len(spoilt))] ^= 1 << dice.randrange(8)
-    ours = reading.read_payload(bytes(spoilt))
+    ours = decode.read_payload(bytes(spoilt))
     if not isinstance(ours, Token):
         return
     with streaming.StreamPayload.from_bytes(bytes(spoilt)) as payload:
@@ -186,15 +209,15 @@ def test_where_a_spoilt_payload_is_read_pycapnp_reads_the_same(frame: bytes, dic
     [
         (bytes(streaming.StreamInfo.new_message(streamId="s", serverPubkey=b"k").to_bytes()), "size"),
         (bytes(streaming.StreamStartRequest.new_message(streamId="s").to_bytes()), "size"),
-        (writing.framed(writing.Body((9).to_bytes(8, "little"), b"s\0", b"t\0")), "unknown"),
-        (writing.framed(writing.Body(bytes(8), b"s\0", b"no end")), "text"),
-        (writing.framed(writing.Body(bytes(8), b"s\0", b"\xff\xfe\0")), "text"),
-        (writing.framed(writing.Body(bytes(8), b"s\0", b"")), "text"),
-        (writing.framed(writing.Body(bytes(8), b"s\0", writing.Body(bytes(8)))), "kind"),
+        (encode.framed(encode.Body((9).to_bytes(8, "little"), b"s\0", b"t\0")), "unknown"),
+        (encode.framed(encode.Body(bytes(8), b"s\0", b"no end")), "text"),
+        (encode.framed(encode.Body(bytes(8), b"s\0", b"\xff\xfe\0")), "text"),
+        (encode.framed(encode.Body(bytes(8), b"s\0", b"")), "text"),
+        (encode.framed(encode.Body(bytes(8), b"s\0", encode.Body(bytes(8)))), "kind"),
     ],
 )
 def test_a_message_that_says_something_wrong_is_a_fault(frame: bytes, reason: str) -> None:
-    readers = (reading.read_info, reading.read_start_request, reading.read_payload)
+    readers = (decode.read_info, decode.read_start_request, decode.read_payload)
     assert Fault(reason) in [read(frame) for read in readers]  # type: ignore[operator]
 
 
@@ -202,7 +225,7 @@ def test_a_chunk_is_written_with_the_sizes_of_a_chunk_or_not_at_all() -> None:
     topic = TOPIC.encode()
     for wrong in ((topic[:-1], b"m" * 32, b""), (topic, b"m" * 16, b""), (topic, b"m" * 32, b"p" * 16)):
         with pytest.raises(ValueError, match="a chunk has"):
-            writing.chunk(wrong[0], b"data", wrong[1], wrong[2])
+            encode.chunk(wrong[0], b"data", wrong[1], wrong[2])
 
 
 def test_scopes() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.dialects.streamservice import canonical, nonces
-from penstock.dialects.streamservice import capnp_segments as segments
-from penstock.dialects.streamservice import signatures as signing
+from penstock.dialects.streamservice import canonical, capnp_segments, nonces, signatures
 from tests.docs.documents import ROOT, blocks
 
 PAGE = "docs/reference/token-streams.md"
@@ -24,15 +22,15 @@ def test_the_examples_run() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     text = Path(ROOT / PAGE).read_text()
     for said, bound in (
-        (f"{segments.SEGMENTS_MAX} segments", True),
+        (f"{capnp_segments.SEGMENTS_MAX} segments", True),
         (f"{canonical.DEPTH_MAX} pointers in a row", True),
-        ("no more visits than four times", segments.VISITS == 4),
-        (f"at most {signing.ENVELOPE_MAX // 1024} KiB", True),
+        ("no more visits than four times", capnp_segments.VISITS == 4),
+        (f"at most {signatures.ENVELOPE_MAX // 1024} KiB", True),
         (f"{nonces.SIGNER_NONCES_MAX:,} nonces of one signer and {nonces.NONCES_MAX:,} in all", True),
         ("at most 5 minutes old", nonces.AGE_MAX_MS == 300_000),
         ("at most 30 seconds ahead", nonces.SKEW_MAX_MS == 30_000),
-        ("a day from now", signing.LIFETIME_MAX_S == 86_400),
-        ("greater than 10^11", signing.MILLISECONDS_FROM == 10**11),
+        ("a day from now", signatures.LIFETIME_MAX_S == 86_400),
+        ("greater than 10^11", signatures.MILLISECONDS_FROM == 10**11),
     ):
         assert said in text, said
         assert bound, said

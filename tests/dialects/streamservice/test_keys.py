@@ -47,10 +47,18 @@ def refused(public: bytes) -> str:
     return refusal.message
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "the identity, set top bits and wrong sizes are no public keys",
+)
 def test_the_identity_is_no_key() -> None:
     assert "identity" in refused(bytes(32))
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "the identity, set top bits and wrong sizes are no public keys",
+)
 @settings(max_examples=30)
 @given(entropies)
 def test_the_top_bit_is_never_set(entropy: bytes) -> None:
@@ -60,6 +68,10 @@ def test_the_top_bit_is_never_set(entropy: bytes) -> None:
     assert "top bit" in refused(public[:-1] + bytes([public[-1] | 0x80]))
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "the identity, set top bits and wrong sizes are no public keys",
+)
 @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
 def test_keys_have_one_size(size: int) -> None:
     assert f"{size} bytes instead of 32" in refused(b"\x02" * size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from penstock.dialects.streamservice.nonces import (
@@ -59,6 +60,9 @@ steps = st.tuples(
 )
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+)
 @settings(max_examples=300)
 @given(st.lists(steps, max_size=60))
 def test_no_envelope_is_ever_taken_twice(walk: list[tuple[bytes, int, int, int]]) -> None:

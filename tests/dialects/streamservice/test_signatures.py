@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from penstock.core.errors import Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.messages import (
     Claims,
@@ -57,7 +57,7 @@ def envelope(
     at_ms: int = NOW_MS,
 ) -> RequestEnvelope:
     return RequestEnvelope(
-        writing.register(StreamRegister(topic, exp)), nonce.to_bytes(16, "big"), at_ms, claims
+        encode.register(StreamRegister(topic, exp)), nonce.to_bytes(16, "big"), at_ms, claims
     )
 
 
@@ -92,7 +92,7 @@ def test_the_layout_of_an_envelope_does_not_matter() -> None:
 
 def test_an_envelope_that_pycapnp_built() -> None:
     request = envelope()
-    data = canonical_message(writing.request(request))
+    data = canonical_message(encode.request(request))
     assert isinstance(data, bytes)
     builder = common.SignedEnvelope.new_message()
     builder.signerPubkey = KEY.public
@@ -101,6 +101,10 @@ def test_an_envelope_that_pycapnp_built() -> None:
     assert isinstance(registrar().admit(register_of(bytes(builder.to_bytes())), NOW_MS), Registration)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 def test_a_stranger_is_refused() -> None:
     assert decide(registrar(), envelope(), key=STRANGER) == "signer"
     frame = sign(envelope(), STRANGER).replace(STRANGER.public, KEY.public)
@@ -109,6 +113,10 @@ def test_a_stranger_is_refused() -> None:
     assert (outcome.code, outcome.ref) == ("Unauthorized", "signature")
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 @pytest.mark.parametrize(
     ("at_ms", "expected"),
     [
@@ -134,6 +142,9 @@ def test_a_nonce_counts_once_for_each_signer() -> None:
     assert decide(subject, envelope(nonce=8)) == "ok"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+)
 def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
     subject = registrar()
     good = sign(envelope(nonce=7), KEY)
@@ -146,6 +157,9 @@ def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
     assert isinstance(subject.admit(register_of(good), NOW_MS), Registration)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+)
 def test_a_replay_is_refused_for_as_long_as_it_is_young() -> None:
     """A clock that is ahead by the whole skew makes an envelope that stays young for the age and the skew together."""
     subject = registrar()
@@ -157,6 +171,9 @@ def test_a_replay_is_refused_for_as_long_as_it_is_young() -> None:
     assert decide(subject, request, now_ms=NOW_MS + AGE_MS + SKEW_MS + 1) == "timestamp"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+)
 def test_quotas_refuse_and_forget_nothing() -> None:
     subject = registrar(nonces=NonceCache(total_max=5, signer_max=3))
     assert [decide(subject, envelope(nonce=n)) for n in range(4)] == ["ok", "ok", "ok", "quota"]
@@ -174,6 +191,10 @@ def test_a_registrar_does_not_forget_nonces_too_early() -> None:
         registrar(nonces=NonceCache(age_max_ms=1_000, skew_max_ms=1_000))
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 @pytest.mark.parametrize(
     ("claims", "expected"),
     [
@@ -196,6 +217,10 @@ def test_claims(claims: Claims | None, expected: str) -> None:
     assert decide(registrar(), envelope(claims=claims)) == expected
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 @pytest.mark.parametrize(
     ("exp", "claims_exp", "expected"),
     [
@@ -238,7 +263,7 @@ def test_topics_have_one_form(topic: str) -> None:
 
 
 def test_a_payload_that_is_no_registration() -> None:
-    for payload in (b"", b"nonsense", writing.resume(TOPIC.encode(), b"m" * 32)):
+    for payload in (b"", b"nonsense", encode.resume(TOPIC.encode(), b"m" * 32)):
         request = RequestEnvelope(payload, b"n" * 16, NOW_MS, CLAIMS)
         assert decide(registrar(), request) == "payload"
 
@@ -248,26 +273,34 @@ def test_an_envelope_that_is_too_large_is_not_even_read() -> None:
     assert decide(registrar(), request) == "size"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 def test_what_is_signed_must_be_understood_whole() -> None:
     """A newer writer's field would count as signed though nobody here reads it."""
-    plain = writing._request(envelope())
+    plain = encode._request(envelope())
     for body in (
-        writing.Body(plain.data + (1).to_bytes(8, "little"), *plain.pointers),
-        writing.Body(plain.data, *plain.pointers, b"more"),
+        encode.Body(plain.data + (1).to_bytes(8, "little"), *plain.pointers),
+        encode.Body(plain.data, *plain.pointers, b"more"),
     ):
-        data = canonical_message(writing.framed(body))
+        data = canonical_message(encode.framed(body))
         assert isinstance(data, bytes)
-        frame = writing.framed(writing.Body(b"", body, KEY.sign(data), KEY.public))
+        frame = encode.framed(encode.Body(b"", body, KEY.sign(data), KEY.public))
         outcome = registrar().admit(register_of(frame), NOW_MS)
         assert isinstance(outcome, Refusal)
         assert outcome.ref == "message"
-    roomy = writing.Body(plain.data + bytes(8), *plain.pointers, None)
-    data = canonical_message(writing.framed(roomy))
+    roomy = encode.Body(plain.data + bytes(8), *plain.pointers, None)
+    data = canonical_message(encode.framed(roomy))
     assert isinstance(data, bytes)
-    frame = writing.framed(writing.Body(b"", roomy, KEY.sign(data), KEY.public))
+    frame = encode.framed(encode.Body(b"", roomy, KEY.sign(data), KEY.public))
     assert isinstance(registrar().admit(register_of(frame), NOW_MS), Registration)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
+)
 @given(st.integers(0, 10**9))
 def test_no_change_of_a_bit_gets_anything_else_admitted(place: int) -> None:
     frame = bytearray(sign(envelope(), KEY))
@@ -305,10 +338,10 @@ def test_answers_are_signed_for_one_request() -> None:
         (check_response(sign_response(7, b"payload", STRANGER), 7, trust), "signer"),
         (check_response(frame[:-8], 7, trust), "message"),
         (
-            check_response(writing.response(ResponseEnvelope(7, b"payload", b"", KEY.public)), 7, trust),
+            check_response(encode.response(ResponseEnvelope(7, b"payload", b"", KEY.public)), 7, trust),
             "signature",
         ),
-        (check_response(writing.response(ResponseEnvelope(7, b"payload")), 7, trust), "signer"),
+        (check_response(encode.response(ResponseEnvelope(7, b"payload")), 7, trust), "signer"),
         (
             check_response(frame.replace((7).to_bytes(8, "little"), (8).to_bytes(8, "little")), 8, trust),
             "signature",

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from penstock.core.errors import Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_signed
@@ -22,7 +22,7 @@ SHARED = b"\x42" * 32
 CLIENT, SERVER = b"\x01" * 32, b"\x02" * 32
 MAC_KEY = "9b1f072ea349f3d7425b313073d5edcbc3ee813dca5a4ea498bc177ec8a9c5ae"
 ENVELOPE = RequestEnvelope(
-    payload=writing.register(StreamRegister(TOPIC, 1_762_974_327)),
+    payload=encode.register(StreamRegister(TOPIC, 1_762_974_327)),
     nonce=b"\x2a" * 16,
     timestamp_ms=NOW_MS,
     claims=Claims("svc", 1_762_974_327, 1_762_974_000, (StreamScope("publish", "stream", TOPIC),)),
@@ -34,6 +34,10 @@ SIGNATURE = (
 )
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 @pytest.mark.parametrize(
     ("suite", "topic", "mac_key"),
     [
@@ -68,6 +72,10 @@ def test_hkdf_without_a_salt() -> None:
     assert mac == "6042218c34db7f11ada380522dabc49179d88948ff88af3a3c29e1e00c46f51f"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 def test_key_agreement() -> None:
     client = key_pair(hashlib.sha512(b"client").digest())
     server = key_pair(hashlib.sha512(b"server").digest())
@@ -85,6 +93,10 @@ def test_key_agreement() -> None:
         assert keys.mac_key.hex() == "77dea280320a25faea65e0861ffe633cbefe26d1e0beba7927d767e5a0dea4c4"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 def test_chunk_chain() -> None:
     expected = [
         "7adbea7500770f15f9d0ff21671464c28297fbf9ae434f96bb3625596e4d57af",
@@ -98,6 +110,10 @@ def test_chunk_chain() -> None:
     assert reader.verify_next(b"token 2", bytes.fromhex(expected[1]))
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 def test_block_chain() -> None:
     chain = BlockChain(bytes.fromhex(MAC_KEY), TOPIC)
     macs = [chain.compute_next(data).hex() for data in (b"block 0", b"block 1")]
@@ -111,8 +127,12 @@ def test_the_chain_of_a_request_number_is_the_same_chain_from_another_start() ->
     assert chain.compute_next(b"chunk 2").hex().startswith("b433c4507caccf0d")
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 def test_canonical_envelope_and_its_signature() -> None:
-    data = canonical_message(writing.request(ENVELOPE))
+    data = canonical_message(encode.request(ENVELOPE))
     assert isinstance(data, bytes)
     assert len(data) == 368
     assert (
@@ -157,6 +177,10 @@ MULTIPLES = [
 """B[1] to B[15] of RFC 9496, appendix A.1; B[0] is the identity, which is no public key."""
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 @pytest.mark.parametrize(("factor", "encoding"), list(enumerate(MULTIPLES, 1)))
 def test_multiples_of_the_generator(factor: int, encoding: str) -> None:
     pair = pair_of(factor.to_bytes(32, "little"))
@@ -181,6 +205,10 @@ INVALID_ENCODINGS = [
 ]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "published vectors of keys, chains, the canonical envelope and its signature; RFC 9496, accepting and refusing",
+)
 @pytest.mark.parametrize("encoding", INVALID_ENCODINGS)
 def test_invalid_encodings_are_refused(encoding: str) -> None:
     assert isinstance(check_public(bytes.fromhex(encoding)), Refusal)

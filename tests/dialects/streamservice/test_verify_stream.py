@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.block_sizes import Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.compose_stream import Composer
@@ -76,6 +76,9 @@ class TestOrder:
         assert follower.ending == Complete(tokens=3)
         assert texts(follower, 2, *sent) == []
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+    )
     def test_what_came_before_is_dropped_unseen(self, form: Format) -> None:
         sent = messages(tokens(4), form)
         follower = Follower(0, KEYS)
@@ -84,6 +87,9 @@ class TestOrder:
         assert follower.counts.duplicates == 3 and follower.counts.tampered == follower.counts.ahead == 0
         assert asks(follower, SECOND) == []
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+    )
     def test_a_missing_message_is_asked_for_by_the_last_good_mac(self, form: Format) -> None:
         sent = messages(tokens(4), form)
         follower = Follower(0, KEYS, jitter=0.5)
@@ -100,6 +106,9 @@ class TestOrder:
         assert follower.step(1) == Ask(None)
         assert texts(follower, 2, *sent) == ["t0", "t1"]
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+    )
     def test_a_changed_message_is_told_from_a_gap(self, form: Format) -> None:
         sent = messages(tokens(2), form)
         lie = messages([Token("lie")], form, keys_of("another"))[0]
@@ -131,10 +140,13 @@ class TestOrder:
 
 
 class TestForms:
+    @pytest.mark.promise(
+        "Token streams: the two ends", "no check is skipped: MACs of other sizes, disguised formats"
+    )
     def test_a_chunk_in_the_disguise_of_a_block_neither_passes_nor_ends_the_stream(self) -> None:
         """A MAC of 16 bytes can be cut from one of 32."""
         (chunk,) = messages(tokens(1), "chunk")
-        data = writing.payload(Token("t0"))
+        data = encode.payload(Token("t0"))
         mac = ChainedStreamHmac(KEYS.mac_key, KEYS.topic).compute_next(data)
         follower = Follower(0, KEYS)
         assert texts(follower, 1, (TOPIC, data, mac[:16])) == []
@@ -143,15 +155,18 @@ class TestForms:
 
     def test_a_heartbeat_in_the_disguise_of_an_empty_block_does_not_settle_the_form(self) -> None:
         heartbeat, chunk = messages([Heartbeat(), Token("t0")], "chunk")
-        data = writing.payload(Heartbeat())
+        data = encode.payload(Heartbeat())
         mac = ChainedStreamHmac(KEYS.mac_key, KEYS.topic).compute_next(data)
         follower = Follower(0, KEYS)
         assert texts(follower, 1, (TOPIC, data, mac[:16])) == []
         assert texts(follower, 1, heartbeat, chunk) == ["t0"]
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "no check is skipped: MACs of other sizes, disguised formats"
+    )
     @pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
     def test_a_mac_of_another_size_never_skips_the_check(self, size: int) -> None:
-        frame = writing.block(TOPIC[:16], [Token("x")])
+        frame = encode.block(TOPIC[:16], [Token("x")])
         mac = (BlockChain(KEYS.mac_key, KEYS.topic).compute_next(frame) * 2)[:size]
         follower = Follower(0, KEYS)
         assert texts(follower, 1, (TOPIC, frame, mac)) == []
@@ -171,7 +186,7 @@ class TestForms:
         assert follower.counts.foreign + follower.counts.tampered == 7
 
     def test_what_the_publisher_made_and_we_cannot_read_ends_the_stream(self) -> None:
-        good = writing.block(TOPIC[:16], [Token("x")])
+        good = encode.block(TOPIC[:16], [Token("x")])
         chain = BlockChain(KEYS.mac_key, KEYS.topic)
         follower = Follower(0, KEYS)
         assert texts(follower, 1, (TOPIC, good, chain.compute_next(good))) == ["x"]
@@ -179,7 +194,7 @@ class TestForms:
         assert isinstance(follower.ending, Unreadable)
 
     def test_payloads_after_the_end_are_not_given_out(self) -> None:
-        frame = writing.block(TOPIC[:16], [Token("a"), Complete(), Token("b")])
+        frame = encode.block(TOPIC[:16], [Token("a"), Complete(), Token("b")])
         follower = Follower(0, KEYS)
         mac = BlockChain(KEYS.mac_key, KEYS.topic).compute_next(frame)
         assert texts(follower, 1, (TOPIC, frame, mac)) == ["a"]
@@ -187,6 +202,9 @@ class TestForms:
 
 
 class TestPatience:
+    @pytest.mark.promise(
+        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+    )
     def test_asking_gets_rarer_and_ends_in_a_gap(self) -> None:
         sent = messages(tokens(3), "block")
         follower = Follower(0, KEYS, jitter=0.5)
@@ -223,13 +241,14 @@ class TestPatience:
         asks(follower, 2 * SECOND)
         assert texts(follower, 2 * SECOND, *sent) == ["t1", "t2"]
 
+    @pytest.mark.promise("Token streams: the two ends", "somebody who can only add messages ends no stream")
     def test_one_added_message_ends_no_stream_that_shows_signs_of_life(self) -> None:
         """Somebody who can only add must keep heartbeats away for longer than their interval."""
         sent = messages([Token("t0"), *[Heartbeat()] * 20, Complete()], "block")
         follower = Follower(0, KEYS)
         texts(follower, 0, sent[0])
         for number, parts in enumerate(sent[1:], 1):
-            lie = writing.block(bytes([number]) * 16, [Token("lie")])
+            lie = encode.block(bytes([number]) * 16, [Token("lie")])
             follower.take((number - 1) * 5 * SECOND, (TOPIC, lie, bytes(16)))
             asks(follower, number * 5 * SECOND - 1)
             follower.take(number * 5 * SECOND, parts)
@@ -238,7 +257,7 @@ class TestPatience:
     def test_too_many_tampered_messages_are_the_end(self) -> None:
         follower = Follower(0, KEYS, Patience(tampered_max=3))
         (good,) = messages(tokens(1), "block")
-        lie = (TOPIC, writing.block(TOPIC[:16], [Token("lie")]), bytes(16))
+        lie = (TOPIC, encode.block(TOPIC[:16], [Token("lie")]), bytes(16))
         for _ in range(2):
             follower.take(0, lie)
         assert texts(follower, 0, good) == ["t0"]
@@ -248,6 +267,9 @@ class TestPatience:
         follower.take(0, lie)
         assert follower.ending == Tampered(3)
 
+    @pytest.mark.promise(
+        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+    )
     def test_silence_is_probed_and_then_a_cut(self) -> None:
         """The last messages may be lost without a later one to show it."""
         sent = messages(tokens(1), "block")
@@ -283,6 +305,7 @@ class TestPatience:
         assert follower.step(31 * SECOND) == Ask(None)
         assert follower.ending is None
 
+    @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
     def test_what_is_remembered_is_bounded(self) -> None:
         sent = messages(tokens(20), "block")
         follower = Follower(0, KEYS, Patience(remembered_max=5))

@@ -9,9 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.dialects.streamservice import decode as reading
-from penstock.dialects.streamservice import encode as writing
-from penstock.dialects.streamservice import wire
+from penstock.dialects.streamservice import decode, encode, wire
 from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
@@ -38,35 +36,43 @@ READERS = [
     peek,
     peek_block,
     canonical_message,
-    reading.read_chunk,
-    reading.read_payload,
-    reading.read_block,
-    reading.read_register,
-    reading.read_info,
-    reading.read_start_request,
-    reading.read_auth_response,
-    reading.read_signed,
-    reading.read_response,
+    decode.read_chunk,
+    decode.read_payload,
+    decode.read_block,
+    decode.read_register,
+    decode.read_info,
+    decode.read_start_request,
+    decode.read_auth_response,
+    decode.read_signed,
+    decode.read_response,
 ]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a frame is what its shape says, whatever the sizes of its data",
+)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("prev", [b"", PREV])
 def test_a_chunk_is_a_chunk_whatever_the_size_of_its_data(size: int, prev: bytes) -> None:
     assert peek(built_chunk(TOPIC, b"d" * size, MAC, prev)) == Chunk(TOPIC.encode(), MAC, prev)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a frame is what its shape says, whatever the sizes of its data",
+)
 def test_the_trap_of_64_bytes_is_one_that_tokens_reach() -> None:
-    data = writing.payload(Token("8 to 15 by", "seven"))
+    data = encode.payload(Token("8 to 15 by", "seven"))
     assert len(data) == 64
-    assert isinstance(peek(writing.chunk(TOPIC.encode(), data, MAC, PREV)), Chunk)
+    assert isinstance(peek(encode.chunk(TOPIC.encode(), data, MAC, PREV)), Chunk)
 
 
 @pytest.mark.parametrize("mac", [b"m" * 16, MAC])
 def test_a_request_to_resume(mac: bytes) -> None:
     frame = bytes(streaming.StreamResume.new_message(topic=TOPIC, resumeFromHmac=mac).to_bytes())
     assert peek(frame) == Resume(TOPIC.encode(), mac)
-    assert writing.resume(TOPIC.encode(), mac) == frame
+    assert encode.resume(TOPIC.encode(), mac) == frame
 
 
 @given(envelopes, st.binary(min_size=64, max_size=64), macs)
@@ -75,6 +81,10 @@ def test_an_envelope_is_a_registration(envelope: RequestEnvelope, signature: byt
     assert peek(frame) == Register(frame, signature, signer)
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a frame is what its shape says, whatever the sizes of its data",
+)
 @given(
     topics,
     st.binary(max_size=100),
@@ -136,6 +146,10 @@ def test_what_is_none_of_them_is_told_why(frame: bytes, reason: str) -> None:
     assert Fault(reason).message == REASONS[reason]
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "a frame is what its shape says, whatever the sizes of its data",
+)
 def test_the_quick_way_and_the_thorough_way_agree() -> None:
     dice = Random(7)
     frame = bytearray(built_chunk(TOPIC, b"d" * 20, MAC, PREV))
@@ -157,16 +171,20 @@ def test_a_chunk_without_room_for_its_topic() -> None:
         )
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+)
 @pytest.mark.parametrize("offset", [-6, -5, 0, 1, 2, 3, 500, 2**29 - 1, -(2**29)])
 def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
     """Neither into the segment table, nor into the next segment, nor beyond the frame."""
     body = struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(offset, 2, 16)
     frame = frame_of(body + bytes(8), b"secret\0\0" * 4)
-    assert reading.read_payload(frame) == Fault("bounds")
+    assert decode.read_payload(frame) == Fault("bounds")
     inside = frame_of(
         struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(0, 2, 8) + b"inside\0\0", bytes(8)
     )
-    assert reading.read_payload(inside) == Token("inside\0")
+    assert decode.read_payload(inside) == Token("inside\0")
 
 
 def test_a_block_shows_its_link_and_nothing_else() -> None:
@@ -187,10 +205,14 @@ def messages() -> st.SearchStrategy[bytes]:
         st.builds(built_chunk, topics, st.binary(max_size=70), macs, st.just(b"") | macs),
         st.builds(built_signed, envelopes, st.just(b"s" * 64), macs),
         st.just(built_block(b"p" * 16, [Token("a", "s"), Token("b", "s")])),
-        st.just(writing.resume(TOPIC.encode(), MAC)),
+        st.just(encode.resume(TOPIC.encode(), MAC)),
     )
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+)
 @settings(max_examples=250)
 @given(messages(), st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
 def test_no_spoilt_message_makes_a_reader_raise(frame: bytes, dice: Random, count: int, is_cut: bool) -> None:
@@ -266,6 +288,10 @@ HOSTILE = {
 }
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+)
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_hostile_messages_cost_little(name: str) -> None:
     frame = HOSTILE[name]
@@ -279,6 +305,10 @@ def test_hostile_messages_cost_little(name: str) -> None:
         assert peak < 100_000 + 40 * len(frame), f"{read.__name__} took {peak} bytes"
 
 
+@pytest.mark.promise(
+    "Token streams: bytes, keys and signatures",
+    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -294,8 +324,8 @@ def test_endless_messages_have_no_canonical_form(name: str, reason: str) -> None
 
 
 def test_shared_content_is_paid_for_each_time() -> None:
-    assert reading.read_block(shared_text(2000, 60_000)) == Fault("effort")
-    shared = reading.read_block(shared_text(2, 64))
+    assert decode.read_block(shared_text(2000, 60_000)) == Fault("effort")
+    shared = decode.read_block(shared_text(2, 64))
     assert not isinstance(shared, Fault)
     assert [part.text for part in shared.payloads] == ["x" * 63] * 2  # type: ignore[union-attr]
 

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import OPERATOR
-from penstock.server.admin import sql_process as answerer
+from penstock.server.admin import sql_process
 from penstock.server.admin.sql import RUNNING_MAX, Asking
 from penstock.server.admin.sql_process import Task
 from penstock.server.config.sections import ConsoleSection
@@ -51,13 +51,17 @@ def test_an_answer_is_cut_at_the_rows_that_were_asked_for_and_at_those_that_are_
 
 
 def run(data, query, rows_max=1_000):
-    return msgspec.json.decode(answerer.run(Task(str(data / "lake"), query, rows_max, 1_000)))
+    return msgspec.json.decode(sql_process.run(Task(str(data / "lake"), query, rows_max, 1_000)))
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+)
 def test_an_answer_is_cut_at_its_bytes(data):
     answer = run(data, "select repeat(text, 1000) as long from notes")
     size = sum(len(row[0]) for row in answer["rows"])
-    assert answer["truncated"] and 0.9 * answerer.BYTES_MAX < size <= answerer.BYTES_MAX
+    assert answer["truncated"] and 0.9 * sql_process.BYTES_MAX < size <= sql_process.BYTES_MAX
     assert run(data, "select repeat(text, 200000) as long from notes where n = 0")["rows"] == []
     whole = run(data, "select n from notes", 500)
     assert len(whole["rows"]) == 500 and not whole["truncated"]
@@ -70,6 +74,9 @@ def test_what_is_wrong_with_a_question_comes_back_as_a_refusal(data):
     assert isinstance(refused, Refusal) and "DropTable" in refused.message
 
 
+@pytest.mark.promise(
+    "What an administrator reads", "files of the working directory are no modules of the server's processes"
+)
 def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, monkeypatch):
     for name in ("resource", "signal", "msgspec", "penstock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
@@ -77,6 +84,10 @@ def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, m
     assert asked(Asking(data, ConsoleSection), "select n from notes").status == 200
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+)
 def test_a_question_that_takes_too_long_is_ended(data):
     asking = Asking(data, lambda: ConsoleSection(sql_ms=900))
     refused = asked(asking, ENDLESS)
@@ -84,12 +95,20 @@ def test_a_question_that_takes_too_long_is_ended(data):
     assert answerers(os.getpid()) == []
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+)
 def test_a_question_that_needs_too_much_memory_ends_alone(data):
     refused = asked(Asking(data, ConsoleSection), HUGE)
     assert isinstance(refused, Refusal) and refused.code == "InvalidRequest"
     assert "more than 768 MB" in refused.message and refused.hint
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+)
 def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
     asking = Asking(data, lambda: ConsoleSection(sql_ms=600_000))
 

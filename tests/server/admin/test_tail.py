@@ -21,7 +21,7 @@ from penstock.journal.disk import RealDisk
 from penstock.journal.parquet_table import Bronze
 from penstock.journal.plain_values import records
 from penstock.journal.reader import JournalReader, RangeGoneError
-from penstock.server.admin import tail as module
+from penstock.server.admin import tail
 from penstock.server.admin.tail import BODY_CHARS, Tail, look
 from penstock.server.http.admin_routes import Ask
 from penstock.server.http.routes import TailQuery
@@ -117,6 +117,10 @@ QUERIES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "the tail gives exactly the rows that pass, once each and in order, sealed or not",
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(query=QUERIES, after=st.integers(0, ROWS), most=st.integers(20, 90))
 def test_pages_are_exactly_the_rows_that_pass(reader, everything, query, after, most):
@@ -132,6 +136,10 @@ def test_pages_are_exactly_the_rows_that_pass(reader, everything, query, after, 
     assert seen == expected and following == ROWS
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "the tail gives exactly the rows that pass, once each and in order, sealed or not",
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(query=QUERIES, back=st.integers(0, 40))
 def test_without_a_beginning_it_is_the_last_rows_that_pass(reader, everything, query, back):
@@ -154,6 +162,9 @@ def test_a_row_has_its_columns_by_name_and_leaves_out_what_is_null(reader, every
     assert {row.get("body_cut") for row in rows} == {True, False, None}
 
 
+@pytest.mark.promise(
+    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+)
 @pytest.mark.parametrize(
     ("body", "shown", "is_cut"),
     [
@@ -170,8 +181,11 @@ def test_a_body_is_shown_as_far_as_it_goes_and_never_half_a_character(tmp_path, 
     assert (row["body"], row["body_cut"]) == (shown, is_cut) and row["bytes"] == len(body)
 
 
+@pytest.mark.promise(
+    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+)
 def test_an_answer_is_bounded_in_bytes_and_goes_on_where_it_ended(reader, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_BYTES", 4_000)
+    monkeypatch.setattr(tail, "ANSWER_BYTES", 4_000)
     seen, following, answers = [], 0, 0
     while following < ROWS:
         found, rows = read(reader, after=following)
@@ -181,20 +195,27 @@ def test_an_answer_is_bounded_in_bytes_and_goes_on_where_it_ended(reader, monkey
     assert seen == list(range(ROWS)) and answers > 10
 
 
+@pytest.mark.promise(
+    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+)
 def test_an_answer_looks_at_so_many_rows_only(reader, monkeypatch):
-    monkeypatch.setattr(module, "SCAN_ROWS", 100)
-    monkeypatch.setattr(module, "STEP_ROWS", 30)
+    monkeypatch.setattr(tail, "SCAN_ROWS", 100)
+    monkeypatch.setattr(tail, "STEP_ROWS", 30)
     found, rows = read(reader, after=0, id="e299")
     assert rows == [] and found.next == 100 and not found.is_at_end
-    monkeypatch.setattr(module, "SCAN_S", 0.0)
+    monkeypatch.setattr(tail, "SCAN_S", 0.0)
     found, _ = read(reader, after=100, text="nowhere")
     assert found.next == 130  # out of time, but for one step
     assert read(reader, back=5, id="e3")[0].next == ROWS
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "long bodies do not make it late, and a token that was taken back ends a wait",
+)
 def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatch):
-    monkeypatch.setattr(module, "STEP_FIRST_ROWS", 10)
-    monkeypatch.setattr(module, "STEP_GROWTH", 3)
+    monkeypatch.setattr(tail, "STEP_FIRST_ROWS", 10)
+    monkeypatch.setattr(tail, "STEP_GROWTH", 3)
     ranges = []
     real = JournalReader.batches
     monkeypatch.setattr(
@@ -207,18 +228,20 @@ def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatc
     ranges.clear()
     assert read(reader, back=1, text="nowhere")[0].is_at_end
     assert ranges[:3] == [(290, 300), (260, 290), (170, 260)]
-    monkeypatch.setattr(module, "SCAN_S", 0.0)
+    monkeypatch.setattr(tail, "SCAN_S", 0.0)
     assert read(reader, after=100, text="nowhere")[0].next == 110
 
 
+@pytest.mark.promise("What an administrator reads", "whoever misses rows is told how many")
 def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypatch):
-    monkeypatch.setattr(module, "BEHIND_ROWS", 50)
+    monkeypatch.setattr(tail, "BEHIND_ROWS", 50)
     found, rows = read(reader, after=10, max=20, skip=1)
     assert [row["offset"] for row in rows] == list(range(ROWS - 20, ROWS)) and found.missed == ROWS - 30
     assert read(reader, after=10, max=20)[0].missed == 0
     assert read(reader, after=ROWS - 50, max=20, skip=1)[0].missed == 0
 
 
+@pytest.mark.promise("What an administrator reads", "whoever misses rows is told how many")
 def test_rows_that_are_gone_are_counted_also_when_they_go_while_they_are_read(tmp_path, monkeypatch):
     facts = [Record(f"e{n}", "note", b"{}", channel=CHANNELS[0], seq=n) for n in range(40)]
     data = written(tmp_path, facts, sealed=20)
@@ -301,6 +324,10 @@ def test_whoever_waits_gets_the_first_row_that_passes(growing):
     bounded(go)
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+)
 def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
     watched, _ = growing
 
@@ -317,6 +344,10 @@ def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
     bounded(go)
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "long bodies do not make it late, and a token that was taken back ends a wait",
+)
 @pytest.mark.parametrize("left", [None, Principal("ops", scopes=require(["streams:*:read"]))])
 def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
     watched, grow = growing
@@ -332,9 +363,13 @@ def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
     bounded(go)
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+)
 def test_only_so_many_wait(growing, monkeypatch):
     watched, _ = growing
-    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    monkeypatch.setattr(tail, "WAITING_MAX", 2)
 
     async def go():
         waiting = [watched.ask(after=1, wait_ms=20_000) for _ in range(2)]
@@ -349,11 +384,15 @@ def test_only_so_many_wait(growing, monkeypatch):
     bounded(go)
 
 
+@pytest.mark.promise(
+    "What an administrator reads",
+    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+)
 def test_a_look_that_finds_the_disk_behind_memory_pauses_before_it_looks_again(growing, monkeypatch):
     watched, _ = growing
     watched.journal.next_offset = 5  # committed, and not published
     looks = []
-    monkeypatch.setattr(module, "look", lambda *args: looks.append(1) or look(*args))
+    monkeypatch.setattr(tail, "look", lambda *args: looks.append(1) or look(*args))
 
     async def go():
         await watched.ask(after=1, wait_ms=500)

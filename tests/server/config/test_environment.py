@@ -43,6 +43,9 @@ def test_metrics_and_recording(tmp_path: Path) -> None:
     ).auth.protect_metrics
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+)
 @pytest.mark.parametrize(
     ("env", "rate"),
     [
@@ -88,6 +91,9 @@ streams:
     assert rates(only_stream) == Rates()
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+)
 def test_an_unknown_name_is_a_notice_with_the_nearest() -> None:
     config = read(COURIER_HTTP_PRT="1", PENSTOCK_URL="x", COURIER_RATE_LIMIT_WINDOW_MS="5")
     unknown, idle = config.notices
@@ -134,6 +140,9 @@ def test_a_wrong_setting_is_named_with_its_cure(text: str, problem: str, tmp_pat
     assert problem in found
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+)
 def test_every_name_of_the_document_is_known() -> None:
     document = (
         "HTTP_PORT WS_PORT BIND DISABLE_HTTP DISABLE_WS RATE_LIMIT RATE_LIMIT_PER_IP RATE_LIMIT_WINDOW_MS "

@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.server.config.load import Config, ConfigError, digest_of, load, policy_for
 from penstock.server.config.reference import error_reference, field_docs, reference, to_yaml
 from penstock.server.config.sections import Journal, Sections, Streams
-from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files import yaml_tree
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs/reference"
@@ -67,6 +67,7 @@ def test_without_a_file_everything_has_its_default() -> None:
     assert config.notices == ()
 
 
+@pytest.mark.promise("Ground", "the seed's sample loads unchanged")
 def test_the_sample_of_the_courier_document_loads_unchanged(read: Read) -> None:
     config = read(SEED_SAMPLE)
     assert config.streams.per_stream_caps["agents/*"].max_depth == 50_000
@@ -127,6 +128,7 @@ def test_effective_config_loads_again(read: Read) -> None:
 # Policies
 
 
+@pytest.mark.promise("Streams", "`perStreamCaps` globs")
 def test_a_policy_is_the_default_until_a_pattern_changes_it(read: Read) -> None:
     config = read("""\
 streams:
@@ -158,6 +160,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
 # Refusing
 
 
+@pytest.mark.promise("Ground", "strict config: unknown keys named with the nearest")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -245,6 +248,7 @@ def test_keys_count_for_publishers_on_tcp_alone(read: Read) -> None:
     assert config.relay.curve is not None
 
 
+@pytest.mark.promise("Ground", "strict config: unknown keys named with the nearest")
 def test_all_problems_are_reported_at_once(problems: Problems) -> None:
     found = problems(
         "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nconsole: {enable: true}\nlogs: {level: 1}",
@@ -315,7 +319,7 @@ def test_leases_are_not_compared_with_limits_that_could_not_be_read(problems: Pr
     "text",
     [
         "a: [", "a: b: c", "\ta: 1", "a: 1\n---\nb: 2", "a: *nowhere", "a: !!python/name:os.system x", "? [a]\n: 1", "a: !!int x",
-        "streams: {<<: {maxDepth: 1}}", "a: &a [*a]", "[" * 2000, "a: \x00", "x" * (yamltree.TEXT_MAX + 1),
+        "streams: {<<: {maxDepth: 1}}", "a: &a [*a]", "[" * 2000, "a: \x00", "x" * (yaml_tree.TEXT_MAX + 1),
         "a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c]\n"
         "e: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e]",
     ],
@@ -349,6 +353,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
 # Secrets
 
 
+@pytest.mark.promise("Security", "scoped tokens, hashed at rest")
 def test_tokens_are_kept_as_digests_only(read: Read) -> None:
     config = read(
         "auth: {tokens: [{token: plain-secret, scopes: ['admin:*']}, {token: 'env:MY_TOKEN', scopes: ['admin:*']}]}",
@@ -431,6 +436,7 @@ def test_the_reference_page_is_fresh(name: str, text: str) -> None:
     assert page.read_text(encoding="utf-8") == text, f"docs/reference/{name} is stale: print it again"
 
 
+@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
 def test_every_error_code_is_in_the_reference() -> None:
     text = error_reference()
     assert all(f"| `{code}` | {kind.status} |" in text for code, kind in TABLE.items())

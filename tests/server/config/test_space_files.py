@@ -118,6 +118,9 @@ Problems = Callable[..., list[str]]
 # What a file says
 
 
+@pytest.mark.promise(
+    "Files of a space", "a real `space.yaml` loads, and keys for other programs are left alone"
+)
 def test_a_real_file_is_read_and_what_is_for_others_is_left_alone(read: Read) -> None:
     space = read(REAL)
     assert (space.settings.id, space.settings.name) == ("demo", "Demo")
@@ -142,6 +145,7 @@ def test_a_real_file_is_read_and_what_is_for_others_is_left_alone(read: Read) ->
     assert space.logging.capability_decisions.enabled
 
 
+@pytest.mark.promise("Files of a space", "the `streams:` block of the proposal, a target as a text or a list")
 def test_streams_carry_their_request_and_their_targets_once(read: Read) -> None:
     streams = read(REAL).settings.streams
     assert streams["position"] == StreamSettings(
@@ -169,6 +173,9 @@ def test_what_is_left_out_has_its_default(read: Read) -> None:
     assert read("defaults: {capabilities: []}").settings.default_capabilities == ()
 
 
+@pytest.mark.promise(
+    "Files of a space", "a real `space.yaml` loads, and keys for other programs are left alone"
+)
 def test_a_slip_is_told_and_a_foreign_key_is_not(read: Read) -> None:
     (notice,) = read("participants: {sam: {capabilites: [], auto_start: true, commands: x}}").notices
     assert notice.endswith("participants.sam.capabilites: is not read; did you mean `capabilities`?")
@@ -188,6 +195,10 @@ def test_names_that_nobody_has_are_told(read: Read) -> None:
 # What is refused
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -228,6 +239,10 @@ def test_a_mistake_is_named_with_its_path_and_line(problems: Problems, text: str
     assert "secret" not in found and "1234" not in found
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+)
 def test_all_problems_are_reported_at_once_and_nothing_is_written(problems: Problems, tmp_path: Path) -> None:
     found = problems("space: {id: 5}\nparticipants:\n  a: {tokens: [5]}\n  b: {capabilities: x}\nstreams: []")
     assert len(found) == 4
@@ -240,6 +255,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_space(tmp_path / "nowhere.yaml", {})
 
 
+@pytest.mark.promise("Files of a space", "an id stays in its directory")
 @given(st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> None:
@@ -252,6 +268,10 @@ def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> No
 # Tokens
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "every source of a token counts, a missing one is made for good, none is shared or shown",
+)
 def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: Path) -> None:
     write_invited_token(tmp_path, "code-bot", "from-file")
     space = read("participants: {code-bot: {tokens: [listed]}}", MEW_TOKEN_CODE_BOT="from-env")
@@ -262,6 +282,10 @@ def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: 
     assert environment_name("code-bot") == "MEW_TOKEN_CODE_BOT"
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "every source of a token counts, a missing one is made for good, none is shared or shown",
+)
 def test_whoever_has_no_token_is_given_one_for_good(read: Read, tmp_path: Path) -> None:
     text = "participants: {sam: {}, jen: {tokens: [x]}, lake: {type: pipeline}}"
     first = read(text)
@@ -287,6 +311,10 @@ def test_a_digest_may_stand_for_a_token(read: Read) -> None:
     assert person.token_digests == (digest("x"),)
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "every source of a token counts, a missing one is made for good, none is shared or shown",
+)
 def test_two_cannot_have_the_same_token(problems: Problems, tmp_path: Path) -> None:
     (found,) = problems("participants: {a: {tokens: [x]}, b: {tokens: [y, x]}, c: {}}")
     assert found.startswith("participants.b: has a token that `a` has too")
@@ -312,6 +340,7 @@ def test_a_file_that_holds_no_token_is_named_and_kept(
     assert found == "MEW_TOKEN_JEN: expected printable ASCII without spaces"
 
 
+@pytest.mark.promise("Files of a space", "an id stays in its directory")
 def test_a_token_is_not_written_outside_its_directory(tmp_path: Path) -> None:
     for name in ("../sam", "a/b", "", "a\\b"):
         with pytest.raises(ValueError, match="is no id"):
@@ -342,6 +371,7 @@ def config_of(folder: Path, text: str) -> Config:
 INLINE = "{space: {id: two}, participants: {jen: {tokens: [sesame], capabilities: [{kind: chat}]}, lake: {type: pipeline}}}"
 
 
+@pytest.mark.promise("Files of a space", "`spaces` in the config: paths or mappings, no id twice")
 def test_spaces_are_files_beside_the_config_or_mappings_in_it(tmp_path: Path) -> None:
     (tmp_path / "game").mkdir()
     (tmp_path / "game" / "space.yaml").write_text("space: {id: one}\nparticipants: {sam: {}}")
@@ -354,6 +384,10 @@ def test_spaces_are_files_beside_the_config_or_mappings_in_it(tmp_path: Path) ->
     assert config.notices == ()
 
 
+@pytest.mark.promise(
+    "Files of a space",
+    "every source of a token counts, a missing one is made for good, none is shared or shown",
+)
 def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"spaces: [{INLINE}]")
     assert "sesame" not in repr(config)
@@ -364,6 +398,7 @@ def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> 
     assert config_of(tmp_path, shown.replace("********", "sesame")).spaces == config.spaces
 
 
+@pytest.mark.promise("Files of a space", "`spaces` in the config: paths or mappings, no id twice")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

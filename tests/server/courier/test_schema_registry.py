@@ -18,6 +18,7 @@ def write(folder: Path, name: str, data: object) -> None:
     path.write_bytes(data if isinstance(data, bytes) else msgspec.json.encode(data))
 
 
+@pytest.mark.promise("Schemas, skills and seeing", "a broken schema is named; nothing is fetched")
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
@@ -82,6 +83,7 @@ class TestConfig:
             load(file, {})
         return caught.value.problems
 
+    @pytest.mark.promise("Schemas, skills and seeing", "a broken schema is named; nothing is fetched")
     def test_every_broken_file_is_a_problem_of_the_config(self, tmp_path: Path) -> None:
         write(tmp_path, "schemas/a/b@v1.json", {"type": "nonsense"})
         write(tmp_path, "schemas/a/c@v1.json", b"{")

@@ -16,7 +16,7 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import EnqueueRequest
 from penstock.journal.memory import MemoryJournal
 from penstock.server.config.sections import GitSkill, Skills
@@ -101,8 +101,8 @@ class Server:
     def enqueue(self, stream: str, env: dict[str, Any]) -> None:
         now = self.runtime.scheduler.now()
         request = EnqueueRequest(stream, msgspec.Raw(msgspec.json.encode(env)))
-        outcome = operations.enqueue(self.machine, now, OPERATOR, request, assign=False)
-        assert isinstance(outcome, operations.Result), outcome
+        outcome = queue.enqueue(self.machine, now, OPERATOR, request, assign=False)
+        assert isinstance(outcome, queue.Result), outcome
         self.runtime.apply(now)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
@@ -146,6 +146,7 @@ def served(settings: GitSkill, work: Callable[[Server], Coroutine[Any, Any, None
     asyncio.run(go())
 
 
+@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
 def test_a_diff_is_answered_to_the_sender(root: Path) -> None:
     async def work(server: Server) -> None:
         id_ = server.ask({"repo": "teams/one", "base": "HEAD~1", "head": "main"}, corr="c-1")
@@ -179,6 +180,10 @@ def test_a_bare_repository_and_another_address(root: Path) -> None:
     served(GitSkill(root=str(root)), work)
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "`git.diff` is confined: no way out of the root, no option, no program of a repository",
+)
 @pytest.mark.parametrize(
     "repo",
     ["link", "gitfile", "gitlink", "shared", "objects", "common", "plain", "no/such", ".", "../outside"],
@@ -211,6 +216,10 @@ def test_what_git_does_not_know_is_answered_with_a_code(root: Path, base: str) -
     served(GitSkill(root=str(root)), work)
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "`git.diff` is confined: no way out of the root, no option, no program of a repository",
+)
 def test_settings_of_a_repository_start_no_program(tmp_path: Path) -> None:
     """Whoever may write into a repository still may not make the server run something."""
     one = repository(tmp_path / "one")
@@ -237,6 +246,9 @@ def test_settings_of_a_repository_start_no_program(tmp_path: Path) -> None:
     assert not witness.exists()
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+)
 def test_a_long_diff_is_cut_and_says_so(tmp_path: Path) -> None:
     repository(tmp_path / "one", after="x" * 79 + "\n" + ("y" * 79 + "\n") * 50_000)
 
@@ -284,6 +296,9 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+)
 def test_a_git_that_hangs_is_ended_with_all_it_started(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +326,9 @@ def test_a_missing_git_is_answered(root: Path, tmp_path: Path, monkeypatch: pyte
     served(GitSkill(root=str(root)), work)
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+)
 def test_no_more_run_at_once_than_allowed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +353,7 @@ def test_no_more_run_at_once_than_allowed(
     served(GitSkill(root=str(root), parallel_max=2, timeout_ms=20_000), work)
 
 
+@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
 def test_a_request_that_is_delivered_again_is_not_answered_twice(root: Path) -> None:
     async def work(server: Server) -> None:
         request = {"repo": "teams/one", "base": "HEAD~1"}
@@ -372,6 +391,9 @@ def test_what_cannot_be_answered_goes_to_the_dead_letters(
     served(GitSkill(root=str(root)), work)
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+)
 def test_a_full_inbox_is_tried_again_and_not_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.server.courier.skill_worker.RETRY_MS", 1)
 
@@ -402,6 +424,7 @@ def test_a_stop_gives_back_what_is_at_work(
     served(GitSkill(root=str(root)), work)
 
 
+@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
 def test_without_a_root_there_is_no_skill() -> None:
     async def work(server: Server) -> None:
         assert server.workers == []

@@ -89,6 +89,10 @@ def refused(outcome: Outcome) -> Refusal:
     return outcome
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+)
 def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> None:
     bench = Bench("demo/averages", "demo/other")
     bench.part(0, "a", frame(1), queued("x"), frame({"b": [1.50, "ä"]}))
@@ -104,6 +108,10 @@ def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> N
     assert [record.kind for record in bench.broker.machine.channels["jobs"].live.values()] == ["t"]
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+)
 def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
     bench = Bench("demo/averages")
     bench.part(7, "a", frame(1))
@@ -122,6 +130,10 @@ def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
     assert (bench.last(), bench.journal.waiting) == (7, [])
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+)
 @pytest.mark.parametrize("is_short", [False, True])
 def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool) -> None:
     bench = Bench("demo/averages")
@@ -140,6 +152,10 @@ def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool
     assert (bench.hall.heard, bench.last()) == ([("demo/averages", [b"1"])], 0)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+)
 def test_one_stream_that_cannot_be_written_to_refuses_the_whole_batch() -> None:
     bench = Bench("demo/averages")
     bench.part(0, "a", queued("x"), frame(1), frame(2, "space:demo/averagse"))
@@ -174,6 +190,7 @@ def test_a_stream_that_is_closed_meanwhile_costs_its_frames_and_nothing_else(
     assert (value(done)["frames"], bench.last()) == (2, 0)
 
 
+@pytest.mark.promise("Spark: pipeline", "only the operator and admins write into spaces by staging")
 @pytest.mark.parametrize("who", [ANONYMOUS, ADMIN_OF_TENANT])
 def test_only_the_operator_and_admins_write_into_spaces(who: Principal) -> None:
     bench = Bench("demo/averages", who=who)

@@ -30,6 +30,7 @@ class TestTurns:
         broker.run()
         assert len(peer.wire.writes) == 1
 
+    @pytest.mark.promise("Ground", "one write per connection per turn, in one file")
     def test_many_answers_of_one_turn_are_one_write(self) -> None:
         broker = Broker()
         peer = broker.control()
@@ -55,6 +56,7 @@ class TestTurns:
         broker.run()
         assert journal.appended == [5]
 
+    @pytest.mark.promise("Ground", "one commit for an enqueue")
     def test_an_array_is_one_append(self) -> None:
         broker, journal = by_hand()
         broker.control().send({"type": "enqueue", "to": "a", "env": [envelope(str(n)) for n in range(100)]})
@@ -69,6 +71,7 @@ class TestTurns:
 
 
 class TestDurability:
+    @pytest.mark.promise("Ground", "visible only when durable")
     def test_an_envelope_is_seen_and_answered_only_when_durable(self) -> None:
         broker, journal = by_hand()
         producer, consumer = broker.control(), broker.subscribe("a", credit=5)
@@ -96,6 +99,7 @@ class TestDurability:
         broker.run()
         assert consumer.heard() == [{"settled": "1"}]
 
+    @pytest.mark.promise("Idempotency", "a duplicate of an uncommitted id waits for the same commit")
     def test_a_duplicate_of_an_uncommitted_id_waits_for_the_first(self) -> None:
         broker, journal = by_hand()
         first, second = broker.control(), broker.control()
@@ -218,6 +222,7 @@ class TestDurability:
 class TestSlowPeers:
     LIMITS = Limits(outbox_max=1_000, outbox_hard_max=5_000)
 
+    @pytest.mark.promise("Ground", "bounded outbox with a policy")
     def test_one_that_does_not_read_gets_no_more_and_no_lease_runs(self) -> None:
         broker = Broker(Policy(lease_us=2_000_000), limits=self.LIMITS)
         peer = broker.subscribe("a", credit=100)
@@ -245,6 +250,7 @@ class TestSlowPeers:
         broker.run()
         assert len(quick.heard()) > 40
 
+    @pytest.mark.promise("Ground", "bounded outbox with a policy")
     def test_one_that_reads_no_answers_is_cut_at_the_hard_bound(self) -> None:
         broker = Broker(limits=self.LIMITS)
         peer = broker.control()
@@ -292,6 +298,7 @@ def armed(broker: Broker) -> list[int]:
 
 
 class TestTime:
+    @pytest.mark.promise("Ground", "one timer")
     def test_one_timer_is_armed_for_the_earliest_deadline(self) -> None:
         broker = Broker(Policy(lease_us=5_000_000))
         broker.subscribe("a", credit=100)
@@ -476,6 +483,7 @@ def test_health_says_who_we_are() -> None:
     assert health["bootId"] != Broker().runtime.boot_id or len(health["bootId"]) == 16
 
 
+@pytest.mark.promise("Ground", "strict FIFO per connection")
 @pytest.mark.parametrize("count", [1, 7])
 def test_everything_written_for_one_peer_arrives_in_the_order_of_events(count: int) -> None:
     broker = Broker()

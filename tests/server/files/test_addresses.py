@@ -78,6 +78,9 @@ def test_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "`X-Forwarded-For` only from trusted proxies; IPv6 by /64"
+)
 @pytest.mark.parametrize(
     ("peer", "forwarded", "client"),
     [
@@ -103,6 +106,9 @@ def test_behind_proxies_the_last_hop_that_is_none_of_ours_counts(
     assert client_address(peer, forwarded, []) == peer
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "`X-Forwarded-For` only from trusted proxies; IPv6 by /64"
+)
 @pytest.mark.parametrize(
     ("peer", "payer"),
     [

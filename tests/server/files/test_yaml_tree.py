@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files import yaml_tree
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.text(max_size=8),
@@ -17,7 +17,7 @@ plain = st.recursive(
 
 @given(plain)
 def test_what_is_dumped_is_read_back(value: Any) -> None:
-    tree = yamltree.parse(yamltree.dump(value))
+    tree = yaml_tree.parse(yaml_tree.dump(value))
     assert (tree.value, tree.problems) == (value, [])
 
 
@@ -29,7 +29,7 @@ def test_what_is_dumped_is_read_back(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_numbers_booleans_and_nothing(text: str, value: Any) -> None:
-    read = yamltree.parse(text).value
+    read = yaml_tree.parse(text).value
     assert read == value and type(read) is type(value)
 
 
@@ -38,23 +38,23 @@ def test_numbers_booleans_and_nothing(text: str, value: Any) -> None:
     ["off", "on", "yes", "no", "007", "1_", "12:30", "2025-10-18", "1.2.3", ".inf", ".nan", "1" * 30, "'5'"],
 )
 def test_everything_else_is_a_text(text: str) -> None:
-    assert yamltree.parse(text).value == text.strip("'")
+    assert yaml_tree.parse(text).value == text.strip("'")
 
 
 def test_every_value_knows_its_line() -> None:
-    tree = yamltree.parse("a:\n  b: 1\n  c:\n    - x\n    - y: 2\n")
+    tree = yaml_tree.parse("a:\n  b: 1\n  c:\n    - x\n    - y: 2\n")
     assert tree.value == {"a": {"b": 1, "c": ["x", {"y": 2}]}}
     assert tree.lines["a", "c", 1, "y"] == 5
     assert tree.lines["a", "b"] == 2
 
 
 def test_paths_read_like_the_file() -> None:
-    assert yamltree.show(("auth", "tokens", 0, "scopes")) == "auth.tokens[0].scopes"
+    assert yaml_tree.show(("auth", "tokens", 0, "scopes")) == "auth.tokens[0].scopes"
     assert (
-        yamltree.show(("streams", "perStreamCaps", "agents/*", "maxDepth"))
+        yaml_tree.show(("streams", "perStreamCaps", "agents/*", "maxDepth"))
         == 'streams.perStreamCaps["agents/*"].maxDepth'
     )
-    assert yamltree.show(("a", "b\nc")) == "a['b\\nc']"
+    assert yaml_tree.show(("a", "b\nc")) == "a['b\\nc']"
 
 
 BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
@@ -62,10 +62,10 @@ BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 
 @pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {b: *a}", "[" * 40 + "]" * 40, "[" * 20_000])
 def test_a_file_cannot_grow_beyond_the_bounds(text: str) -> None:
-    tree = yamltree.parse(text)
-    assert [message for _, message in tree.problems] == [yamltree.TOO_MUCH]
-    assert len(tree.lines) <= yamltree.NODES_MAX + 2
+    tree = yaml_tree.parse(text)
+    assert [message for _, message in tree.problems] == [yaml_tree.TOO_MUCH]
+    assert len(tree.lines) <= yaml_tree.NODES_MAX + 2
 
 
 def test_aliases_within_the_bounds_are_fine() -> None:
-    assert yamltree.parse("a: &a {x: 1}\nb: *a").value == {"a": {"x": 1}, "b": {"x": 1}}
+    assert yaml_tree.parse("a: &a {x: 1}\nb: *a").value == {"a": {"x": 1}, "b": {"x": 1}}

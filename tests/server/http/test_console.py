@@ -50,6 +50,9 @@ def request(**headers: str) -> Request:
 # The cookie
 
 
+@pytest.mark.promise(
+    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+)
 def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
     sessions = Sessions(store(), None)
     opened = sessions.open("operator-token", PAGE, NOW_S)
@@ -63,6 +66,9 @@ def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
     assert sessions.close(PAGE).startswith("penstock-8787=; Path=/; Max-Age=0; HttpOnly")
 
 
+@pytest.mark.promise(
+    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+)
 def test_only_an_administrator_signs_in() -> None:
     sessions = Sessions(store(), None)
     assert known(sessions, signed_in(sessions)) == "operator"
@@ -71,6 +77,9 @@ def test_only_an_administrator_signs_in() -> None:
         assert sessions.open(token, PAGE, NOW_S) is None
 
 
+@pytest.mark.promise(
+    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+)
 def test_a_session_ends_after_its_time() -> None:
     sessions = Sessions(store(), None)
     cookie = signed_in(sessions)
@@ -83,6 +92,9 @@ _COOKIE = signed_in(_SESSIONS, "admin-token")
 _VALUE = _COOKIE.partition("=")[2]
 
 
+@pytest.mark.promise(
+    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+)
 @given(st.integers(0, len(_VALUE)), st.integers(0, 3), st.text(st.characters(codec="latin-1"), max_size=3))
 def test_any_change_of_a_cookie_is_refused(at: int, gone: int, put: str) -> None:
     changed = _VALUE[:at] + put + _VALUE[at + gone :]
@@ -112,6 +124,7 @@ def test_cookies_of_other_programs_on_this_machine_are_in_nobodys_way() -> None:
     assert known(sessions, "penstock-8787=ö.ö") is None
 
 
+@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
 @pytest.mark.parametrize("site", ["same-site", "cross-site", "anything"])
 def test_a_browser_that_says_another_page_asked_is_not_believed(site: str) -> None:
     sessions = Sessions(store(), None)
@@ -121,12 +134,16 @@ def test_a_browser_that_says_another_page_asked_is_not_believed(site: str) -> No
         assert known(sessions, cookie, **{"Sec-Fetch-Site": own}) == "operator"
 
 
+@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
 @pytest.mark.parametrize("origin", ["http://localhost:9999", "https://a.example", "null", ""])
 def test_a_page_of_another_place_has_no_cookie_listed_or_not(origin: str) -> None:
     sessions = Sessions(store(), None)
     assert known(sessions, signed_in(sessions), Origin=origin) is None
 
 
+@pytest.mark.promise(
+    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+)
 def test_a_session_ends_with_its_token_and_with_the_right_to_administer() -> None:
     tokens = store()
     sessions = Sessions(tokens, None)
@@ -173,6 +190,7 @@ def console(tmp_path: Path) -> Console:
     return Console(Sessions(store(), None), lambda: {"version": "9"}, folder)
 
 
+@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
 def test_files_are_served_pressed_where_that_is_taken(console: Console) -> None:
     plain = console.file(request(), "index-Ab3_x-Zq.js")
     assert (plain.status, plain.body) == (200, CODE)
@@ -186,6 +204,7 @@ def test_files_are_served_pressed_where_that_is_taken(console: Console) -> None:
         assert console.file(request(Accept_Encoding=accepted), "index-Ab3_x-Zq.js").body == CODE
 
 
+@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
 def test_a_file_that_a_browser_has_is_not_sent_again(console: Console) -> None:
     etag = console.file(request(), "index-Ab3_x-Zq.js").headers["ETag"]
     for given_back in (etag, etag.removeprefix("W/"), f'"other", {etag}'):
@@ -213,6 +232,7 @@ def test_the_page_may_load_and_ask_nothing_but_what_this_server_has(console: Con
         assert console.page(request(Accept=accepted)) is None
 
 
+@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
 @pytest.mark.parametrize(
     "name",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
@@ -73,6 +74,9 @@ def test_repetitions_while_the_first_works_wait_for_it() -> None:
     ]
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+)
 def test_what_says_try_again_is_not_remembered() -> None:
     for status in (429, 500, 503):
         desk = Desk()
@@ -102,6 +106,9 @@ def test_answers_are_forgotten_after_their_time() -> None:
     assert desk.replays.forgotten == 0
 
 
+@pytest.mark.promise(
+    "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+)
 def test_count_and_bytes_are_bounded_and_the_oldest_go() -> None:
     desk = Desk(Limits(idempotency_max=3))
     for number in range(5):

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Settle
-from penstock.server.logging import event_log as events
+from penstock.server.logging import event_log
 from penstock.server.logging.event_log import EventLog
 from tests.dialects.courier.talking import Broker, HandJournal, envelope
 
@@ -63,6 +63,10 @@ def told(found: list[Event]) -> list[tuple[str, str]]:
     return [(event["event"], event.get("id", "")) for event in found]
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+)
 def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
     one = watched()
     one.say(type_="enqueue", to="jobs", env=envelope("a", **{"from": "sam"}))
@@ -87,6 +91,10 @@ def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
     assert closed["link"] == opened["link"] == delivered["link"]
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+)
 def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) -> None:
     one = watched(Policy(max_deliveries=3, lease_us=10_000_000, max_depth=2, overflow="drop-oldest"))
     one.say(type_="enqueue", to="jobs", env=envelope("a"))
@@ -117,6 +125,10 @@ def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) ->
     assert (reasons["nack"], reasons["dead"]) == ("tired", "term")
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+)
 def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> None:
     one = watched()
     one.peer.say(type_="enqueue", to="jobs", env=envelope("refused"))
@@ -129,6 +141,10 @@ def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> Non
     assert told(one.read())[1:] == [("enqueue", "kept")]
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+)
 def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> None:
     shy, open_ = watched(), watched(payload=True)
     for one in (shy, open_):
@@ -165,10 +181,14 @@ def test_others_may_write_too(watched: Callable[..., Watched]) -> None:
     assert fail["event"] == "trigger.fail" and "unprintable" in fail, "one bad field must not end the log"
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+)
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "LINGER_S", 600.0)
+    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
     one = watched(max_bytes=2_000, keep=2)
     for n in range(100):
         one.log.write("tick", n=n, pad="x" * 100)
@@ -187,6 +207,10 @@ def test_an_old_file_is_continued(watched: Callable[..., Watched], tmp_path: Pat
     assert [event["event"] for event in watched().read()] == ["before", "conn.open"]
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+)
 def test_what_does_not_fit_is_dropped_and_counted(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +222,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
         stuck.wait(10)
         return real(file, data)
 
-    monkeypatch.setattr(events, "WAITING_MAX", 50)
+    monkeypatch.setattr(event_log, "WAITING_MAX", 50)
     monkeypatch.setattr(os, "write", slow)
     one = watched()
     for n in range(500):
@@ -215,8 +239,8 @@ def test_what_does_not_fit_is_dropped_and_counted(
 def test_payloads_that_wait_are_bounded_in_bytes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "LINGER_S", 600.0)
-    monkeypatch.setattr(events, "PAYLOADS_MAX", 10_000)
+    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
+    monkeypatch.setattr(event_log, "PAYLOADS_MAX", 10_000)
     one = watched(payload=True)
     one.log._drain()  # as the thread would, which sleeps meanwhile
     for n in range(20):
@@ -228,8 +252,12 @@ def test_payloads_that_wait_are_bounded_in_bytes(
     assert one.read()[-1]["id"] == "last"
 
 
+@pytest.mark.promise(
+    "Schemas, skills and seeing",
+    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+)
 def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LINGER_S", 600.0)
+    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
     one = watched()
     one.log._drain()  # as the thread would, which sleeps meanwhile
     refusing = True
@@ -252,7 +280,7 @@ def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: p
 def test_the_memory_of_leases_is_bounded(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "LEASES_MAX", 3)
+    monkeypatch.setattr(event_log, "LEASES_MAX", 3)
     one = watched()
     for n in range(10):
         one.say(type_="enqueue", to="jobs", env=envelope(f"e{n}"))

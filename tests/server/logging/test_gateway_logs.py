@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from penstock.server.logging import gateway_logs as mew_logs
+from penstock.server.logging import gateway_logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Switches, redact
 
 AT_US = 1_767_225_600_123_456
@@ -40,6 +40,10 @@ def decisions(tmp_path: Path) -> list[bytes]:
     return (tmp_path / "logs" / "capability-decisions.jsonl").read_bytes().splitlines()
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "the gateway's log files: form, order of keys, the sender's own bytes",
+)
 def test_an_envelope_that_came_and_went(logs: GatewayLogs, tmp_path: Path) -> None:
     logs.received(AT_US, CHAT, "m1", "sam", "demo", "websocket")
     logs.delivered(AT_US, CHAT, "m1", ["sam", "bob"], "demo", "websocket", {"source_participant": "sam"})
@@ -66,6 +70,10 @@ def test_what_is_not_known_is_left_out(logs: GatewayLogs, tmp_path: Path) -> Non
     assert history(tmp_path) == [line.encode()], "and a delivery to nobody is none"
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "the gateway's log files: form, order of keys, the sender's own bytes",
+)
 def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
     held = ({"kind": "chat"}, {"kind": "mcp/*"})
     logs.decided(
@@ -87,6 +95,10 @@ def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "the gateway's log files: form, order of keys, the sender's own bytes",
+)
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -113,6 +125,10 @@ def test_what_tools_search_for_is_found_however_the_envelope_was_written(
     assert re.search(pattern, line.decode())
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway",
+    "the gateway's log files: form, order of keys, the sender's own bytes",
+)
 def test_an_envelope_keeps_its_own_spelling(logs: GatewayLogs, tmp_path: Path) -> None:
     odd = b'{"id":"m1","n":1.50e3,"big":123456789012345678901234567890,"t":"\\u0041\\/","id":"m2"}'
     logs.received(AT_US, odd, "m1", "sam", "demo", "websocket")
@@ -132,6 +148,7 @@ JOINS = [
 ]
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "no token in clear in them")
 @pytest.mark.parametrize("join", JOINS)
 def test_no_token_is_written_in_clear(logs: GatewayLogs, tmp_path: Path, join: str) -> None:
     logs.received(AT_US, join.replace("TOKEN", TOKEN).encode(), "j", "p1", "demo", "websocket")
@@ -176,6 +193,7 @@ values = st.recursive(
 marked = st.sampled_from([TOKEN, f"{TOKEN}é", [TOKEN], {"a": TOKEN}])
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "no token in clear in them")
 @given(
     st.sampled_from(["join", "system/join", "space/invite-ack"]),
     marked,
@@ -223,6 +241,7 @@ SWITCHES: list[tuple[str, Any, dict[str, str], tuple[bool, bool]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "their switches")
 @pytest.mark.parametrize(
     ("section", "environment", "expected"),
     [case[1:] for case in SWITCHES],
@@ -248,10 +267,11 @@ def test_the_directory_stays_out_of_repositories(logs: GatewayLogs, tmp_path: Pa
     assert (tmp_path / "logs" / "envelope-history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mew_logs, "LINGER_S", 600.0)
+    monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
     logs = GatewayLogs(tmp_path, history=True, decisions=False, max_bytes=2_000, keep=2)
     assert logs._history is not None
     for n in range(50):
@@ -269,6 +289,7 @@ def test_files_are_put_aside_by_size_and_the_oldest_goes(
     assert all((tmp_path / name).stat().st_size <= 2_000 for name in names)
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
 @pytest.mark.parametrize(("bound", "value"), [("WAITING_MAX", 50), ("WAITING_BYTES_MAX", 50 * len(CHAT))])
 def test_what_does_not_fit_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
@@ -281,7 +302,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
         stuck.wait(10)
         return real(file, data)
 
-    monkeypatch.setattr(mew_logs, bound, value)
+    monkeypatch.setattr(gateway_logs, bound, value)
     monkeypatch.setattr(os, "write", slow)
     logs = GatewayLogs(tmp_path / "logs", history=True, decisions=False)
     for n in range(100):
@@ -294,8 +315,9 @@ def test_what_does_not_fit_is_dropped_and_counted(
     assert len(lines) + logs.dropped == 500
 
 
+@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
 def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mew_logs, "LINGER_S", 600.0)
+    monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
     sizes: list[int] = []
     real = os.write
 
@@ -313,6 +335,9 @@ def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     assert max(sizes) < 10_000_000
 
 
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "a virtual participant's file has all it would receive"
+)
 def test_a_virtual_participant_has_everything_it_would_receive(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "bot.log"
     log = OutputLog(path)

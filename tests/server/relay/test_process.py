@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.relay.limits import RelayLimits
 from penstock.core.relay.machine import Relay, Totals
 from penstock.core.relay.topic import Topic
-from penstock.server.relay import process as relay_process
+from penstock.server.relay import process
 from penstock.server.relay.process import EXIT_UNABLE, FREE, Outlet, Task
 from penstock.server.relay.reports import (
     Asked,
@@ -111,10 +111,11 @@ def read_all(descriptor: int) -> list[Told]:
     return told
 
 
+@pytest.mark.promise("The relay", "a server that does not read costs observations, never the loop's time")
 def test_a_server_that_does_not_read_costs_observations_before_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_process, "WAITING_MAX", 1_000)
-    monkeypatch.setattr(relay_process, "FACTS_WAITING_MAX", 3_000)
-    monkeypatch.setattr(relay_process, "PIPE_SIZE", 4_096)
+    monkeypatch.setattr(process, "WAITING_MAX", 1_000)
+    monkeypatch.setattr(process, "FACTS_WAITING_MAX", 3_000)
+    monkeypatch.setattr(process, "PIPE_SIZE", 4_096)
     reader, writer = os.pipe()
     watched: list[int] = []
     dropped: list[tuple[int, int]] = []
@@ -150,6 +151,7 @@ def accounts(**limits: Any) -> tuple[Relay, Topic, Accounts, list[list[Told]]]:
     return relay, topic, Accounts(relay, reports.append), reports
 
 
+@pytest.mark.promise("The relay", "a server that does not read costs observations, never the loop's time")
 def test_what_waits_for_a_report_is_bounded() -> None:
     _, topic, told, reports = accounts(observations_max=2, facts_max=1)
     for _ in range(3):

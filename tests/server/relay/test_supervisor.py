@@ -13,16 +13,17 @@ from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.server.admin.relay import TOPICS_MAX, topics_shown
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.http.admin_routes import Ask
-from penstock.server.relay import supervisor as relaying
+from penstock.server.relay import supervisor
 from penstock.server.relay.supervisor import RelayError, Relaying, TopicFigures
 from penstock.server.relay.websocket_hub import RelayHub, RelaySession
 
 NO_RUNTIME = cast(Any, None)
 
 
+@pytest.mark.promise("The relay", "a relay whose process cannot be had is tried again")
 def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaying.sys, "executable", str(tmp_path / "nothing"))
-    monkeypatch.setattr(relaying, "READY_S", 0.25)
+    monkeypatch.setattr(supervisor.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(supervisor, "READY_S", 0.25)
 
     async def start() -> int:
         relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
@@ -49,6 +50,7 @@ def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: 
     assert asyncio.run(leave()) == (1001, "Draining")
 
 
+@pytest.mark.promise("Administration", "topics of token streams by their hashes, bounded")
 def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
         relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)

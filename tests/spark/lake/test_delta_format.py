@@ -14,7 +14,7 @@ import penstock.spark
 from penstock.core.rows import Row
 from penstock.journal.columns import encode_rows
 from penstock.journal.parquet_table import Bronze, with_identity
-from penstock.spark.lake import compaction as upkeep
+from penstock.spark.lake import compaction
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta
 from penstock.spark.lake.schemas import Table
@@ -57,6 +57,10 @@ def parquet(path):
     return [one for one in path.rglob("*.parquet") if "_delta_log" not in one.parts]
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+)
 def test_a_table_is_read_with_exactly_its_columns(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     table.append(notes(86_395, 86_405), {APP: Span(86_395, 86_405)})
@@ -112,6 +116,10 @@ def test_small_files_share_a_task(tmp_path):
     assert len(made.reader(made.schema()).partitions()) == 1
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+)
 def test_a_batch_is_written_appended_replaced_and_merged(tmp_path):
     path = tmp_path / "mine"
     write(path, counts({("a", 0): 1, ("b", 0): 1}), partitionBy="date")
@@ -134,6 +142,10 @@ def test_an_aborted_write_leaves_nothing(tmp_path):
     assert parquet(path) == before and counted(read(path)) == {("a", 0): 1}
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+)
 def test_a_stream_writes_each_batch_once(tmp_path):
     path = tmp_path / "mine"
     for batch in (0, 0, 1, 0, 2, 2):
@@ -152,13 +164,17 @@ def test_a_stream_writes_each_batch_once(tmp_path):
 
 def test_a_long_stream_looks_after_its_table(tmp_path):
     path = tmp_path / "mine"
-    for batch in range(upkeep.EVERY_COMMITS + 2):
+    for batch in range(compaction.EVERY_COMMITS + 2):
         write(path, counts({("a", batch): batch}), batch=batch, appId="q")
-    assert len(parquet(path)) > upkeep.EVERY_COMMITS  # replaced files stay for an hour
+    assert len(parquet(path)) > compaction.EVERY_COMMITS  # replaced files stay for an hour
     assert len(LakeTable(tmp_path, Table("mine", COUNTS.schema, (), "append")).files()) < 10
-    assert len(counted(read(path))) == upkeep.EVERY_COMMITS + 2
+    assert len(counted(read(path))) == compaction.EVERY_COMMITS + 2
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+)
 def test_columns_may_be_new_and_are_never_retyped(tmp_path):
     path = tmp_path / "mine"
     rows = counts({("a", 0): 1})
@@ -218,6 +234,7 @@ def sealed(data, count):
         bronze.publish(table, "j1", 0, first + count)
 
 
+@pytest.mark.promise("Spark: source and sinks", "`penstock.spark.tables`, `penstock.spark.history`")
 def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     """One long visit, because starting each part costs Spark seconds."""
     lake = tmp_path / "lake"

@@ -139,6 +139,10 @@ def counted(rows: list[tuple[int, str]], from_us: int, until_us: int) -> list[Br
     return found
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+)
 @given(arrivals, st.sets(st.integers(1, 39)))
 def test_episodes_are_the_same_however_the_rows_are_cut(rows: list[tuple[int, str]], cuts: set[int]) -> None:
     rows = sorted((MINUTE_0 + at_us, channel) for at_us, channel in rows)
@@ -195,6 +199,10 @@ def test_an_alert_that_was_told_too_soon_or_while_nobody_watched_ends_too() -> N
     assert missed == over
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+)
 @given(
     st.lists(st.tuples(st.integers(0, 60_000), st.sampled_from(["sam", "sue", "kim"])), max_size=20),
     st.sets(st.integers(0, 20)),
@@ -244,6 +252,10 @@ def rows_of_minutes() -> pa.Table:
     return pa.Table.from_pylist([{**blank, "minute": at, **row} for row in made], QUEUE_MINUTES.schema)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+)
 def test_minutes_that_break_a_rule_are_found_in_one_pass(spark: SparkSession) -> None:
     minutes = spark.createDataFrame(rows_of_minutes())
     exact = Rate("exact", above=-0.0, channel="j%bs_")

@@ -17,11 +17,10 @@ import pytest
 from penstock.client.journal import RemoteJournal
 from penstock.ipc.pipeline import EXIT_HALTED, Status
 from penstock.journal.retention import Retention
-from penstock.spark.pipeline import steps
-from penstock.spark.pipeline import user_queries as queries
+from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import Reporter
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from penstock.spark.tables.token_keys import KeysError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
@@ -78,13 +77,14 @@ def rows_of(data: Path, query: str) -> list[dict[str, Any]]:
 
 def recomputed(spark: SparkSession, data: Path, lake: Path) -> dict[str, Any]:
     """The tables of a journal made in one go, in another place."""
-    ingest = Ingest(spark, places.open_one(data), lake, steps.built_in())
+    ingest = Ingest(spark, location.open_one(data), lake, steps.built_in())
     ingest.backfill()
     ingest._note_gap()
     ingest.close()
     return content(lake)
 
 
+@pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and the loop closes")
 def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -129,7 +129,7 @@ def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
         server.kill()
     assert status(server.data).state == "stopped"
     # What the server noted at its end comes in as any other row would.
-    ingest = Ingest(spark, places.open_one(server.data), server.data / "lake", steps.built_in())
+    ingest = Ingest(spark, location.open_one(server.data), server.data / "lake", steps.built_in())
     ingest.backfill()
     ingest.close()
     assert content(server.data / "lake") == recomputed(spark, server.data, tmp_path / "lake")
@@ -146,6 +146,7 @@ class RemoteEnd:
         return self._journal.end()
 
 
+@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
 def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -154,7 +155,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
     data = folder / "penstock-data"
     story = Story(data)
     work(story, 1)
-    ingest = Ingest(spark, places.open_one(data), data / "lake", steps.built_in())
+    ingest = Ingest(spark, location.open_one(data), data / "lake", steps.built_in())
     ingest.backfill()
     ingest.close()
     work(story, 1)
@@ -183,6 +184,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
         server.kill()
 
 
+@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
 @pytest.mark.parametrize(
     ("error", "query", "code", "word"),
     [
@@ -190,7 +192,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
         (RuntimeError("DataLossError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
         (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
         (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
-        (queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
+        (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
         (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
     ],
 )  # fmt: skip
@@ -211,6 +213,7 @@ def test_anything_else_is_tried_again(tmp_path: Path) -> None:
     assert status(tmp_path).state == "failed"
 
 
+@pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")
 def test_two_pipelines_of_one_lake_exclude_each_other(tmp_path: Path) -> None:
     from penstock.ipc.pipeline import Pipeline, Task
     from penstock.spark.lake.locks import TableLock

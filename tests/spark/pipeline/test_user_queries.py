@@ -57,6 +57,10 @@ def test_a_query_is_started_once_with_its_place_and_its_checkpoint() -> None:
     assert desk.own.query is desk.queries[0]
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 def test_one_that_fails_is_started_again_later_each_time() -> None:
     desk = Desk()
     desk.failures = [RuntimeError("no such stream") for _ in range(12)]
@@ -71,6 +75,10 @@ def test_one_that_fails_is_started_again_later_each_time() -> None:
     assert desk.own.state == "running"
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 def test_why_it_does_not_run_is_told() -> None:
     desk = Desk()
     desk.look(0.0)
@@ -97,6 +105,10 @@ def test_one_that_ran_long_is_tried_again_soon() -> None:
     assert desk.own.state == "a hiccup; tried again after 2 s"
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -125,6 +137,10 @@ def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
         load([str(file) for file in files])
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_starting(tmp_path: Path) -> None:
     offsets = tmp_path / "own-x" / "offsets"
     offsets.mkdir(parents=True)
@@ -136,6 +152,10 @@ def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_startin
     assert list(offsets.iterdir()) == []
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+)
 def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
     offsets = tmp_path / "own-x" / "offsets"
     offsets.mkdir(parents=True)

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.retention import Retention
 from penstock.journal.selection import Selection
-from penstock.spark.source import stream_reader as stream_module
+from penstock.spark.source import stream_reader
 from penstock.spark.source.body_format import json_texts, texts
 from penstock.spark.source.datasource import PenstockSource
 from penstock.spark.source.errors import DataLossError, GoneError, SourceError, telling
@@ -57,6 +57,9 @@ def written(tmp_path: Path) -> Written:
 # Rows and schemas
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "found without registration; Arrow batches with exactly the declared schema"
+)
 def test_every_batch_has_exactly_the_declared_schema(written: Written) -> None:
     for columns in (None, "offset", "body,offset,recorded_at", "journal", "ref_at,meta"):
         for body_as in ("binary", "string", "json"):
@@ -96,6 +99,7 @@ def test_bodies_that_do_not_fit_are_null() -> None:
     assert texts(bodies.slice(7)).to_pylist() == ['"é"']
 
 
+@pytest.mark.promise("Spark: source and sinks", "9: a range cut or read again in any way gives the same rows")
 def test_a_replayed_batch_gives_identical_rows(written: Written) -> None:
     """Invariant 9, with the rows moving from segments to the table in between."""
     reader = stream(written.data, includePipeline="true")
@@ -109,6 +113,7 @@ def test_a_replayed_batch_gives_identical_rows(written: Written) -> None:
     assert offsets_of(before) == list(range(5, 30))
 
 
+@pytest.mark.promise("Spark: source and sinks", "an empty batch")
 def test_a_batch_of_no_rows_has_no_partitions(written: Written) -> None:
     reader = stream(written.data)
     assert reader.partitions(at(written, 7), at(written, 7)) == []
@@ -122,6 +127,7 @@ def test_a_batch_of_no_rows_has_no_partitions(written: Written) -> None:
     assert table(filtered, filtered.partitions(at(written, 0), at(written, 30))).num_rows == 0
 
 
+@pytest.mark.promise("Spark: source and sinks", "9: a range cut or read again in any way gives the same rows")
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_split_of_any_range_gives_the_rows_of_one_read(
@@ -172,6 +178,7 @@ def _mixed(factory: pytest.TempPathFactory) -> Written:
 # Options
 
 
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -251,6 +258,7 @@ def test_tokens_come_from_where_they_are_said_to_be_and_are_never_shown(
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
 def test_a_schema_of_ones_own_is_refused(tmp_path: Path) -> None:
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -265,6 +273,7 @@ def test_a_schema_of_ones_own_is_refused(tmp_path: Path) -> None:
 # Where
 
 
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
 def test_places_that_hold_no_journal_say_what_to_name(tmp_path: Path, written: Written) -> None:
     for path, message in (
         (tmp_path / "none", "there is no directory"),
@@ -289,6 +298,7 @@ def test_a_copied_directory_is_the_same_journal(tmp_path: Path, written: Written
         stream(written.data, tmp_path / "copy").initialOffset()
 
 
+@pytest.mark.promise("Spark: source and sinks", "two journals in one query")
 def test_two_journals_are_read_as_one_and_share_the_limit(tmp_path: Path, written: Written) -> None:
     other = Written(tmp_path / "other", OTHER)
     other.add(10)
@@ -323,6 +333,9 @@ def test_a_journal_that_joins_a_query_is_read_from_its_oldest_row(tmp_path: Path
 # From, to
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "starting and ending by offset and time; the clock stepped back"
+)
 def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
     def read(**options: object) -> list[int]:
         reader = batch(written.data, columns="offset", **options)
@@ -352,6 +365,9 @@ def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
         read(startingOffsets=json.dumps(at(written, 9)), endingOffsets=json.dumps(at(written, 3)))
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "starting and ending by offset and time; the clock stepped back"
+)
 def test_a_clock_that_is_stepped_back_leaves_times_in_order(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
     journal.add(5)
@@ -388,6 +404,9 @@ def test_the_defaults_differ_between_batches_and_streams(written: Written) -> No
 # How much
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+)
 def test_the_latest_offset_obeys_every_limit(written: Written) -> None:
     reader = stream(written.data, maxOffsetsPerTrigger=7)
     assert reader.getDefaultReadLimit() == ReadMaxRows(7)
@@ -399,11 +418,14 @@ def test_the_latest_offset_obeys_every_limit(written: Written) -> None:
     assert stream(written.data, minOffsetsPerTrigger=3).getDefaultReadLimit() == ReadMinRows(3)
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+)
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_000.0]
-    monkeypatch.setattr(stream_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(stream_reader.time, "monotonic", lambda: clock[0])
     reader = stream(written.data, minOffsetsPerTrigger=20, maxOffsetsPerTrigger=25, maxTriggerDelay="1m")
     assert reader.latestOffset(at(written, 20), ReadMaxRows(25)) == at(written, 30), (
         "the first waits for nothing"
@@ -420,6 +442,9 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     assert frozen.latestOffset(at(written, 70), ReadMinRows(1_000)) == at(written, 75)
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+)
 def test_available_now_never_passes_its_end(written: Written) -> None:
     reader = stream(written.data)
     reader.prepareForTriggerAvailableNow()
@@ -438,6 +463,9 @@ def test_shares_of_a_limit_follow_what_waits() -> None:
     assert limited({"a": 0, "b": 0, "c": 5}, {"a": 1, "b": 1, "c": 5}, 1) == {"a": 1, "b": 0, "c": 5}
 
 
+@pytest.mark.promise(
+    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+)
 def test_an_idle_query_looks_at_the_watermark_alone(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +495,7 @@ def test_large_batches_are_cut_where_files_begin() -> None:
 # Loss
 
 
+@pytest.mark.promise("Spark: source and sinks", "retention under a paused reader: named, held or left out")
 def test_rows_under_a_paused_reader_are_named_held_or_left_out(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
     for _ in range(4):
@@ -499,15 +528,17 @@ def test_rows_under_a_paused_reader_are_named_held_or_left_out(tmp_path: Path) -
     assert offsets_of(table(once, once.partitions())) == list(range(30, 40)), "earliest is what there is"
 
 
+@pytest.mark.promise("Spark: source and sinks", "retention under a paused reader: named, held or left out")
 def test_a_named_reader_holds_from_its_first_row(written: Written) -> None:
     reader = stream(written.data, reader="nightly", startingOffsets="earliest")
     disk = RealDisk(written.data / "journal")
     reader.initialOffset()
-    assert [(one.name, one.offset) for one in readers.list_readers(disk)] == [("nightly", 0)]
+    assert [(one.name, one.offset) for one in named_readers.list_readers(disk)] == [("nightly", 0)]
     reader.commit(at(written, 12))
-    assert [(one.name, one.offset) for one in readers.list_readers(disk)] == [("nightly", 12)]
+    assert [(one.name, one.offset) for one in named_readers.list_readers(disk)] == [("nightly", 12)]
 
 
+@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint, never restarts")
 def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Written) -> None:
     reader = stream(written.data)
     reader.latestOffset(at(written, 0), ALL)
@@ -527,6 +558,7 @@ def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Writ
         assert "new checkpoint" in text and "penstock pipeline reset" in text
 
 
+@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint, never restarts")
 def test_rows_that_a_crash_took_back_are_noticed(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data", sync="off")
     journal.add(10)
@@ -588,6 +620,7 @@ def test_a_directory_that_goes_away_says_so(written: Written) -> None:
         reader.latestOffset(at(written, 30), ALL)
 
 
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
 def test_a_file_that_may_not_be_read_says_who_may() -> None:
     with (
         pytest.raises(SourceError, match=r"no access to `/x/watermark`.* Run Spark as that user"),
@@ -599,6 +632,7 @@ def test_a_file_that_may_not_be_read_says_who_may() -> None:
 # A growing journal
 
 
+@pytest.mark.promise("Spark: source and sinks", "a journal growing and sealed while it is read")
 def test_a_journal_that_grows_and_is_sealed_while_read_gives_every_row_once(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
     journal.add(1)
@@ -635,15 +669,15 @@ def test_threads_that_share_a_journal_do_not_disturb_one_another(written: Writte
 
 
 def test_places_are_kept_open_and_bounded(tmp_path: Path) -> None:
-    from penstock.spark.source import location as places
+    from penstock.spark.source import location
 
     journals = []
-    for number in range(places.OPENED_MAX + 2):
+    for number in range(location.OPENED_MAX + 2):
         journal = Written(tmp_path / str(number), f"{number:032x}")
         journal.add(1)
         journals.append(Place(path=str(journal.data)))
     opened = journals[0].open()
     assert journals[0].open() is opened
     assert [place.open().id for place in journals] == [f"{n:032x}" for n in range(len(journals))]
-    assert len(places._opened) == places.OPENED_MAX
+    assert len(location._opened) == location.OPENED_MAX
     assert journals[0].open() is not opened

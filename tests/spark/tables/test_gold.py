@@ -96,6 +96,7 @@ def picked(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
+@pytest.mark.promise("Spark: pipeline", "gold: exact minutes, whatever the batches")
 def test_a_minute_holds_what_happened_in_it(spark: SparkSession, history: Journaled) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -176,6 +177,7 @@ def test_a_gauge_that_comes_too_late_counts_where_it_stands(spark: SparkSession)
     }
 
 
+@pytest.mark.promise("Spark: pipeline", "gold: exact minutes, whatever the batches")
 @pytest.mark.parametrize("where", ["anywhere", "before the gauges", "behind the gauges"])
 def test_any_way_to_cut_the_rows_ends_in_the_same_table(
     spark: SparkSession, history: Journaled, where: str
@@ -200,6 +202,7 @@ def test_any_way_to_cut_the_rows_ends_in_the_same_table(
     assert table == minutes_of(spark, rows)
 
 
+@pytest.mark.promise("Spark: pipeline", "`latest_per_agent`")
 def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
 from penstock.spark.tables.token_keys import KeyFile, KeysError, TokenKey, known_keys, topic_hash
@@ -40,14 +40,14 @@ class Tale:
 
     def chunk(self, payload: Payload) -> bytes:
         """A chunk of the publisher, which is journaled."""
-        data = writing.payload(payload)
+        data = encode.payload(payload)
         prev = self.chunks.prev
-        frame = writing.chunk(TOPIC.encode(), data, self.chunks.compute_next(data), prev)
+        frame = encode.chunk(TOPIC.encode(), data, self.chunks.compute_next(data), prev)
         self.add("chunk", format="chunk", body=frame)
         return frame
 
     def block(self, *payloads: Payload) -> None:
-        frame = writing.block(self.blocks.prev, payloads)
+        frame = encode.block(self.blocks.prev, payloads)
         self.add("chunk", format="block", body=frame + self.blocks.compute_next(frame))
 
     def fold(self, key: TokenKey | None = None) -> list[Stream]:
@@ -58,6 +58,9 @@ class Tale:
         return stream.row()
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+)
 def test_without_keys_a_stream_is_what_was_counted():
     tale = Tale()
     tale.add("register", meta='{"exp":1,"signer":"s"}')
@@ -87,6 +90,9 @@ def test_without_keys_a_stream_is_what_was_counted():
     assert made["tokens"] is made["chain_ok"] is made["forged"] is made["mark"] is None
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+)
 def test_another_registration_is_another_stream_and_one_that_ends_early_was_unregistered():
     tale = Tale()
     tale.add("register")
@@ -137,16 +143,20 @@ def test_blocks_are_checked_too_and_the_first_end_counts():
     assert made["chain_ok"] and made["ended_at"] == 2 * SECOND_US
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 @pytest.mark.parametrize("harm", ["flip", "other key", "other topic", "cut", "nothing"])
 def test_what_another_wrote_is_told_apart_and_left_out(harm):
     tale = Tale()
     tale.add("register")
     good = tale.chunk(Token("a"))
     other = ChainedStreamHmac(b"\x08" * 32, TOPIC, state=tale.chunks.state)
-    data = writing.payload(Token("evil"))
+    data = encode.payload(Token("evil"))
     forged = {
         "flip": good[:-1] + bytes([good[-1] ^ 1]),
-        "other key": writing.chunk(TOPIC.encode(), data, other.next_mac(data), other.prev),
+        "other key": encode.chunk(TOPIC.encode(), data, other.next_mac(data), other.prev),
         "other topic": good.replace(TOPIC.encode(), b"1f" * 32),
         "cut": good[:-40],
         "nothing": b"",
@@ -157,6 +167,10 @@ def test_what_another_wrote_is_told_apart_and_left_out(harm):
     assert (made["tokens"], made["forged"], made["breaks"], made["chain_ok"]) == (2, 1, 0, False)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 def test_a_message_that_the_journal_lacks_is_a_break_and_one_that_came_twice_is_none():
     tale = Tale()
     tale.add("register")
@@ -170,6 +184,10 @@ def test_a_message_that_the_journal_lacks_is_a_break_and_one_that_came_twice_is_
     assert (made["tokens"], made["forged"], made["breaks"], made["chain_ok"]) == (2, 0, 1, False)
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 def test_messages_that_moved_are_seen():
     tale = Tale()
     for text in "abcd":
@@ -203,6 +221,9 @@ def tales(draw: st.DrawFn) -> Tale:
     return tale
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+)
 @given(tales(), st.lists(st.integers(0, 25), max_size=4))
 def test_any_way_of_cutting_the_rows_gives_the_same_streams(tale, cuts):
     whole = [stream.row() for stream in tale.fold(KEY)]
@@ -222,6 +243,7 @@ def line(**more: str) -> str:
     return msgspec.json.encode({"topic": TOPIC, "mac_key": "07" * 32, **more}).decode()
 
 
+@pytest.mark.promise("Spark: pipeline", "a file of keys is its owner's alone, and read again when it grows")
 def test_a_file_of_keys_is_read_again_when_it_grows(tmp_path):
     path = tmp_path / "keys"
     path.touch(0o600)
@@ -253,6 +275,7 @@ def test_a_bad_line_is_named(tmp_path, text, said):
         KeyFile(path).keys()
 
 
+@pytest.mark.promise("Spark: pipeline", "a file of keys is its owner's alone, and read again when it grows")
 def test_keys_that_others_may_read_are_refused(tmp_path):
     path = tmp_path / "keys"
     with pytest.raises(KeysError, match="No such file"):

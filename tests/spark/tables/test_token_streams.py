@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from penstock.core.records import Entry
 from penstock.core.rows import Row
@@ -14,7 +15,7 @@ from penstock.spark import token_audit
 from penstock.spark.lake.schemas import TOKEN_CHUNKS, TOKEN_STREAMS
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 from penstock.spark.tables.token_streams import token_chunks
 from tests.spark.journaled import MINUTE_0, events_of
 from tests.spark.stories import Story, content
@@ -62,6 +63,9 @@ def told(count: int) -> Tale:
     return tale
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+)
 def test_silver_has_a_row_for_each_message_and_each_count(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -82,6 +86,10 @@ def test_silver_has_a_row_for_each_message_and_each_count(spark: SparkSession) -
     assert {row["date"] for row in rows} == {row["recorded_at"].date() for row in rows}
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 def test_an_audit_tells_whole_chains_from_others(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -102,6 +110,10 @@ def test_an_audit_tells_whole_chains_from_others(spark: SparkSession) -> None:
     assert (row.tokens, row.chain_ok, row.breaks, row.ended) == (2, False, 1, "complete")
 
 
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+)
 def test_a_pipeline_with_keys_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
     story = Story(tmp_path)
     tale = told(5)
@@ -122,7 +134,7 @@ def test_a_pipeline_with_keys_goes_on_where_it_was(spark: SparkSession, tmp_path
             }
             story.note(Entry("streamservice", row.event, HASH, row.offset, **more))
             story.wait(1)
-        ingest = Ingest(spark, places.open_one(tmp_path), tmp_path / "lake", built)
+        ingest = Ingest(spark, location.open_one(tmp_path), tmp_path / "lake", built)
         ingest.backfill()
         ingest.close()
         [row] = content(tmp_path / "lake", ["token_streams"])["token_streams"]

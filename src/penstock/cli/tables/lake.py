@@ -112,14 +112,14 @@ def compact(
       penstock lake compact
       penstock lake compact --table envelopes
     """
-    from penstock.spark.lake import compaction as upkeep
+    from penstock.spark.lake import compaction
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
                 went, came = one.compact(files_min=2)
-                entries = upkeep.shorten(one)
+                entries = compaction.shorten(one)
             done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
     return _report(place, done, "merged")
 
@@ -139,14 +139,14 @@ def vacuum(
       penstock lake vacuum
       penstock lake vacuum --table alerts --json
     """
-    from penstock.spark.lake import compaction as upkeep
+    from penstock.spark.lake import compaction
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
-                entries = upkeep.shorten(one)
-                count, size = upkeep.sweep(one)
+                entries = compaction.shorten(one)
+                count, size = compaction.sweep(one)
             done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
     return _report(place, done, "removed")
 

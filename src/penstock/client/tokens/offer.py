@@ -14,7 +14,7 @@ from binascii import Error as Base64Error
 from typing import NamedTuple
 
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.decode import read_auth_response, read_info, read_start_request
 from penstock.dialects.streamservice.keys import StreamKeys, Suite, agree
 from penstock.dialects.streamservice.messages import StreamAuthResponse, StreamInfo, StreamStartRequest
@@ -58,7 +58,7 @@ class StreamOffer:
         self._pair = key_pair(secrets.token_bytes(ENTROPY_SIZE))
         # Any number would do: it ties an answer to this offer.
         self._request_id = int.from_bytes(self._pair.public[:8], "little")
-        self.text = _text(writing.start_request(StreamStartRequest(self.stream_id, self._pair.public)))
+        self.text = _text(encode.start_request(StreamStartRequest(self.stream_id, self._pair.public)))
         """What the publisher must get."""
 
     def accept(self, answer: str, *, signer: bytes | None) -> Agreement:
@@ -93,7 +93,7 @@ class StreamOffer:
 def answer_offer(offer: str, endpoint: str, *, signer: SigningKey | None, suite: Suite = "sha256") -> Answer:
     """A publisher's answer to an offer: `endpoint` is where readers subscribe. Without a signer the way must be trusted."""
     request, pair, agreement = _agree_on(offer, endpoint, suite)
-    frame = writing.info(StreamInfo(request.stream_id, endpoint, pair.public))
+    frame = encode.info(StreamInfo(request.stream_id, endpoint, pair.public))
     if signer is not None:
         frame = sign_response(int.from_bytes(request.client_key[:8], "little"), frame, signer)
     return Answer(_text(frame), agreement)
@@ -102,7 +102,7 @@ def answer_offer(offer: str, endpoint: str, *, signer: SigningKey | None, suite:
 def answer_offer_with_key(offer: str, endpoint: str, *, suite: Suite = "sha256") -> Answer:
     """The same as a StreamAuthResponse, for readers that know the place of the stream, over a way that is trusted."""
     request, pair, agreement = _agree_on(offer, endpoint, suite)
-    frame = writing.auth_response(StreamAuthResponse(request.stream_id, pair.public))
+    frame = encode.auth_response(StreamAuthResponse(request.stream_id, pair.public))
     return Answer(_text(frame), agreement)
 
 

@@ -19,7 +19,7 @@ import zmq
 from penstock.client.tokens.errors import error_of
 from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, Line
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.control import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Token
@@ -234,7 +234,7 @@ class TokenStream:
                 self._line.send((b"\x00" + self._topic,))
                 self._line.send((b"\x01" + self._topic,))
             else:
-                asked = RESUME + writing.resume(self._topic, ask.mark)
+                asked = RESUME + encode.resume(self._topic, ask.mark)
                 self._line.send((b"\x01" + asked,))
                 self._line.send((b"\x00" + asked,))
         if self._follower.ending is not None:

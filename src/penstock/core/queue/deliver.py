@@ -14,7 +14,7 @@ from penstock.core.clock import Now
 from penstock.core.effects import Deliver
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
-from penstock.core.queue import taps as tapping
+from penstock.core.queue import taps
 from penstock.core.queue.channel import NO_CONSUMERS, Channel
 from penstock.core.queue.counters import bucket_of
 from penstock.core.queue.state import Book
@@ -131,7 +131,7 @@ def writable(book: Book, now: Now, link: Link) -> None:
         return
     link.stalled = False
     if link.taps:
-        tapping.tell(book, link)
+        taps.tell(book, link)
     for consumer in list(link.consumers):
         if consumer.credit > 0:
             _enter_ring(consumer)

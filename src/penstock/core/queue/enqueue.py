@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.queue import taps as tapping
+from penstock.core.queue import taps
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.ready_order import take_out
@@ -272,7 +272,7 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         channel.last_wall_us = wall_us
         dispatch(book, now, channel)
     if book.taps:
-        tapping.show(book, kept)
+        taps.show(book, kept)
 
 
 def refused(book: Book, now: Now) -> None:

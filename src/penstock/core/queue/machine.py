@@ -12,19 +12,13 @@ from typing import Any
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
-from penstock.core.queue import dead_letters as moving
-from penstock.core.queue import deliver as delivery
+from penstock.core.queue import dead_letters, deliver, inspect, rebuild, settle, stage, taps
 from penstock.core.queue import enqueue as intake
-from penstock.core.queue import inspect as inspection
-from penstock.core.queue import rebuild as recovery
 from penstock.core.queue import reconfigure as settings
-from penstock.core.queue import settle as settling
-from penstock.core.queue import stage as staging
-from penstock.core.queue import taps as tapping
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.state import Book, Dormant
 from penstock.core.records import DELAYED, LEASED, Record
-from penstock.core.rules import firing as triggers
+from penstock.core.rules import firing
 from penstock.core.rules.firing import Cooling
 from penstock.core.scopes import Principal
 
@@ -36,45 +30,45 @@ class QueueMachine(Book):
     committed = intake.committed
     refused = intake.refused
 
-    take = staging.take
-    last_batch = staging.last_batch
+    take = stage.take
+    last_batch = stage.last_batch
 
-    subscribe = delivery.subscribe
-    pull = delivery.pull
-    tap = tapping.tap
-    grant = delivery.grant
-    writable = delivery.writable
+    subscribe = deliver.subscribe
+    pull = deliver.pull
+    tap = taps.tap
+    grant = deliver.grant
+    writable = deliver.writable
 
-    ack = settling.ack
-    nack = settling.nack
-    release = settling.release
-    term = settling.term
-    extend = settling.extend
-    held = settling.held
-    holder_for = settling.holder_for
-    unsubscribe = settling.abandon
+    ack = settle.ack
+    nack = settle.nack
+    release = settle.release
+    term = settle.term
+    extend = settle.extend
+    held = settle.held
+    holder_for = settle.holder_for
+    unsubscribe = settle.abandon
 
-    accept = moving.accept
-    sent = moving.sent
-    redrive = moving.redrive
-    purge = moving.purge
+    accept = dead_letters.accept
+    sent = dead_letters.sent
+    redrive = dead_letters.redrive
+    purge = dead_letters.purge
 
-    stats = inspection.stats
-    metrics = inspection.metrics
-    peek = inspection.peek
-    where = inspection.where
-    explain = inspection.explain
+    stats = inspect.stats
+    metrics = inspect.metrics
+    peek = inspect.peek
+    where = inspect.where
+    explain = inspect.explain
 
-    change_rule = triggers.change
+    change_rule = firing.change
 
-    snapshot = recovery.snapshot
-    resume = recovery.resume
-    restore = recovery.restore
-    beat = recovery.beat
-    close_minute = recovery.close_minute
-    is_gauged = recovery.is_gauged
-    note = recovery.note
-    recovered = recovery.recovered
+    snapshot = rebuild.snapshot
+    resume = rebuild.resume
+    restore = rebuild.restore
+    beat = rebuild.beat
+    close_minute = rebuild.close_minute
+    is_gauged = rebuild.is_gauged
+    note = rebuild.note
+    recovered = rebuild.recovered
 
     reconfigure = settings.reconfigure
     limit_rates = settings.limit_rates
@@ -96,13 +90,13 @@ class QueueMachine(Book):
         """A peer is gone: its subscriptions end, and so do waiting pulls, but not what was pulled."""
         link.open = False
         self.links.pop(link.no, None)
-        tapping.forget(self, link)
+        taps.forget(self, link)
         consumers = list(link.consumers)
         for consumer in consumers:  # all of them first, or one would be given what another gives back
-            delivery.detach(self, now, consumer)
+            deliver.detach(self, now, consumer)
         for consumer in consumers:
             if not consumer.pull:
-                settling.abandon(self, now, consumer)
+                settle.abandon(self, now, consumer)
 
     def next_deadline(self) -> int | None:
         return self.timers.next_deadline()
@@ -113,18 +107,18 @@ class QueueMachine(Book):
             if type(subject) is Record:
                 self._wake_record(now, subject)
             elif type(subject) is Consumer:
-                delivery.end_pull(self, now, subject)
+                deliver.end_pull(self, now, subject)
             elif type(subject) is Channel:
                 self.unload(subject, now)
             elif type(subject) is Cooling:
-                triggers.cooled(self, now, subject)
+                firing.cooled(self, now, subject)
             else:
                 assert type(subject) is Dormant
                 self.forget_window(subject)
 
     def _wake_record(self, now: Now, record: Record) -> None:
         if record.state == LEASED:
-            settling.expire(self, now, record)
+            settle.expire(self, now, record)
             return
         record.ticket = 0
         if record.state == DELAYED:
@@ -132,16 +126,16 @@ class QueueMachine(Book):
             channel.undelay(record)
             record.due_wall_us = 0
             channel.make_ready(record, now.us)
-            delivery.dispatch(self, now, channel)
+            deliver.dispatch(self, now, channel)
         else:  # held: its dead-letter channel had no room
-            moving.offer(self, record)
+            dead_letters.offer(self, record)
 
     def drain(self, now: Now) -> None:
         """Take nothing new and deliver nothing more; leases may still settle."""
         self.draining = True
         for consumer in list(self.consumers.values()):
             if consumer.pull and consumer.no in consumer.channel.consumers:
-                delivery.end_pull(self, now, consumer)
+                deliver.end_pull(self, now, consumer)
 
     @property
     def live(self) -> int:

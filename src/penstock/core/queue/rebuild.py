@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.clock import Now
-from penstock.core.queue import stage as staging
+from penstock.core.queue import stage
 from penstock.core.queue.channel import Channel, Seen
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.state import Book, Dormant
@@ -155,7 +155,7 @@ def note(book: Book, event: str, meta: str) -> None:
 def snapshot(book: Book, now: Now) -> Iterator[Row]:
     """The whole state as rows: each application's newest batch, each channel's gauge, ids and live records, the kept view."""
     for app, applied in book.applied.items():
-        batch = staging.last_batch(book, app)
+        batch = stage.last_batch(book, app)
         if batch is not None:
             applied = Applied(app, batch, applied.envelopes)
             yield Row(door="server", event=applied.event, meta=applied.meta)

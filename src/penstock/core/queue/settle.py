@@ -18,7 +18,7 @@ from penstock.core.queue.dead_letters import bury
 from penstock.core.queue.deliver import detach, dispatch, regrant
 from penstock.core.queue.state import Book
 from penstock.core.records import LEASED, PENDING, READY, Record, Settle
-from penstock.core.rules import firing as triggers
+from penstock.core.rules import firing
 from penstock.core.scopes import Principal
 
 
@@ -65,7 +65,7 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
         if on_ack:
-            triggers.happened(book, now, "on_ack", record)
+            firing.happened(book, now, "on_ack", record)
         size += len(record.body)
         done += 1
     if done:
@@ -233,7 +233,7 @@ def expire(book: Book, now: Now, record: Record) -> None:
     channel.counters.timeout += 1
     book.observe("timeout", record, consumer.link.principal.name)
     if book.triggers.on_timeout:
-        triggers.happened(book, now, "on_timeout", record)
+        firing.happened(book, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
         book.effects.append(Expire(consumer, record, lease_id))
     if _exhausted(record):

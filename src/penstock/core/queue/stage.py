@@ -18,7 +18,7 @@ from penstock.core.queue.channel import Channel
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, drop, is_same, leave, overflowing, overload
 from penstock.core.queue.state import Book
 from penstock.core.records import PENDING, Applied, Record
-from penstock.core.rules import firing as triggers
+from penstock.core.rules import firing
 from penstock.core.tenants import split
 
 SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
@@ -121,7 +121,7 @@ def take(
     if refusal is None:
         if book.triggers.on_insert:
             for load in loads.values():
-                load.size += triggers.enrich(book, now, load.channel, list(load.fresh.values()))
+                load.size += firing.enrich(book, now, load.channel, list(load.fresh.values()))
         refusal = _fit(book, now, loads)
     if refusal is not None:
         for load in loads.values():
@@ -134,7 +134,7 @@ def take(
             fresh = list(load.fresh.values())
             admit(book, now, load.channel, fresh, load.size)
             if book.triggers.on_insert:
-                triggers.inserted(book, now, load.channel, fresh)
+                firing.inserted(book, now, load.channel, fresh)
         load.channel.counters.dup += load.duplicates
         enqueued += len(load.fresh)
         book.rest(load.channel, now)

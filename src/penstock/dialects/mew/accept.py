@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.records import Entry
-from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew import stream_requests
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import Fault
@@ -309,10 +309,10 @@ ACTS: dict[str, Act] = {
     "capability/revoke": _revoke,
     "space/invite": _invite,
     "space/kick": _kick,
-    "stream/request": streams.request,
-    "stream/close": streams.close_asked,
-    "stream/grant-write": streams.grant_write,
-    "stream/revoke-write": streams.revoke_write,
-    "stream/transfer-ownership": streams.transfer,
+    "stream/request": stream_requests.request,
+    "stream/close": stream_requests.close_asked,
+    "stream/grant-write": stream_requests.grant_write,
+    "stream/revoke-write": stream_requests.revoke_write,
+    "stream/transfer-ownership": stream_requests.transfer,
 }
 """Kinds that the gateway acts upon; every other is passed on."""

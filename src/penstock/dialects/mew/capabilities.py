@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core import json_checks as numbers
+from penstock.core import json_checks
 from penstock.dialects.mew.globs import DEEP, Effort, ExhaustedError, Glob, has_wildcard, parse
 
 Capability = dict[str, Any]
@@ -214,7 +214,7 @@ def _decoded(payload: bytes | None) -> object:
     if payload is None:
         return _MISSING
     try:
-        return numbers.decode(payload)
+        return json_checks.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _MISSING
 

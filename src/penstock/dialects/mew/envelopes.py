@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core import json_checks as numbers
+from penstock.core import json_checks
 from penstock.core.clock import Now, rfc3339
 from penstock.core.json_checks import depth_problem
 from penstock.core.limits import Limits
@@ -59,7 +59,7 @@ class Envelope(msgspec.Struct):
         """The payload, decoded; empty when it is no object. Ask only for one that is readable."""
         if self._payload is msgspec.UNSET:
             raw = self.fields.get("payload")
-            value = None if raw is None else numbers.decode(raw)
+            value = None if raw is None else json_checks.decode(raw)
             self._payload = value if isinstance(value, dict) else {}
         found: dict[str, Any] = self._payload
         return found
@@ -121,7 +121,7 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
 def _is_readable(data: bytes) -> bool:
     """Whether those who get this could read it: a number like 1e400 would stop many of them."""
     try:
-        numbers.decode(data)
+        json_checks.decode(data)
     except msgspec.ValidationError:
         return False
     return True

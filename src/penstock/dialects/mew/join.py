@@ -9,7 +9,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
-from penstock.dialects.mew import stream_requests as streams
+from penstock.dialects.mew import stream_requests
 from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
 from penstock.dialects.mew.space import OPERATOR, Participant, Space
 from penstock.dialects.mew.space_state import DOOR
@@ -89,7 +89,7 @@ def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
     space.welcome(now, participant)
     data = space.voice.presence(now, "join", space.shown(participant))
     space.tell(now, data, "", but=participant.id)
-    streams.open_configured(space, now, participant.id)
+    stream_requests.open_configured(space, now, participant.id)
     return None
 
 
@@ -106,16 +106,16 @@ def leave(space: Space, now: Now, participant: Participant, reason: str) -> None
         if lane.owner == id_:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
         elif id_ in lane.writers:
-            revoked.append(streams.revoke_entry(space, stream, id_, GATEWAY, "disconnected"))
+            revoked.append(stream_requests.revoke_entry(space, stream, id_, GATEWAY, "disconnected"))
         if id_ in lane.targets or participant.party in lane.targets:
             _tell_owner(space, now, stream, participant)
     for entry in revoked:
-        streams.commit_revoke(space, None, entry)
+        stream_requests.commit_revoke(space, None, entry)
     _observe(space, "leave", participant, reason=reason)
     space.after(now, lambda now: space.tell(now, space.voice.presence(now, "leave", {"id": id_}), ""))
 
 
-def _tell_owner(space: Space, now: Now, stream: streams.Stream, gone: Participant) -> None:
+def _tell_owner(space: Space, now: Now, stream: stream_requests.Stream, gone: Participant) -> None:
     """The owner of a stream hears that a target is gone; the stream stays open."""
     owner = space.present.get(stream.lane.owner)
     names = [name for name in (gone.id, gone.party) if name in stream.lane.targets]
@@ -135,8 +135,8 @@ def _tell_owner(space: Space, now: Now, stream: streams.Stream, gone: Participan
 def begin(space: Space, now: Now) -> None:
     """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
     for stream in list(space.state.streams.values()):
-        if stream.name is not None and not streams.is_as_configured(space, stream):
-            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+        if stream.name is not None and not stream_requests.is_as_configured(space, stream):
+            stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
     for name, settings in space.settings.participants.items():
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
@@ -150,13 +150,13 @@ def wake(space: Space, now: Now) -> None:
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
         if space.state.streams.get(stream.id) is not stream:
-            streams.open_configured(space, now, stream.lane.owner)
-        elif streams.is_leaving(space, stream):
+            stream_requests.open_configured(space, now, stream.lane.owner)
+        elif stream_requests.is_leaving(space, stream):
             continue
-        elif stream.name is not None and not streams.is_as_configured(space, stream):
-            streams.close(space, None, stream, GATEWAY, streams.RECONFIGURED)
+        elif stream.name is not None and not stream_requests.is_as_configured(space, stream):
+            stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
         elif stream.lane.owner not in space.present:
-            streams.close(space, None, stream, GATEWAY, "owner_disconnected")
+            stream_requests.close(space, None, stream, GATEWAY, "owner_disconnected")
 
 
 def _observe(

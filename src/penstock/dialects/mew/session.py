@@ -17,8 +17,7 @@ from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
-from penstock.dialects.mew import accept as accepting
-from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
 from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, Fault, Voice
 from penstock.dialects.mew.participants import weight
@@ -175,8 +174,8 @@ class MewSession:
         if isinstance(envelope, Fault):
             self._fail(now, envelope)
         elif self.participant is not None and self.space is not None:
-            accepting.accept(self.space, now, self.participant, envelope, "websocket")
-        elif self.closing is None and envelope.kind != accepting.HEARTBEAT:
+            accept.accept(self.space, now, self.participant, envelope, "websocket")
+        elif self.closing is None and envelope.kind != accept.HEARTBEAT:
             more = {"attempted_kind": envelope.kind, "your_capabilities": []}
             message = "join a space before anything else"
             self._fail(now, Fault("capability_violation", message, more, cause=envelope.id))
@@ -232,7 +231,7 @@ class MewSession:
             return
         digest = None if token is None else sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         is_operator = token is not None and self.hall.is_operator(token)
-        known = joining.identify(space, id_, digest, is_operator=is_operator)
+        known = join.identify(space, id_, digest, is_operator=is_operator)
         if isinstance(known, Fault):
             self._end(now, msgspec.structs.replace(known, cause=cause), 1008)
             return
@@ -251,7 +250,7 @@ class MewSession:
             self.held.clear()
             return
         # Whoever let it in may have put it out since.
-        fault = joining.still_welcome(space, participant) or joining.enter(space, now, participant)
+        fault = join.still_welcome(space, participant) or join.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
             self.hall.judged(self)
@@ -267,7 +266,7 @@ class MewSession:
     def left(self, now: Now, reason: str) -> None:
         """The connection is gone, or becomes somebody else."""
         if self.participant is not None and self.space is not None:
-            joining.leave(self.space, now, self.participant, reason)
+            join.leave(self.space, now, self.participant, reason)
         self.participant = None
 
     def _fail(self, now: Now, fault: Fault) -> None:

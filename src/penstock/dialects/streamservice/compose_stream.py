@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.block_sizes import Batcher, Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.keys import StreamKeys
@@ -120,12 +120,12 @@ class Composer:
     def _compose(self, now_us: int, payloads: list[Payload]) -> None:
         chain = self._chain
         if self._batcher is None:
-            data = writing.payload(payloads[0])
+            data = encode.payload(payloads[0])
             prev = chain.prev
             mac = chain.compute_next(data)
-            self._keep_unsent((writing.chunk(self._topic, data, mac, prev),))
+            self._keep_unsent((encode.chunk(self._topic, data, mac, prev),))
         else:
-            frame = writing.block(chain.prev, payloads)
+            frame = encode.block(chain.prev, payloads)
             self._keep_unsent((self._topic, frame, chain.compute_next(frame)))
         self._heard_us = now_us
 

@@ -21,7 +21,7 @@ from nacl import signing as ed25519
 from nacl.exceptions import BadSignatureError
 
 from penstock.core.errors import Refusal
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.canonical import canonical
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.decode import read_register, read_response, signed_envelope
@@ -223,8 +223,8 @@ def seconds(time: int) -> int:
 
 def sign(envelope: RequestEnvelope, key: SigningKey) -> bytes:
     """A SignedEnvelope, ready to be sent."""
-    data = canonical(Message(writing.request(envelope)).root())
-    return writing.signed(envelope, key.sign(data), key.public)
+    data = canonical(Message(encode.request(envelope)).root())
+    return encode.signed(envelope, key.sign(data), key.public)
 
 
 def sign_registration(
@@ -232,14 +232,14 @@ def sign_registration(
 ) -> bytes:
     """A registration of one topic, with claims for that topic and no other."""
     claims = Claims(sub, exp_s, now_ms // 1000, (StreamScope(*PUBLISH, topic),))
-    payload = writing.register(StreamRegister(topic, exp_s))
+    payload = encode.register(StreamRegister(topic, exp_s))
     return sign(RequestEnvelope(payload, nonce, now_ms, claims), key)
 
 
 def sign_response(request_id: int, payload: bytes, key: SigningKey) -> bytes:
     """An answer whose signature covers the request's number and the payload."""
     signature = key.sign(_response_data(request_id, payload))
-    return writing.response(ResponseEnvelope(request_id, payload, signature, key.public))
+    return encode.response(ResponseEnvelope(request_id, payload, signature, key.public))
 
 
 def check_response(frame: bytes, request_id: int, trust: TrustStore) -> bytes | Refusal:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.dialects.mew import accept as accepting
+from penstock.dialects.mew import accept
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import Fault
 from penstock.dialects.mew.participants import Answer
@@ -96,7 +96,7 @@ async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusa
         if not future.done():
             future.set_result(outcome)
 
-    accepting.accept(space, now, _operator(space), envelope, "http", done)
+    accept.accept(space, now, _operator(space), envelope, "http", done)
     spaces.stir()
     outcome = await future
     if isinstance(outcome, Fault):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.server.config import validation as shape
+from penstock.server.config import validation
 from penstock.server.config.sections import Auth, Listen, Logs, RateDefaults, RateSettings, Token
 from penstock.server.files.addresses import OFF, HostPort, parse_host_port, parse_port
 
@@ -43,13 +43,13 @@ def notices(env: Mapping[str, str]) -> Iterator[str]:
     """What was set and does nothing."""
     for name in sorted(env):
         if name.startswith(PREFIX) and name not in NAMES:
-            yield f"the environment's `{name}` is not known here" + shape.suggestion(name, list(NAMES))
+            yield f"the environment's `{name}` is not known here" + validation.suggestion(name, list(NAMES))
     window = "COURIER_RATE_LIMIT_WINDOW_MS"
     if env.get(window) and not (env.get("COURIER_RATE_LIMIT") or env.get("COURIER_RATE_LIMIT_PER_IP")):
         yield f"`{window}` alone limits nothing; set COURIER_RATE_LIMIT_PER_IP too"
 
 
-def apply(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
+def apply(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
     """Lay the environment over the sections of the file."""
     _listen(parts, env, problems)
     _auth(parts, env, problems)
@@ -62,7 +62,7 @@ def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **valu
     parts[name] = msgspec.structs.replace(parts.get(name) or kind(), **values)
 
 
-def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
+def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
     listen: Listen = parts.get("listen") or Listen()
     bind, port, second = (env.get(PREFIX + name) for name in ("BIND", "HTTP_PORT", "WS_PORT"))
     try:
@@ -87,7 +87,7 @@ def _moved(address: str, host: str | None, port: str | None) -> str:
     return str(parse_host_port(str(after)))
 
 
-def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
+def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
     texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
     added = tuple(
         Token(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
@@ -101,7 +101,7 @@ def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Mi
         _change(parts, "auth", Auth, protect_metrics=is_protected)
 
 
-def _rates(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.Misfit]) -> None:
+def _rates(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
     """A number in each window is a bucket of that size which the window fills."""
     switch = env.get("COURIER_RATE_LIMIT", "").lower()
     count = _number(env, "COURIER_RATE_LIMIT_PER_IP", problems)
@@ -122,23 +122,23 @@ def _rates(parts: dict[str, Any], env: Mapping[str, str], problems: list[shape.M
     _change(parts, "rates", RateDefaults, per_address=rate, per_token=rate)
 
 
-def _flag(env: Mapping[str, str], name: str, problems: list[shape.Misfit]) -> bool | None:
+def _flag(env: Mapping[str, str], name: str, problems: list[validation.Misfit]) -> bool | None:
     """Whether a variable says yes; None when it is not set."""
     if name not in env:
         return None
     text = env[name].strip().lower()
     if text not in _ON + _OFF:
-        problems.append(((), f"{name}: got {shape.shorten(env[name])}, expected `1` or `0`"))
+        problems.append(((), f"{name}: got {validation.shorten(env[name])}, expected `1` or `0`"))
         return None
     return None if not text else text in _ON
 
 
-def _number(env: Mapping[str, str], name: str, problems: list[shape.Misfit]) -> int | None:
+def _number(env: Mapping[str, str], name: str, problems: list[validation.Misfit]) -> int | None:
     """A whole number of 1 or more; None when there is none."""
     text = env.get(name, "").strip()
     if not text:
         return None
     if text.isascii() and text.isdecimal() and 0 < len(text) <= 9 and int(text) >= 1:
         return int(text)
-    problems.append(((), f"{name}: got {shape.shorten(text)}, expected a whole number of 1 or more"))
+    problems.append(((), f"{name}: got {validation.shorten(text)}, expected a whole number of 1 or more"))
     return None

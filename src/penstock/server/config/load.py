@@ -20,8 +20,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.server.config import environment, space_files, space_sections
-from penstock.server.config import validation as shape
+from penstock.server.config import environment, space_files, space_sections, validation
 from penstock.server.config.cross_checks import contradictions
 from penstock.server.config.sections import (
     Auth,
@@ -36,7 +35,7 @@ from penstock.server.config.sections import (
     Token,
 )
 from penstock.server.courier.schema_registry import read_schemas
-from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files import yaml_tree
 from penstock.server.files.errors import ConfigError, placed, read_text
 from penstock.server.files.token_digests import digest_of, token_problem
 
@@ -76,7 +75,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
-    tree = yamltree.Tree() if path is None else yamltree.parse(read_text(path))
+    tree = yaml_tree.Tree() if path is None else yaml_tree.parse(read_text(path))
     problems = list(tree.problems)
     document: dict[str, Any] = {}
     if isinstance(tree.value, dict):
@@ -84,7 +83,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         empty = {key for key in Sections.__struct_fields__ if tree.value.get(key) is None}
         document = {key: value for key, value in tree.value.items() if key not in empty}
     elif tree.value is not None:
-        problems.append(((), f"got {shape.shorten(tree.value)}, expected a mapping of sections"))
+        problems.append(((), f"got {validation.shorten(tree.value)}, expected a mapping of sections"))
 
     parts: dict[str, Any] = {}
     for name, section in document.items():
@@ -193,27 +192,27 @@ def _overlaid(streams: Streams, caps: StreamCaps) -> Streams:
     return msgspec.structs.replace(streams, **given)
 
 
-def _is_secret(path: yamltree.Path) -> bool:
+def _is_secret(path: yaml_tree.Path) -> bool:
     """Whether a value at this path could be a token, even one that is in the wrong place."""
     if path[:1] == ("spaces",):
         return space_sections.is_secret(path)
     return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
 
 
-def _section(name: str, value: Any, problems: list[shape.Misfit]) -> Any:
+def _section(name: str, value: Any, problems: list[validation.Misfit]) -> Any:
     """One section as its type, or None after adding what is wrong with it."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(Sections)}
     if name not in fields:
-        problems.append(((name,), "unknown key" + shape.suggestion(name, list(fields))))
+        problems.append(((name,), "unknown key" + validation.suggestion(name, list(fields))))
         return None
-    found = list(shape.misfits(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
+    found = list(validation.misfits(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
     if found:
         problems += found
         return None
     return msgspec.convert(value, fields[name])
 
 
-def _places(config: Config) -> Iterator[shape.Misfit]:
+def _places(config: Config) -> Iterator[validation.Misfit]:
     """What is wrong with the directories that the config names."""
     if config.schemas.dir is not None:
         for problem in read_schemas(config.schemas.dir)[1]:
@@ -223,13 +222,13 @@ def _places(config: Config) -> Iterator[shape.Misfit]:
         yield ("skills", "git", "root"), f"`{root}` is not a directory"
 
 
-def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[shape.Misfit]]:
+def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.Misfit]]:
     """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
-    problems: list[shape.Misfit] = []
+    problems: list[validation.Misfit] = []
     hidden: list[Token] = []
     seen: dict[str, int] = {}
     for index, token in enumerate(config.auth.tokens):
-        path: yamltree.Path = ("auth", "tokens", index, "token")
+        path: yaml_tree.Path = ("auth", "tokens", index, "token")
         text = token.token
         if text.startswith("env:"):
             variable = text.removeprefix("env:")
@@ -250,7 +249,7 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[s
     return msgspec.structs.replace(config, auth=auth), problems
 
 
-def _with_spaces(config: Config, given: Any, path: Path | None, problems: list[shape.Misfit]) -> Config:
+def _with_spaces(config: Config, given: Any, path: Path | None, problems: list[validation.Misfit]) -> Config:
     """The config with the spaces that it names checked, their files found and their tokens hidden."""
     folder = Path() if path is None else path.parent
     entries, found, notices = space_files.check(config.spaces, given, folder.absolute())

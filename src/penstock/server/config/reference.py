@@ -12,11 +12,10 @@ from msgspec import NODEFAULT, UNSET
 from msgspec.inspect import DictType, StructType, Type, UnionType, VarTupleType, type_info
 
 from penstock.core.errors import TABLE
-from penstock.server.config import environment
-from penstock.server.config import validation as shape
+from penstock.server.config import environment, validation
 from penstock.server.config.load import Config
 from penstock.server.config.sections import Sections
-from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files import yaml_tree
 
 MASK = "********"
 
@@ -70,7 +69,7 @@ def to_yaml(config: Config) -> str:
         for one in (space.get("participants") or {}).values() if isinstance(space, dict) else ():
             if one and one["tokens"]:
                 one["tokens"] = [MASK] * len(one["tokens"])
-    return yamltree.dump(plain)
+    return yaml_tree.dump(plain)
 
 
 def reference() -> str:
@@ -139,7 +138,9 @@ def _section(path: str, kind: Type, level: int) -> str:
 
 def _value(kind: Type) -> str:
     """The type column: structs have a table of their own."""
-    words = shape.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
+    words = (
+        validation.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
+    )
     structs = _structs_in(kind)
     if not structs:
         return words

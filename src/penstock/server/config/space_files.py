@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.server.config import space_sections
-from penstock.server.config import space_token_files as space_tokens
+from penstock.server.config import space_sections, space_token_files
 from penstock.server.config.space_sections import (
     KIND,
     PIPELINE,
@@ -27,7 +26,7 @@ from penstock.server.config.space_sections import (
 )
 from penstock.server.config.space_token_files import write_invited_token
 from penstock.server.config.validation import Misfit, misfits, shorten
-from penstock.server.files import yaml_tree as yamltree
+from penstock.server.files import yaml_tree
 from penstock.server.files.errors import ConfigError, placed, read_text
 from penstock.server.files.token_digests import digest_of
 
@@ -124,7 +123,7 @@ def check(
 
 def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
     """A file of the right shape, and notices about it."""
-    tree = yamltree.parse(read_text(path))
+    tree = yaml_tree.parse(read_text(path))
     found = list(tree.problems)
     section = SpaceSection()
     if tree.value is None and not found:
@@ -157,7 +156,7 @@ def _hidden(section: SpaceSection) -> SpaceSection:
 def _loaded(
     section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices: tuple[str, ...]
 ) -> LoadedSpace:
-    digests, made = space_tokens.resolve(section, mewdir, env)
+    digests, made = space_token_files.resolve(section, mewdir, env)
     known = section.known()
     people = {
         name: ParticipantSettings(

@@ -17,7 +17,7 @@ from msgspec import Meta, inspect
 
 from penstock.dialects.mew.space_settings import Keep, Overflow
 from penstock.server.config.validation import Misfit, shorten
-from penstock.server.files import token_digests as digests
+from penstock.server.files import token_digests
 from penstock.server.files.yaml_tree import Path, show
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -173,7 +173,7 @@ def _participant(name: str, one: Participant, path: Path) -> Iterator[Misfit]:
         yield path, f"`{name}` is a name that the gateway uses itself"
     yield from _capabilities(one.capabilities, (*path, "capabilities"))
     for index, token in enumerate(one.tokens or ()):
-        problem = digests.token_problem(token)
+        problem = token_digests.token_problem(token)
         if problem is not None:
             yield (*path, "tokens", index), problem
     if one.type == PIPELINE and one.tokens:

@@ -6,7 +6,7 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.views import View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.views import Sight
-from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.live import LiveSession
 from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, LiveQuery, Message, Style
@@ -117,7 +117,7 @@ def open_events(
     seen = last_event(last)
     if seen is not None:
         query.since = seen
-    checked = live.check(runtime.machine, principal, query)
+    checked = view_feed.check(runtime.machine, principal, query)
     if isinstance(checked, Refusal):
         return checked
     return EventStream(runtime, principal, query, *checked, peer)

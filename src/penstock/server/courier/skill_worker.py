@@ -21,7 +21,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import EnqueueRequest, Late, SettleRequest
 from penstock.dialects.courier.operations.skills import (
     GIT_REQUEST,
@@ -202,7 +202,7 @@ class SkillWorker:
         now = runtime.scheduler.now()
         raw = answer(skill.name, skill.result_kind, to, asked, skill.stream, rfc3339(now.wall_us), payload)
         request = EnqueueRequest(to, msgspec.Raw(raw))
-        outcome = operations.enqueue(self._machine, now, self._principal, request, assign=False)
+        outcome = queue.enqueue(self._machine, now, self._principal, request, assign=False)
         runtime.apply(now)
         if isinstance(outcome, Refusal | Late):
             refusal = outcome if isinstance(outcome, Refusal) else outcome.refusal
@@ -232,7 +232,7 @@ class SkillWorker:
 
     def _settle(self, request: SettleRequest) -> None:
         now = self._runtime.scheduler.now()
-        done = operations.settle_held(self._machine, now, self._consumer, request)
+        done = queue.settle_held(self._machine, now, self._consumer, request)
         self._runtime.apply(now)
         if isinstance(done, Denied):  # its lease ended meanwhile: whoever has it now finds the answer there
             logs.warning("skill.late", skill=self._skill.name, id=request.id, reason=done.refusal.message)

@@ -17,10 +17,10 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.queue import stage as staging
+from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
 from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
-from penstock.dialects.courier.wire import staged_envelopes as staged
+from penstock.dialects.courier.wire import staged_envelopes
 from penstock.dialects.courier.wire.staged_envelopes import Source, StageCommit
 from penstock.dialects.courier.wire.staged_frames import Frame, space_problem
 from penstock.server.engine.runtime import Runtime
@@ -79,7 +79,7 @@ class Staging:
         """Check and keep one part; one of the same name is replaced, those of another run are dropped."""
         machine = self._machine
         limits = machine.limits
-        refusal = staged.part_problem(name) or staging.unknown_app(machine, source.memory)
+        refusal = staged_envelopes.part_problem(name) or stage.unknown_app(machine, source.memory)
         if refusal is not None:
             return refusal
         lines = [line for line in body.split(b"\n") if line.strip()]
@@ -119,7 +119,7 @@ class Staging:
         permits: dict[str, Refusal | None] = {}
         drafts: Lines = []
         for index, line in enumerate(lines):
-            draft = staged.read(line, source, now, machine.limits)
+            draft = staged_envelopes.read(line, source, now, machine.limits)
             if isinstance(draft, Draft):
                 if draft.stream not in permits:
                     permits[draft.stream] = allowed(
@@ -148,7 +148,7 @@ class Staging:
     def commit(self, now: Now, source: Source, request: StageCommit) -> Outcome:
         """Bring a batch in; what else was staged of it goes once that is durable."""
         machine = self._machine
-        taken = staging.repeated(machine, source.memory, source.batch)
+        taken = stage.repeated(machine, source.memory, source.batch)
         count = 0
         if taken is None:
             lines = self._gather(source, list(dict.fromkeys(request.parts)))

@@ -13,17 +13,16 @@ from penstock.core.rows import Row
 from penstock.dialects.courier.triggers.admin import recovered_rules
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import Envelope, rule_of
-from penstock.dialects.courier.wire import envelopes
-from penstock.dialects.courier.wire import ordering_keys as lanes
+from penstock.dialects.courier.wire import envelopes, ordering_keys
 from penstock.dialects.mew.space_state import DOOR, Memory
-from penstock.dialects.streamservice import registration_rows as relaying
+from penstock.dialects.streamservice import registration_rows
 
 WRAPPING = Wrapping(
     bury=envelopes.bury,
     revive=envelopes.revive,
     read=Envelope,
-    key=lanes.partition_key,
-    level=lanes.priority,
+    key=ordering_keys.partition_key,
+    level=ordering_keys.priority,
 )
 
 
@@ -44,11 +43,11 @@ class Machines:
     """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
     def __init__(
-        self, queue: QueueMachine, memory: Memory, relay: relaying.RelayMemory | None = None
+        self, queue: QueueMachine, memory: Memory, relay: registration_rows.RelayMemory | None = None
     ) -> None:
         self.queue = queue
         self.memory = memory
-        self.relay = relay or relaying.RelayMemory()
+        self.relay = relay or registration_rows.RelayMemory()
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         yield from self.queue.snapshot(now)
@@ -58,7 +57,7 @@ class Machines:
     def resume(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
-        elif row.door == relaying.DOOR:
+        elif row.door == registration_rows.DOOR:
             self.relay.restore(row)
         else:
             self.queue.resume(now, row)
@@ -66,7 +65,7 @@ class Machines:
     def restore(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
-        elif row.door == relaying.DOOR:
+        elif row.door == registration_rows.DOOR:
             self.relay.restore(row)
         else:
             self.queue.restore(now, row)

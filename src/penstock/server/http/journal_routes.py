@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.reader import Bounds, JournalError, JournalReader
@@ -188,7 +188,9 @@ def hold(reader: JournalReader, data: Path, asked: ReaderRequest) -> dict[str, o
     if asked.offset > end:
         message = f"row {asked.offset} is not written yet; the journal reaches to {end}"
         return Refusal("InvalidRequest", message, ref="offset")
-    known = readers.advance(RealDisk(data / "journal"), asked.name, asked.offset, time.time_ns() // 1000)
+    known = named_readers.advance(
+        RealDisk(data / "journal"), asked.name, asked.offset, time.time_ns() // 1000
+    )
     return {"name": known.name, "offset": known.offset}
 
 

@@ -6,8 +6,7 @@ import asyncio
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.sessions import subscribe
-from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions import subscribe, view_feed
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
 from penstock.dialects.courier.sessions.view_feed import LiveQuery
 from penstock.server.auth.tokens import subprotocol
@@ -21,7 +20,7 @@ from penstock.server.http.queue_routes import Api
 from penstock.server.http.routes import Match, methods
 from penstock.server.logging import logs
 from penstock.server.relay.supervisor import listen
-from penstock.transports import content_encoding as encodings
+from penstock.transports import content_encoding
 from penstock.transports.http import Exchange, Plan
 from penstock.transports.outbox import SocketWire
 
@@ -112,8 +111,8 @@ class CourierDoor:
         size = exchange.size
         if size is not None and size > self._bound(match):
             return self._too_large(self._bound(match))
-        name = encodings.coding(exchange.headers.get("Content-Encoding"))
-        if name is not None and name not in encodings.KNOWN:
+        name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
+        if name is not None and name not in content_encoding.KNOWN:
             reply = error_reply(Refusal("UnsupportedEncoding", f"`{name[:40]}` is no encoding we read"))
             reply.headers = {"Accept-Encoding": "gzip, deflate"}
             return reply
@@ -157,13 +156,13 @@ class CourierDoor:
         assert exchange.admitted is not None
         request, match, principal = exchange.admitted
         request.body = exchange.body
-        name = encodings.coding(exchange.headers.get("Content-Encoding"))
+        name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
         if name is not None and exchange.body:
             try:
-                request.body = encodings.inflate(exchange.body, name, self._bound(match))
-            except encodings.OversizeError:
+                request.body = content_encoding.inflate(exchange.body, name, self._bound(match))
+            except content_encoding.OversizeError:
                 return self._too_large(self._bound(match))
-            except encodings.EncodingError as error:
+            except content_encoding.EncodingError as error:
                 return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -221,7 +220,7 @@ class CourierDoor:
             follow = self._api.query(request, LiveQuery)
             if isinstance(follow, Refusal):
                 return error_reply(follow)
-            seen = live.check(self._runtime.machine, principal, follow)
+            seen = view_feed.check(self._runtime.machine, principal, follow)
             if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
                 return error_reply(seen)
             plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)

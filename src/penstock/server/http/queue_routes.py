@@ -13,15 +13,12 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.operations import payload_schemas as schemas
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
-from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.operations import payload_schemas, queries, queue, views
 from penstock.dialects.courier.operations.queue import Late, Outcome, PullRequest
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull_session import PullSession
-from penstock.dialects.courier.triggers import admin as ruling
+from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit, source_of
 from penstock.server.auth.tokens import Guard, TokenStore, bearer
@@ -36,7 +33,7 @@ from penstock.server.http.journal_routes import CONTENT_TYPE, Answer, History, R
 from penstock.server.http.landing_page import landing
 from penstock.server.http.messages import Cancel, Done, Reply, Request, error_reply, json_reply
 from penstock.server.http.routes import Login, Match, PeekQuery, StreamQuery, find, methods, nearest
-from penstock.server.metrics import prometheus_families as prometheus
+from penstock.server.metrics import prometheus_families
 
 if TYPE_CHECKING:
     from penstock.ipc.pipeline import Status
@@ -87,7 +84,7 @@ class Api:
         self._query_token = query_token
         self._openapi = openapi.document(version)
         self._replays = Replays()
-        self._prometheus = prometheus.Exporter(
+        self._prometheus = prometheus_families.Exporter(
             runtime,
             log_dropped,
             pipeline,
@@ -288,7 +285,7 @@ class Api:
         elif match.route.name == "prometheus":
             wanted = None if query.streams is None else query.streams == 1
             scrape = self._prometheus.scrape(principal, per_stream=wanted)
-            text = prometheus.CONTENT_TYPE
+            text = prometheus_families.CONTENT_TYPE
             self.runtime.survey(scrape, lambda: done(Reply(200, scrape.text(), text)))
         else:
             survey: MetricsSurvey | WhereSurvey
@@ -314,35 +311,35 @@ class Api:
                 case "enqueue":
                     address = payer_address(request.peer)
                     assign = self._assign_id
-                    return operations.enqueue(machine, now, principal, body, assign=assign, address=address)
+                    return queue.enqueue(machine, now, principal, body, assign=assign, address=address)
                 case "send":
                     address = payer_address(request.peer)
-                    return operations.send(machine, now, principal, body, address=address)
+                    return queue.send(machine, now, principal, body, address=address)
                 case "settle":
-                    return operations.settle(machine, now, principal, body)
+                    return queue.settle(machine, now, principal, body)
                 case "redrive":
-                    return operations.redrive(machine, now, principal, body)
+                    return queue.redrive(machine, now, principal, body)
                 case "schemas_validate":
-                    return schemas.validate(machine, body.envelope)
+                    return payload_schemas.validate(machine, body.envelope)
                 case _:
-                    return operations.purge(machine, now, principal, body)
+                    return queue.purge(machine, now, principal, body)
         query = self.query(request, route.query)
         if isinstance(query, Refusal):
             return query
         match route.name:
             case "stats":
                 assert isinstance(query, StreamQuery)
-                return looks.stats(machine, now, principal, query.stream)
+                return queries.stats(machine, now, principal, query.stream)
             case "schemas":
-                return schemas.listing(machine)
+                return payload_schemas.listing(machine)
             case "peek":
                 assert isinstance(query, PeekQuery)
-                return looks.peek(machine, now, principal, query.stream, query.state, query.max)
+                return queries.peek(machine, now, principal, query.stream, query.state, query.max)
             case "snapshot":
                 assert isinstance(query, SnapshotQuery)
                 return views.snapshot(machine, now, principal, query.view, query.addr)
             case _:
-                return looks.explain(machine, now, principal, match.value)
+                return queries.explain(machine, now, principal, match.value)
 
     def _answer(self, outcome: Outcome, done: Done) -> None:
         if isinstance(outcome, Refusal):
@@ -364,14 +361,12 @@ class Api:
     def _pull(self, now: Now, request: Request, principal: Principal, done: Done) -> Cancel | None:
         runtime = self.runtime
         pull = self._body(request.body, PullRequest)
-        lease_us = (
-            pull if isinstance(pull, Refusal) else operations.check_pull(runtime.machine, principal, pull)
-        )
+        lease_us = pull if isinstance(pull, Refusal) else queue.check_pull(runtime.machine, principal, pull)
         if isinstance(lease_us, Refusal):
             done(error_reply(lease_us))
             return None
 
-        def finish(body: operations.Body) -> None:
+        def finish(body: queue.Body) -> None:
             done(json_reply(200, body))
             if isinstance(connection, Connection):
                 connection.lost()
@@ -435,17 +430,17 @@ class Api:
             return body
         match match.route.name:
             case "triggers":
-                return ruling.listed(machine, now, principal)
+                return admin.listed(machine, now, principal)
             case "trigger":
-                return ruling.shown(machine, now, principal, match.value)
+                return admin.shown(machine, now, principal, match.value)
             case "trigger_explain":
-                return ruling.explained(machine, now, principal, match.value)
+                return admin.explained(machine, now, principal, match.value)
             case "trigger_put":
-                return ruling.put(machine, now, principal, match.value, body)
+                return admin.put(machine, now, principal, match.value, body)
             case "trigger_remove":
-                return ruling.remove(machine, now, principal, match.value)
+                return admin.remove(machine, now, principal, match.value)
             case _:
-                return ruling.tried(machine, now, principal, body)
+                return admin.tried(machine, now, principal, body)
 
     def _body(self, data: bytes, kind: type[Any]) -> Any:
         """The request's body as its type, or what is wrong with it."""

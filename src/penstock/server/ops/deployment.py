@@ -9,8 +9,8 @@ from math import ceil
 from string import Template
 
 from penstock.core.limits import Limits
-from penstock.server.ops import pipeline_supervisor as pipeline
-from penstock.server.relay import supervisor as relaying
+from penstock.server.ops import pipeline_supervisor
+from penstock.server.relay import supervisor
 
 MARGIN_S = 15
 """For a busy disk: the last commit, and a batch of the pipeline that is nearly done."""
@@ -20,7 +20,7 @@ PORT = 8787
 
 def stop_seconds(drain_ms: int = Limits().drain_ms) -> int:
     """How long a server may take to stop in peace: its leases, then its relay, then its pipeline."""
-    return ceil(drain_ms / 1000 + relaying.STOP_S + pipeline.STOP_S + MARGIN_S)
+    return ceil(drain_ms / 1000 + supervisor.STOP_S + pipeline_supervisor.STOP_S + MARGIN_S)
 
 
 _UNIT = Template("""\

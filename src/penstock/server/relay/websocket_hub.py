@@ -21,7 +21,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.wire.envelopes import misfit
-from penstock.dialects.streamservice import encode as writing
+from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
@@ -167,7 +167,7 @@ class RelayHub:
             self._socket.set(zmq.UNSUBSCRIBE, topic)
             self._socket.set(zmq.SUBSCRIBE, topic)
         if mark is not None:
-            request = b"\x02" + writing.resume(topic, mark)
+            request = b"\x02" + encode.resume(topic, mark)
             self._socket.set(zmq.SUBSCRIBE, request)
             self._socket.set(zmq.UNSUBSCRIBE, request)
         self._read_soon()

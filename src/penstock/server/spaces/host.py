@@ -14,7 +14,7 @@ from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.fanout.room import MARK
 from penstock.core.limits import Limits
-from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import join
 from penstock.dialects.mew.gateway_messages import Fault, Voice
 from penstock.dialects.mew.join import SLOW
 from penstock.dialects.mew.session import MewSession
@@ -125,7 +125,7 @@ class Spaces:
         )
         space.url = url
         self.spaces[settings.id] = space
-        joining.begin(space, self.runtime.scheduler.now())
+        join.begin(space, self.runtime.scheduler.now())
         self.stir()
         return space
 
@@ -301,7 +301,7 @@ class Spaces:
                     if connection is not None:
                         self.runtime.touch(connection)
             else:
-                joining.leave(space, now, participant, fault.error)
+                join.leave(space, now, participant, fault.error)
                 self.is_stirred = False
                 self.stir()
 
@@ -341,7 +341,7 @@ class Spaces:
         self._timer = None
         now = self.runtime.scheduler.now()
         for space in self.spaces.values():
-            joining.wake(space, now)
+            join.wake(space, now)
         self.stir()
 
     # What others ask
@@ -361,7 +361,7 @@ class Spaces:
         limits = self.limits
         outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
         participant = Participant(name, name, outbox, kind)
-        joining.enter(space, self.runtime.scheduler.now(), participant)
+        join.enter(space, self.runtime.scheduler.now(), participant)
         self.stir()
         return participant
 

@@ -14,8 +14,7 @@ import msgspec
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY
-from penstock.dialects.mew import accept as accepting
-from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import Fault
 from penstock.dialects.mew.participants import Answer
@@ -135,7 +134,7 @@ class MewDoor:
             reply = json_reply(401, {"error": "Missing or invalid authorization header"})
             reply.headers = {"WWW-Authenticate": "Bearer"}
             return reply
-        known = joining.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
+        known = join.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, Fault):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
         id_, party = known
@@ -153,7 +152,7 @@ class MewDoor:
             if refusal is None and self._guard.is_local_name(exchange.headers.get("Host")):
                 return None
         if token:
-            known = joining.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
+            known = join.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
             if not isinstance(known, Fault):
                 return None
         reply = json_reply(401, {"error": "Missing or invalid authorization header"})
@@ -190,7 +189,7 @@ class MewDoor:
             if not future.done():
                 future.set_result(outcome)
 
-        accepting.accept(space, now, sender, envelope, "http", done)
+        accept.accept(space, now, sender, envelope, "http", done)
         spaces.stir()
         outcome = await future
         if isinstance(outcome, Fault):

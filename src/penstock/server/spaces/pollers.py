@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.fanout.outbox import Outbox
-from penstock.dialects.mew import join as joining
+from penstock.dialects.mew import join
 from penstock.dialects.mew.space import Participant, Space
 from penstock.server.http.messages import Reply, json_reply
 
@@ -54,7 +54,7 @@ class Poller:
         if outbox.is_over:
             self.space.slow_cut += 1
             outbox.take()
-            joining.leave(self.space, now, self.participant, "slow_consumer")
+            join.leave(self.space, now, self.participant, "slow_consumer")
 
 
 class Pollers:
@@ -74,7 +74,7 @@ class Pollers:
         if poller is None or there is not poller.participant:
             limits = self._spaces.limits
             poller = Poller(space, party, id_, limits.space_outbox_max, limits.space_telemetry_max)
-            fault = joining.enter(space, now, poller.participant)
+            fault = join.enter(space, now, poller.participant)
             if fault is not None:
                 return json_reply(fault.status, fault.payload)
             self._pollers[space.id, id_] = poller
@@ -103,7 +103,7 @@ class Pollers:
         key = (poller.space.id, participant.id)
         if self._pollers.get(key) is poller:  # it may have come back since it was let go
             del self._pollers[key]
-        joining.leave(poller.space, now, participant, "stopped polling")
+        join.leave(poller.space, now, participant, "stopped polling")
         self._spaces.stir()
 
 

@@ -42,8 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.delta_log import SWEEP_AGE_S
-from penstock.spark.lake import compaction as upkeep
-from penstock.spark.lake import data_files as datafiles
+from penstock.spark.lake import compaction, data_files
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import Table
 from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable
@@ -112,7 +111,7 @@ class DeltaReader(DataSourceReader):
         assert isinstance(partition, FilesPartition)
         for file in partition.files:
             try:
-                for batch in datafiles.batches(self._table.path, file, self._schema):
+                for batch in data_files.batches(self._table.path, file, self._schema):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
             except FileNotFoundError as error:
                 raise LakeError(
@@ -147,10 +146,10 @@ class Target:
         schema = self.table.definition.schema
         root = self.table.path / self.folder
         parts = (
-            datafiles.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name)
+            data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name)
             for batch in batches
         )
-        return Staged(datafiles.write(root, Layout(schema), parts), self.folder)
+        return Staged(data_files.write(root, Layout(schema), parts), self.folder)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
         """Make what was staged part of the table, once."""
@@ -164,7 +163,7 @@ class Target:
             is_new = self.table.overwrite(files, spans)
         else:
             is_new = self.table.append(files, spans)
-        if is_new and (self.table.version() or 0) % upkeep.EVERY_COMMITS == 0:
+        if is_new and (self.table.version() or 0) % compaction.EVERY_COMMITS == 0:
             self.table.upkeep(is_forced=True)
         return is_new
 
@@ -172,7 +171,7 @@ class Target:
         schema = self.table.definition.schema
         root = self.table.path / self.folder
         parts = [
-            datafiles.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema)
+            data_files.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema)
             for file in files
         ]
         return pa.concat_tables(parts) if parts else schema.empty_table()
@@ -301,7 +300,7 @@ def _target(options: Mapping[str, str], schema: StructType) -> Target:
         for name, one in fields.items():
             if name in known.names:
                 want = known.field(name)
-                if not datafiles.is_same_kind(one.type, want.type):
+                if not data_files.is_same_kind(one.type, want.type):
                     raise SchemaError(
                         f"column `{name}` of table `{path.name}` is {want.type}, and the rows have {one.type}; "
                         f"cast it, columns are never retyped"

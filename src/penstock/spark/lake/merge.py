@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.lake import data_files as datafiles
+from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import LiveFile, SchemaError
 
 SMALL_ROWS = 4_000
@@ -69,7 +69,7 @@ def plan(
     looked_at = list(dict.fromkeys([*key, *([newest] if newest is not None else [])]))
     wanted = {name: pc.unique(rows.column(name)) for name in key}
     for file in _candidates(files, rows, key):
-        found = datafiles.read(root, file, schema, looked_at)
+        found = data_files.read(root, file, schema, looked_at)
         mask = None
         for name in key:
             hit = pc.is_in(found.column(name), value_set=wanted[name])
@@ -88,7 +88,7 @@ def plan(
                 going.append(place)
         if going:
             change.removed.append(file)
-            left = _without(datafiles.read(root, file, schema), going)
+            left = _without(data_files.read(root, file, schema), going)
             if left.num_rows:
                 (change.together if file.rows <= SMALL_ROWS else change.apart).append(left)
     coming = _without(rows, sorted(beaten)) if beaten else rows
@@ -101,7 +101,7 @@ def _candidates(files: Sequence[LiveFile], rows: pa.Table, key: Sequence[str]) -
     """The files whose bounds allow a key of the rows."""
     bounds = {}
     for name in key:
-        if datafiles.has_bounds(rows.schema.field(name).type):
+        if data_files.has_bounds(rows.schema.field(name).type):
             found = pc.min_max(rows.column(name))
             bounds[name] = found["min"].as_py(), found["max"].as_py()
     return [file for file in files if all(file.may_hold(name, *both) for name, both in bounds.items())]

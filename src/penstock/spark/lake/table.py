@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, DeltaLog
 from penstock.journal.tables import NAME
 from penstock.spark.lake import compaction as upkeep
-from penstock.spark.lake import data_files as datafiles
+from penstock.spark.lake import data_files
 from penstock.spark.lake import merge as merging
 from penstock.spark.lake.compaction import TIER_FILES
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
@@ -143,7 +143,7 @@ class LakeTable:
         read = None if filter is not None else names
         parts = []
         for file in self.files(bounds, version):
-            part = datafiles.read(self.path, file, schema, read)
+            part = data_files.read(self.path, file, schema, read)
             parts.append(part if filter is None else part.filter(filter).select(names))
         return pa.concat_tables(parts) if parts else wanted.empty_table()
 
@@ -192,7 +192,7 @@ class LakeTable:
         wrong = [
             name
             for name in definition.partition_by
-            if not datafiles.partition_fits(definition.schema.field(name).type)
+            if not data_files.partition_fits(definition.schema.field(name).type)
         ]
         if wrong:
             raise LakeError(f"`{wrong[0]}` cannot be a partition: use text, whole numbers, dates or booleans")
@@ -201,7 +201,7 @@ class LakeTable:
         """Write rows as files that a later commit may speak of; runs on executors."""
         schema = self.definition.schema
         tables = (self._fit(pa.Table.from_batches([batch]), schema) for batch in batches)
-        return datafiles.write(self.path, layout(schema, self.definition, self.delta()), tables)
+        return data_files.write(self.path, layout(schema, self.definition, self.delta()), tables)
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Remove staged files that will not be committed."""
@@ -286,7 +286,7 @@ class LakeTable:
             to = self.path / file.path
             to.parent.mkdir(parents=True, exist_ok=True)
             os.link(other.path / file.path, to)
-            datafiles.sync(to.parent)
+            data_files.sync(to.parent)
         ends = {app: source.transaction_version(app) for app in apps}
         spans = {app: Span(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], spans, may_go_back=True)
@@ -316,8 +316,8 @@ class LakeTable:
             went, came = 0, 0
             schema = arrow_schema(table)
             for group in upkeep.groups(live_files(table), files_min):
-                parts = (datafiles.read(self.path, file, schema) for file in group)
-                merged = datafiles.write(self.path, layout(schema, self.definition, table), parts)
+                parts = (data_files.read(self.path, file, schema) for file in group)
+                merged = data_files.write(self.path, layout(schema, self.definition, table), parts)
                 self._commit(table, "compact", {}, merged, group)
                 table.update_incremental()
                 went, came = went + len(group), came + len(merged)
@@ -391,7 +391,7 @@ class LakeTable:
         for field in self.definition.schema:
             if field.name not in stored.names:
                 new.append(Field.from_arrow(field.with_nullable(True)))
-            elif not datafiles.is_same_kind(field.type, stored.field(field.name).type):
+            elif not data_files.is_same_kind(field.type, stored.field(field.name).type):
                 raise SchemaError(
                     f"column `{field.name}` of table `{self.name}` is {stored.field(field.name).type}, not "
                     f"{field.type}; columns are never retyped: cast it, or give the new one another name"
@@ -409,11 +409,11 @@ class LakeTable:
     def _fit(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         definition = self.definition
         required = definition.key if definition.write == "merge" else ()
-        return datafiles.fit(rows, schema, required, definition.name)
+        return data_files.fit(rows, schema, required, definition.name)
 
     def _staged(self, table: DeltaTable, parts: Iterable[pa.Table]) -> list[StagedFile]:
         schema = arrow_schema(table)
-        return datafiles.write(
+        return data_files.write(
             self.path, layout(schema, self.definition, table), (self._fit(part, schema) for part in parts)
         )
 
@@ -460,8 +460,8 @@ class LakeTable:
             ),
         )
         # The handle still shows the version before; whoever looks next asks for the newest.
-        datafiles.sync(self.log.path / f"{table.version() + 1:020d}.json")
-        datafiles.sync(self.log.path)
+        data_files.sync(self.log.path / f"{table.version() + 1:020d}.json")
+        data_files.sync(self.log.path)
         self._commits += 1
 
 

@@ -9,12 +9,12 @@ from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS
 from penstock.spark.lake.table import LakeTable, Span
 from penstock.spark.pipeline.ingest import note_gap
-from penstock.spark.source import location as places
+from penstock.spark.source import location
 
 
 def accept(data: Path) -> dict[str, tuple[int, int]]:
     """Move every table that needs rows which are gone to the oldest row that is kept; returns what each misses."""
-    journal = places.open_one(data)
+    journal = location.open_one(data)
     oldest = journal.bounds().first
     app = f"{journal.id}/0"
     lake = data / "lake"

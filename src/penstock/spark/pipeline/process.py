@@ -172,11 +172,11 @@ class Runner:
         from penstock.spark.pipeline.ingest import Ingest, check_kept
         from penstock.spark.pipeline.watch import Watch
         from penstock.spark.session import make_session
-        from penstock.spark.source import location as places
+        from penstock.spark.source import location
 
         settings = self._task.settings
         self._own = [] if self._task.once else load_queries(settings.queries)
-        journal = places.open_one(self._data, self._task.read_url, self._token())
+        journal = location.open_one(self._data, self._task.read_url, self._token())
         check_kept(journal, self._lake, steps.built_in())
         conf = _conf(self._scratch, self._task.conf)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
@@ -336,10 +336,10 @@ def tables_only(data: Path, settings: Pipeline) -> Iterator[Ingest]:
     from penstock.spark.pipeline import steps
     from penstock.spark.pipeline.ingest import Ingest
     from penstock.spark.session import make_session
-    from penstock.spark.source import location as places
+    from penstock.spark.source import location
 
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
-        journal = places.open_one(data)
+        journal = location.open_one(data)
         spark = make_session(
             "penstock", master=settings.master, memory=settings.memory, conf=_conf(scratch, {})
         )

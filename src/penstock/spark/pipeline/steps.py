@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.tables import NAME
-from penstock.spark.lake import schemas as definitions
+from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import Table
 from penstock.spark.pipeline.batch import INBOXES
 
@@ -54,41 +54,41 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     return [
         # First, because people watch it.
         Step(
-            definitions.QUEUE_MINUTES,
+            schemas.QUEUE_MINUTES,
             lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
         ),
-        Step(definitions.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
-        Step(definitions.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
-        Step(definitions.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
+        Step(schemas.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
+        Step(schemas.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
+        Step(schemas.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
         Step(
-            definitions.TOKEN_CHUNKS,
+            schemas.TOKEN_CHUNKS,
             lambda part: token_streams.token_chunks(part.events),
             when=token_streams.PASSED,
         ),
         Step(
-            definitions.LATEST_PER_AGENT,
+            schemas.LATEST_PER_AGENT,
             lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
             when=INBOXES,
         ),
         Step(
-            definitions.TRIGGER_MINUTES,
+            schemas.TRIGGER_MINUTES,
             lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
             when=gold.TRIGGERED,
             by_minute=True,
         ),
         Step(
-            definitions.FANOUT_MINUTES,
+            schemas.FANOUT_MINUTES,
             lambda part: fanout.fanout_minutes(part.whole_minutes, part.until),
             when=fanout.FANNED,
             by_minute=True,
         ),
         Step(
-            definitions.TOKEN_STREAMS,
+            schemas.TOKEN_STREAMS,
             lambda part: token_streams.token_streams(part, {} if key_file is None else key_file.keys()),
             when=token_streams.RELAYED,
         ),
         Step(
-            definitions.CONVERSATIONS,
+            schemas.CONVERSATIONS,
             lambda part: conversations.conversations(*part.touched_conversations()),
             after=("envelopes", "deliveries"),
             when=f"{silver.TOUCHED} is not null",
@@ -138,7 +138,7 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
     steps: list[Step] = []
     for file in files:
         for found in _marks(Path(file)):
-            if found.name in definitions.TABLES:
+            if found.name in schemas.TABLES:
                 raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
             if any(step.table.name == found.name for step in steps):
                 raise StepError(f"`{file}`: there is a table `{found.name}` already; choose another name")

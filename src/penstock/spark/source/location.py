@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from penstock.client.journal import RemoteBounds, RemoteJournal
-from penstock.journal import named_readers as readers
+from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.reader import Bounds, JournalReader, Mark
 from penstock.journal.selection import Selection
@@ -155,7 +155,7 @@ class Journal:
         with telling(str(self.place)):
             if self._local is not None:
                 disk = RealDisk(Path(self.place.path or ".") / "journal")
-                readers.advance(disk, name, offset, time.time_ns() // 1000)
+                named_readers.advance(disk, name, offset, time.time_ns() // 1000)
             else:
                 self._far.hold(name, offset)
 

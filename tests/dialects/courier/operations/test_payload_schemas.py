@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.payload_schemas import Registry, Version, parse_version
 from penstock.dialects.courier.operations.queue import EnqueueRequest, Result, SendRequest
 from penstock.dialects.courier.wire.staged_envelopes import source_of
@@ -109,6 +109,9 @@ class TestNames:
 
 
 class TestEvolution:
+    @pytest.mark.promise(
+        "Schemas, skills and seeing", "evolution: older and newer minor are taken, a newer major is refused"
+    )
     @pytest.mark.parametrize(
         ("schema", "payload", "finding", "against"),
         [
@@ -137,6 +140,9 @@ class TestEvolution:
         assert verdict["ok"] is (finding == "fits")
         assert (verdict["message"] is None) is verdict["ok"]
 
+    @pytest.mark.promise(
+        "Schemas, skills and seeing", "evolution: older and newer minor are taken, a newer major is refused"
+    )
     def test_a_newer_minor_is_read_tolerantly_in_depth_too(self, registry: Registry) -> None:
         payload = {"rows": [{"n": 1, "later": True}]}
         assert not registry.judge(body(payload, "deep/ly/nested@v1"))["ok"]
@@ -167,8 +173,9 @@ def code(outcome: object) -> str:
 class TestModes:
     def enqueue(self, broker: Broker, stream: str, payload: object, schema: str | None) -> Any:
         request = EnqueueRequest(stream, msgspec.Raw(body(payload, schema)))
-        return operations.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=False)
+        return queue.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=False)
 
+    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
     @pytest.mark.parametrize(
         ("schema", "payload", "expected"),
         [
@@ -219,6 +226,7 @@ class TestModes:
 class TestWaysIn:
     """A misfit is refused wherever it comes in, and changes nothing."""
 
+    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
     def test_control_lines(self, broker: Broker) -> None:
         peer = broker.control()
         good = {**envelope("a"), "schema": "xeno/task@v1"}
@@ -232,14 +240,16 @@ class TestWaysIn:
         assert answers[3]["ref"] == "envelopes[1].payload"
         assert list(broker.machine.channels["strict"].live) == ["a", "c"]
 
+    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
     def test_send(self, broker: Broker) -> None:
         for schema, fits in ((None, False), ("xeno/task@v1", True)):
             request = SendRequest("strict", "note", msgspec.Raw(b'{"n":1}'), schema=schema)
-            outcome = operations.send(broker.machine, broker.now, ANONYMOUS, request)
+            outcome = queue.send(broker.machine, broker.now, ANONYMOUS, request)
             assert isinstance(outcome, Result) is fits
         (record,) = broker.machine.channels["agents/strict/inbox"].live.values()
         assert msgspec.json.decode(record.body)["schema"] == "xeno/task@v1"
 
+    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
     def test_staged_parts(self, broker: Broker) -> None:
         staging = Staging(broker.runtime)
         source = source_of("app", "1", ANONYMOUS)
@@ -264,6 +274,7 @@ class TestWaysIn:
 
 
 class TestAsking:
+    @pytest.mark.promise("Schemas, skills and seeing", "`schema.validate`, `/v1/schemas`, `penstock schema`")
     def test_lists_and_validates_over_control(self, broker: Broker) -> None:
         peer = broker.control()
         (answer,) = peer.say(type_="schema.list", reqId=1)

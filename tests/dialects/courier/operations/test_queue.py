@@ -10,8 +10,7 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queries, queue
 from penstock.dialects.courier.operations.queue import (
     EnqueueRequest,
     Late,
@@ -48,7 +47,7 @@ def only(*scopes: str, agent: str | None = None) -> Principal:
 
 
 def enqueue(broker: Broker, request: EnqueueRequest, *, assign: bool = False) -> Outcome:
-    return operations.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=assign)
+    return queue.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=assign)
 
 
 class TestEnqueue:
@@ -77,7 +76,7 @@ class TestEnqueue:
     def test_scope(self) -> None:
         broker = Broker()
         request = EnqueueRequest("a", raw(envelope()))
-        outcome = operations.enqueue(broker.machine, broker.now, only("streams:b:*"), request, assign=False)
+        outcome = queue.enqueue(broker.machine, broker.now, only("streams:b:*"), request, assign=False)
         assert code(outcome) == "Forbidden"
         assert not broker.machine.known("a")
 
@@ -85,7 +84,7 @@ class TestEnqueue:
 class TestSend:
     def send(self, broker: Broker, principal: Principal, **fields: Any) -> Outcome:
         request = SendRequest("Jen", "note", raw({"x": 1}), **fields)
-        return operations.send(broker.machine, broker.now, principal, request)
+        return queue.send(broker.machine, broker.now, principal, request)
 
     def test_says_whether_the_recipient_is_there(self) -> None:
         broker = Broker()
@@ -119,7 +118,7 @@ class TestSettle:
         return broker, answer["result"]["deliveries"][0]["leaseId"]
 
     def settle(self, broker: Broker, principal: Principal = ANONYMOUS, **fields: Any) -> Outcome:
-        return operations.settle(broker.machine, broker.now, principal, SettleRequest(**fields))
+        return queue.settle(broker.machine, broker.now, principal, SettleRequest(**fields))
 
     @pytest.mark.parametrize("op", ["ack", "nack", "release", "term"])
     @pytest.mark.parametrize("by", ["lease", "stream"])
@@ -185,7 +184,7 @@ class TestMoving:
 
     def test_redrive_counts_when_done(self) -> None:
         broker = self.dead()
-        outcome = operations.redrive(broker.machine, broker.now, ANONYMOUS, RedriveRequest("a"))
+        outcome = queue.redrive(broker.machine, broker.now, ANONYMOUS, RedriveRequest("a"))
         done = value(broker, outcome)
         assert (done["moved"], done["left"]) == (1, 0)
 
@@ -193,17 +192,16 @@ class TestMoving:
     def test_redrive_needs_both_rights(self, scope: str) -> None:
         broker = self.dead()
         assert (
-            code(operations.redrive(broker.machine, broker.now, only(scope), RedriveRequest("a")))
-            == "Forbidden"
+            code(queue.redrive(broker.machine, broker.now, only(scope), RedriveRequest("a"))) == "Forbidden"
         )
 
     def test_purge_is_for_administrators(self) -> None:
         broker = self.dead()
         request = StreamRequest("dlq/a")
-        assert code(operations.purge(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
-        assert value(broker, operations.purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
+        assert code(queue.purge(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
+        assert value(broker, queue.purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
-        assert code(operations.purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
+        assert code(queue.purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
 
 
 class TestReads:
@@ -214,34 +212,36 @@ class TestReads:
         peer.say(type_="enqueue", to="b", env=envelope("1"))
         reader = only("streams:b:read")
         machine, now = broker.machine, broker.now
-        (row,) = value(broker, looks.metrics(machine, now, reader))["streams"]
+        (row,) = value(broker, queries.metrics(machine, now, reader))["streams"]
         assert row["id"] == "b"
-        (place,) = value(broker, looks.where(machine, now, reader, "1"))["places"]
+        (place,) = value(broker, queries.where(machine, now, reader, "1"))["places"]
         assert place["stream"] == "b"
-        assert code(looks.where(machine, now, only("streams:c:read"), "1")) == "UnknownEnvelope"
-        for read in (looks.stats, looks.explain):
+        assert code(queries.where(machine, now, only("streams:c:read"), "1")) == "UnknownEnvelope"
+        for read in (queries.stats, queries.explain):
             assert code(read(machine, now, reader, "a")) == "Forbidden"
             assert value(broker, read(machine, now, reader, "b"))
-        assert code(looks.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
+        assert code(queries.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
 
     def test_dead_letters_are_shown_to_those_who_may_read_their_stream(self) -> None:
         broker = Broker()
         broker.control().say(type_="enqueue", to="a", env=envelope("1"))
         machine, now = broker.machine, broker.now
         for scope in ("streams:a:read", "streams:dlq/a:read"):
-            assert code(looks.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
+            assert code(queries.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
         both = only("streams:a:read", "streams:dlq/a:read")
-        assert value(broker, looks.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
+        assert value(broker, queries.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
 
     @pytest.mark.parametrize(("state", "limit"), [("gone", 1), ("ready", 0), ("ready", 1_001), ("ready", -1)])
     def test_peek_is_bounded(self, state: str, limit: int) -> None:
         broker = Broker()
-        assert code(looks.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
+        assert (
+            code(queries.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
+        )
 
     def test_the_last_time_is_written_for_people(self) -> None:
         broker = Broker()
         broker.subscribe("a")
-        assert value(broker, looks.stats(broker.machine, broker.now, ANONYMOUS, "a"))["lastTs"] is None
+        assert value(broker, queries.stats(broker.machine, broker.now, ANONYMOUS, "a"))["lastTs"] is None
         broker.control().say(type_="enqueue", to="a", env=envelope("1"))
-        stats = value(broker, looks.stats(broker.machine, broker.now, ANONYMOUS, "a"))
+        stats = value(broker, queries.stats(broker.machine, broker.now, ANONYMOUS, "a"))
         assert stats["lastTs"] == "2025-10-09T08:53:20.000Z"

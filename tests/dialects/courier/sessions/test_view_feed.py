@@ -13,7 +13,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal, require
 from penstock.dialects.courier.operations.views import SLICE
-from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.live import LiveSession
 from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, SOCKET, LiveQuery, Style
 from penstock.server.embedded import QueueCore
@@ -39,7 +39,7 @@ class Follower:
         self.broker = broker
         self.wire = ListWire()
         wanted = LiveQuery(view, **query)
-        checked = live.check(broker.machine, principal, wanted)
+        checked = view_feed.check(broker.machine, principal, wanted)
         assert not isinstance(checked, Refusal), checked
         self.session = LiveSession(broker.runtime, wanted, style)
         connection = broker.runtime.open(self.session, self.wire, principal, "test")
@@ -90,6 +90,7 @@ class TestSnapshot:
         assert found["watermark"] == broker.machine.views.latest.version
         assert found["asOf"].endswith("Z")
 
+    @pytest.mark.promise("Views", "rows are filtered by the reader's scopes")
     def test_shows_only_streams_that_the_reader_may_read_or_take_from(self) -> None:
         broker = Broker()
         put(broker, SAM, "1")
@@ -117,6 +118,7 @@ class TestSnapshot:
         rows = snapshot(broker, "latestPerAgent", addr="agents/j*")["rows"]
         assert [row["addr"] for row in rows] == [JEN]
 
+    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
     def test_of_inflight_says_who_holds_what(self) -> None:
         broker = Broker()
         put(broker, "jobs", "1", "2")
@@ -131,6 +133,7 @@ class TestSnapshot:
         broker.run()
         assert snapshot(broker, "inflight")["rows"] == []
 
+    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
     def test_of_metrics_has_the_figures_of_the_metrics(self) -> None:
         broker = Broker()
         put(broker, "jobs", "1", "2")
@@ -197,6 +200,7 @@ class TestFollowing:
         put(broker, SAM, "1")
         assert follower.heard() == []
 
+    @pytest.mark.promise("Views", "rows are filtered by the reader's scopes")
     def test_shows_only_what_the_reader_may_see_and_its_chain_has_no_gap(self) -> None:
         broker = Broker()
         follower = Follower(broker, principal=READER)
@@ -212,6 +216,7 @@ class TestFollowing:
         assert changes[1]["delta"]["prev"] == changes[0]["delta"]["version"]
         assert len(everything.heard()) == 5
 
+    @pytest.mark.promise("Views", "one encoding for equal followers")
     def test_equal_followers_share_the_very_bytes(self) -> None:
         broker = Broker()
         followers = [Follower(broker) for _ in range(5)]
@@ -238,6 +243,7 @@ class TestFollowing:
 
 
 class TestCredit:
+    @pytest.mark.promise("Views", "credits, and each row once to who comes late")
     def test_at_zero_nothing_comes_and_then_each_row_once(self) -> None:
         broker = Broker()
         follower = Follower(broker, credit=0)
@@ -311,10 +317,13 @@ class TestCredit:
 
     def test_out_of_range_on_the_way_in(self) -> None:
         broker = Broker()
-        assert isinstance(live.check(broker.machine, ANONYMOUS, LiveQuery("inflight", credit=-1)), Refusal)
+        assert isinstance(
+            view_feed.check(broker.machine, ANONYMOUS, LiveQuery("inflight", credit=-1)), Refusal
+        )
 
 
 class TestSlowReaders:
+    @pytest.mark.promise("Views", "a follower that does not read costs nothing")
     def test_one_that_does_not_read_is_given_no_more_and_catches_up_by_row(self) -> None:
         broker = Broker()
         follower = Follower(broker)
@@ -382,6 +391,7 @@ class TestMadeViews:
         broker.advance(600)
         assert [frame["delta"]["op"] for frame in follower.heard()] == ["remove"]
 
+    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
     def test_streams_are_made_in_slices_and_all_get_their_turn(self) -> None:
         broker = Broker()
         count = SLICE + 20
@@ -533,6 +543,7 @@ STEP = st.tuples(
 )
 
 
+@pytest.mark.promise("Views", "snapshot and changes make the table, at any pace")
 @given(st.lists(STEP, max_size=40), st.integers(1, 4), st.integers(1, 3))
 def test_snapshot_and_changes_make_the_table_at_any_pace(
     steps: list[tuple[str, int]], rows_max: int, log_max: int

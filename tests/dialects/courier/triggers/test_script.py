@@ -14,8 +14,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fired, is_fresh
 from penstock.core.scopes import ANONYMOUS, OPERATOR
 from penstock.dialects.courier.operations.queue import Result
-from penstock.dialects.courier.triggers import admin as ruling
-from penstock.dialects.courier.triggers import config as rules
+from penstock.dialects.courier.triggers import admin, config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import Envelope, Script
 from tests.dialects.courier.talking import Broker, HandJournal, envelope, filled
@@ -62,6 +61,8 @@ def counts(broker: Broker, id_: str = "r") -> dict[str, int]:
 # What a rule sends
 
 
+@pytest.mark.promise("The document's testing strategy", "Unit: trigger predicate and action")
+@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
 def test_the_rule_of_the_document_tells_the_architect() -> None:
     broker = Broker(triggers=[SEED])
     enqueue(
@@ -91,6 +92,7 @@ def test_a_notice_has_a_title_and_a_reference_of_its_own() -> None:
     assert told(broker)[0]["corr"] == "a"
 
 
+@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
 def test_emit_sends_what_it_says_and_templates_keep_their_types() -> None:
     emit = {"action": "emit", "to": "to/${env.from}", "type": "x.${env.type}", "tags": ["t"]}
     emit |= {"payload": {"n": "${env.payload.n}", "rule": "${rule.id}"}, "headers": {"h": "${env.payload}"}}
@@ -125,6 +127,7 @@ def test_route_copies_the_envelope_under_its_own_id() -> None:
     assert copy == {**kept, "to": "copy", "headers": {"k": 1, "x-courier-hops": 1, "x-courier-rules": "r"}}
 
 
+@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
 def test_route_moves_an_envelope_before_anybody_gets_it() -> None:
     broker = Broker(triggers=[rule(do=[{"action": "route", "to": "there", "mode": "move"}])])
     consumer = broker.subscribe("s", credit=5)
@@ -144,6 +147,7 @@ def test_a_move_that_finds_no_room_leaves_the_envelope_where_it_is() -> None:
     assert counts(broker)["fail"] == 1
 
 
+@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
 def test_enrich_is_seen_by_consumers_and_by_the_rules_that_follow() -> None:
     enrich = {"action": "enrich", "headers": {"x-seen": "${now}"}, "payload": {"by": "${env.from}"}}
     broker = Broker(
@@ -182,6 +186,8 @@ def test_enrich_leaves_a_payload_alone_that_is_no_object() -> None:
 # When it sends
 
 
+@pytest.mark.promise("The document's testing strategy", "Unit: trigger predicate and action")
+@pytest.mark.promise("Triggers", "predicates")
 @pytest.mark.parametrize(
     ("when", "fits"),
     [
@@ -215,6 +221,7 @@ def test_every_condition_must_hold(when: dict[str, Any], fits: bool) -> None:
     assert len(told(broker)) == fits
 
 
+@pytest.mark.promise("Triggers", "predicates")
 def test_an_absent_field_never_fits() -> None:
     whens = [{"from": "*"}, {"tags": "a"}, {"tagsAny": ["a"]}, {"headers": {"a": "b"}}]
     broker = Broker(triggers=[rule(f"r{number}", when=when) for number, when in enumerate(whens)])
@@ -241,6 +248,7 @@ def test_a_duplicate_sets_nothing_off() -> None:
     assert len(told(broker)) == 1
 
 
+@pytest.mark.promise("Triggers", "hooks `on_insert`, `on_ack`, `on_timeout`, `on_dead`")
 def test_hooks_fire_on_ack_on_timeout_and_on_death() -> None:
     hooks = ("on_ack", "on_timeout", "on_dead")
     broker = Broker(
@@ -274,6 +282,7 @@ def test_a_rule_on_death_knows_why() -> None:
     assert told(broker)[0]["payload"] == "no such order"
 
 
+@pytest.mark.promise("Triggers", "hooks `on_insert`, `on_ack`, `on_timeout`, `on_dead`")
 def test_dead_letters_fire_no_rules_of_insertion_and_nor_does_their_way_home() -> None:
     broker = Broker(triggers=[rule(when={"to": "*"})])
     consumer = broker.subscribe("s", credit=1)
@@ -295,6 +304,7 @@ def cooled(**limits: Any) -> Broker:
     return Broker(triggers=[rule(do=[emit], limits={"cooldownMs": 1_000, **limits})])
 
 
+@pytest.mark.promise("Triggers", "cooldown, counted, with a summary")
 def test_a_cooldown_suppresses_and_counts_and_begins_with_the_firing() -> None:
     broker = cooled()
     enqueue(broker, "s", envelope("a"), envelope("b"))
@@ -306,6 +316,7 @@ def test_a_cooldown_suppresses_and_counts_and_begins_with_the_firing() -> None:
     assert counts(broker) == {"run": 2, "emitted": 2, "suppressed": 2}
 
 
+@pytest.mark.promise("Triggers", "cooldown, counted, with a summary")
 def test_a_summary_follows_a_cooldown_that_suppressed_something() -> None:
     broker = cooled(trailing=True)
     enqueue(broker, "s", envelope("a"))
@@ -340,6 +351,7 @@ def test_the_oldest_cooldown_goes_when_there_are_too_many() -> None:
 # Guards
 
 
+@pytest.mark.promise("Triggers", "no circles, no avalanches")
 def test_one_rule_that_matches_its_own_notices_sends_one() -> None:
     broker = Broker(triggers=[rule(when={"type": ["note", "notify"]})])
     enqueue(broker, "s", envelope("a"))
@@ -347,6 +359,7 @@ def test_one_rule_that_matches_its_own_notices_sends_one() -> None:
     assert counts(broker) == {"run": 1, "emitted": 1, "looped": 1}
 
 
+@pytest.mark.promise("Triggers", "no circles, no avalanches")
 def test_no_chain_of_rules_is_longer_than_the_limit() -> None:
     """Each rule is set off by the one before it, so only the number of hops ends it."""
     chain = [
@@ -363,6 +376,7 @@ def test_no_chain_of_rules_is_longer_than_the_limit() -> None:
     assert counts(broker, "r8") == {"hops": 1}
 
 
+@pytest.mark.promise("Triggers", "no circles, no avalanches")
 def test_one_envelope_causes_no_more_than_the_limit() -> None:
     """Twenty rules that all match all their notices would make more than there are atoms."""
     everything = [rule(f"r{n}", when={"to": "*"}) for n in range(20)]
@@ -380,6 +394,7 @@ def test_headers_that_count_hops_are_believed_only_as_far_as_they_make_sense() -
     assert counts(broker)["hops"] == 1
 
 
+@pytest.mark.promise("Triggers", "a failing rule fails nobody and rests")
 def test_a_failing_rule_fails_nobody_else_and_rests() -> None:
     broker = Broker(
         triggers=[rule(), rule("q", do=[{"action": "notify", "to": "other"}])],
@@ -433,6 +448,7 @@ def test_an_envelope_too_large_to_send_is_a_failure() -> None:
 # The journal
 
 
+@pytest.mark.promise("Triggers", "an envelope and what it triggers are one commit, under crashes too")
 def test_an_envelope_and_what_it_triggers_are_one_append() -> None:
     journal = HandJournal()
     broker = Broker(triggers=[rule(), rule("q", when={"type": "notify"})], journal=journal)
@@ -451,6 +467,7 @@ def test_an_envelope_and_what_it_triggers_are_one_append() -> None:
     assert len(told(broker)) == 2
 
 
+@pytest.mark.promise("Triggers", "a refused commit undoes the firing")
 @pytest.mark.parametrize("refuse", [HandJournal.refuse, lambda journal: journal.commit("the disk is full")])
 def test_a_refused_commit_takes_everything_back_and_the_cooldown_with_it(refuse: Any) -> None:
     journal = HandJournal()
@@ -503,6 +520,9 @@ def test_an_ack_that_is_kept_without_its_notice_counts_as_a_failure() -> None:
     assert counts(broker)["fail"] == 1
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "a row `trigger` names its source's row, and says what the journal kept"
+)
 def test_a_journal_short_of_space_keeps_no_row_of_a_firing_whose_notice_it_refused() -> None:
     """The ack stays, its notice goes, and so does the row that says it was sent; a row that it failed follows."""
     journal = HandJournal()
@@ -546,7 +566,7 @@ def test_a_move_that_is_refused_leaves_nothing_behind() -> None:
 
 def give(broker: Broker, **definition: Any) -> Any:
     trigger = msgspec.convert(rule(**definition), Trigger)
-    return ruling.put(broker.machine, broker.now, OPERATOR, trigger.id, trigger)
+    return admin.put(broker.machine, broker.now, OPERATOR, trigger.id, trigger)
 
 
 def test_a_rule_given_at_run_time_stands_in_for_that_of_the_config_until_it_is_taken_back() -> None:
@@ -555,11 +575,11 @@ def test_a_rule_given_at_run_time_stands_in_for_that_of_the_config_until_it_is_t
     broker.run()
     enqueue(broker, "s", envelope("a"))
     assert told(broker) == []
-    ruling.remove(broker.machine, broker.now, OPERATOR, "r")
+    admin.remove(broker.machine, broker.now, OPERATOR, "r")
     broker.run()
     enqueue(broker, "s", envelope("b"))
     assert [one["refs"] for one in told(broker)] == [["b"]]
-    refusal = ruling.remove(broker.machine, broker.now, OPERATOR, "r")
+    refusal = admin.remove(broker.machine, broker.now, OPERATOR, "r")
     assert refusal.code == "TriggerInConfig"
 
 
@@ -590,31 +610,33 @@ def test_only_who_administers_the_server_sees_and_changes_rules() -> None:
     broker = Broker(triggers=[rule()])
     trigger = msgspec.convert(rule("q"), Trigger)
     for refusal in (
-        ruling.listed(broker.machine, broker.now, ANONYMOUS),
-        ruling.explained(broker.machine, broker.now, ANONYMOUS, "r"),
-        ruling.put(broker.machine, broker.now, ANONYMOUS, "q", trigger),
-        ruling.remove(broker.machine, broker.now, ANONYMOUS, "r"),
+        admin.listed(broker.machine, broker.now, ANONYMOUS),
+        admin.explained(broker.machine, broker.now, ANONYMOUS, "r"),
+        admin.put(broker.machine, broker.now, ANONYMOUS, "q", trigger),
+        admin.remove(broker.machine, broker.now, ANONYMOUS, "r"),
     ):
         assert refusal.code == "Forbidden"
     assert list(broker.machine.triggers.rules) == ["r"]
 
 
+@pytest.mark.promise("Triggers", "explain, and try without effect")
 def test_explain_says_what_happened_and_what_keeps_a_rule_quiet() -> None:
     broker = Broker(triggers=[rule(limits={"cooldownMs": 1_000})])
-    outcome = ruling.explained(broker.machine, broker.now, OPERATOR, "r")
+    outcome = admin.explained(broker.machine, broker.now, OPERATOR, "r")
     assert [one["code"] for one in outcome.body["reasons"]] == ["no_match"]
     enqueue(broker, "s", envelope("a"), envelope("b"))
-    body = ruling.explained(broker.machine, broker.now, OPERATOR, "r").body
+    body = admin.explained(broker.machine, broker.now, OPERATOR, "r").body
     assert body["state"] == "ready"
     assert body["cooling"] == [{"key": "", "endsInMs": 1_000, "suppressed": 1}]
     assert body["recent"][0]["sent"] == [{"to": "told", "id": "trg-r-0-a"}]
     assert [one["code"] for one in body["reasons"]] == ["suppressed"]
 
 
+@pytest.mark.promise("Triggers", "explain, and try without effect")
 def test_trying_an_envelope_says_who_would_do_what_and_does_nothing() -> None:
     broker = Broker(triggers=[rule(), rule("q", when={"type": "other", "tags": ["x"]})])
-    request = ruling.TryRequest("s", msgspec.Raw(msgspec.json.encode(envelope("a"))))
-    rows = ruling.tried(broker.machine, broker.now, OPERATOR, request).body["triggers"]
+    request = admin.TryRequest("s", msgspec.Raw(msgspec.json.encode(envelope("a"))))
+    rows = admin.tried(broker.machine, broker.now, OPERATOR, request).body["triggers"]
     assert [row["fits"] for row in rows] == [True, False]
     assert rows[0]["sends"][0]["to"] == "told"
     assert rows[1]["because"] == ["the type `note` does not fit `type`", "it lacks the tag `x`"]
@@ -644,7 +666,7 @@ def test_trying_an_envelope_says_who_would_do_what_and_does_nothing() -> None:
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_with_the_place(definition: dict[str, Any], where: str) -> None:
-    refusal = rules.parse(definition, Limits())
+    refusal = config.parse(definition, Limits())
     assert not isinstance(refusal, Trigger)
     assert (refusal.code, refusal.ref) == ("InvalidRequest", where)
 

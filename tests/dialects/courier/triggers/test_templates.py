@@ -19,6 +19,7 @@ def fill(text: str) -> object:
     return Text(text, is_strict=False).fill(ENV, Moment(1_760_000_000_000_000, "r1", suppressed=7))
 
 
+@pytest.mark.promise("Triggers", "templates keep types and are never evaluated")
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -86,6 +87,7 @@ def test_a_tree_is_filled_at_every_depth_and_only_in_its_values() -> None:
     assert tree.fill(ENV, Moment(0, "r")) == {"a": ["e-1", {"${env.id}": "jen"}], "n": 1}
 
 
+@pytest.mark.promise("Triggers", "templates keep types and are never evaluated")
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)

@@ -15,7 +15,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.queue import Body, Result
 
 STREAMS_A_TURN = 200
@@ -41,7 +41,7 @@ class MetricsSurvey:
         self._parts = [b'{"streams":[']
 
     def step(self, now: Now) -> bool:
-        found = looks.metrics_of(self._machine, now, self._principal, self._names.take())
+        found = queries.metrics_of(self._machine, now, self._principal, self._names.take())
         if found:
             rows = _encode(found)[1:-1]  # at once: as bytes they weigh a fifth
             self._parts += [rows] if len(self._parts) == 1 else [b",", rows]
@@ -67,7 +67,7 @@ class WhereSurvey:
         return self._names.is_over
 
     def body(self) -> bytes | Refusal:
-        found = looks.places(self._principal, self._id, self._rows)
+        found = queries.places(self._principal, self._id, self._rows)
         return _encode(found.value()) if isinstance(found, Result) else found
 
 

@@ -21,7 +21,7 @@ from penstock.core.queue.views import Change, Entry, View
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of
-from penstock.dialects.courier.operations import queries as looks
+from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.queue import Outcome, Result
 from penstock.dialects.courier.wire.envelopes import flat
 
@@ -166,7 +166,7 @@ def _refresh_streams(machine: QueueMachine, now: Now, view: View, count: int) ->
             continue
         if entry is None and view.is_full:
             continue
-        data = _encode(looks.stream_metrics(machine, now, channel))
+        data = _encode(queries.stream_metrics(machine, now, channel))
         if entry is None or entry.data != data:
             view.put(name, name, data)
 

@@ -15,17 +15,14 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
-from penstock.dialects.courier.operations import payload_schemas as schemas
-from penstock.dialects.courier.operations import queries as looks
-from penstock.dialects.courier.operations import queue as operations
-from penstock.dialects.courier.operations import views
+from penstock.dialects.courier.operations import payload_schemas, queries, queue, views
 from penstock.dialects.courier.operations.queue import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, Desk, Slot
 from penstock.dialects.courier.sessions.flood_limiter import Pace
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.runs import Runs, deny, error_line, ok_line
-from penstock.dialects.courier.triggers import admin as ruling
+from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire import control_frames as frames
 from penstock.dialects.courier.wire.delivery_frames import control_frames, control_prefix, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
@@ -187,37 +184,37 @@ class ControlSession:
         machine, principal = self._machine, self.link.principal
         match frame:
             case frames.Send():
-                request = operations.SendRequest(
+                request = queue.SendRequest(
                     frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
                     frame.refs, frame.tags, frame.headers, frame.delay_ms, frame.schema,
                 )  # fmt: skip
-                return operations.send(machine, now, principal, request, address=self.link.address)
+                return queue.send(machine, now, principal, request, address=self.link.address)
             case frames.Settle():
                 settle = SettleRequest(
                     frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
                     frame.requeue, frame.ms,
                 )  # fmt: skip
-                return operations.settle(machine, now, principal, settle)
+                return queue.settle(machine, now, principal, settle)
             case frames.Stats():
-                return looks.stats(machine, now, principal, frame.stream)
+                return queries.stats(machine, now, principal, frame.stream)
             case frames.Peek():
-                return looks.peek(machine, now, principal, frame.stream, frame.state, frame.max)
+                return queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
             case frames.Snapshot():
                 return views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.Explain():
-                return looks.explain(machine, now, principal, frame.stream)
+                return queries.explain(machine, now, principal, frame.stream)
             case frames.Rule():
-                asked = ruling.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
-                return ruling.ruled(machine, now, principal, asked)
+                asked = admin.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
+                return admin.ruled(machine, now, principal, asked)
             case frames.Redrive():
-                redrive = operations.RedriveRequest(frame.stream, frame.max)
-                outcome = operations.redrive(machine, now, principal, redrive)
+                redrive = queue.RedriveRequest(frame.stream, frame.max)
+                outcome = queue.redrive(machine, now, principal, redrive)
                 self._desk.apply(now)
                 return outcome
             case frames.SchemaList():
-                return schemas.listing(machine)
+                return payload_schemas.listing(machine)
             case frames.SchemaValidate():
-                return schemas.validate(machine, frame.env)
+                return payload_schemas.validate(machine, frame.env)
             case _:
                 return Result({})
 
@@ -275,21 +272,21 @@ class ControlSession:
     def _enqueue(self, now: Now, frame: frames.Enqueue) -> None:
         raw = bytes(frame.env)
         req_id = "enqueue" if frame.req_id is None else frame.req_id
-        request = operations.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
+        request = queue.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         if raw[:1] == b"[":
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
             request.envelope = frame.env
         link = self.link
-        outcome = operations.enqueue(
+        outcome = queue.enqueue(
             self._machine, now, link.principal, request, assign=False, address=link.address
         )
         self._answer(req_id, outcome)
 
     def _subscribe(self, now: Now, frame: frames.Subscribe) -> None:
         machine, limits = self._machine, self._machine.limits
-        refusal = operations.allowed(machine, self.link.principal, "subscribe", frame.stream)
-        lease_us = operations.lease_us(machine, frame.lease_ms)
+        refusal = queue.allowed(machine, self.link.principal, "subscribe", frame.stream)
+        lease_us = queue.lease_us(machine, frame.lease_ms)
         label = frame.sub_id
         if refusal is None and isinstance(lease_us, Refusal):
             refusal = lease_us
@@ -328,7 +325,7 @@ class ControlSession:
                 self._fail(frame.req_id, refused)
 
     def _tap(self, frame: frames.Tap) -> None:
-        refused = operations.allowed(self._machine, self.link.principal, "read", frame.stream)
+        refused = queue.allowed(self._machine, self.link.principal, "read", frame.stream)
         if refused is None:
             refused = self._machine.tap(self.link, self.link.principal.place(frame.stream))
         if refused is not None:
@@ -374,7 +371,7 @@ class ControlSession:
         self._followers.start(now, label)
 
     def _with_follower(self, frame: frames.Unsubscribe | frames.Grant, label: str) -> None:
-        answer: operations.Body = {"subId": label}
+        answer: queue.Body = {"subId": label}
         if isinstance(frame, frames.Grant):
             credit = self._followers.grant(label, frame.n)
             if isinstance(credit, Refusal):
@@ -442,7 +439,7 @@ class ControlSession:
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
-        done = operations.settle_held(self._machine, now, consumer, request)
+        done = queue.settle_held(self._machine, now, consumer, request)
         if isinstance(done, Refusal):
             self._fail(frame.req_id, done)
         elif isinstance(done, Denied):
@@ -454,8 +451,8 @@ class ControlSession:
             self._answer(frame.req_id, Result({"id": request.id}, done.gate))
 
     def _pull(self, now: Now, frame: frames.Pull) -> None:
-        request = operations.PullRequest(frame.stream, frame.max, frame.wait_ms, frame.lease_ms)
-        lease_us = operations.check_pull(self._machine, self.link.principal, request)
+        request = queue.PullRequest(frame.stream, frame.max, frame.wait_ms, frame.lease_ms)
+        lease_us = queue.check_pull(self._machine, self.link.principal, request)
         if isinstance(lease_us, Refusal):
             self._fail(frame.req_id, lease_us)
             return
@@ -474,7 +471,7 @@ class ControlSession:
             return
         slot, req_id = consumer.tag
         assert isinstance(slot, Slot)
-        self.answers.fill(slot, ok_line(req_id, operations.pulled(self._machine, now, records)))
+        self.answers.fill(slot, ok_line(req_id, queue.pulled(self._machine, now, records)))
 
     def tapped(self, copy: Copy) -> None:
         """Show what came into a stream to a peer that only looks."""

@@ -14,11 +14,11 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.views import View
 from penstock.core.records import Record
 from penstock.dialects.courier.operations.views import Sight
-from penstock.dialects.courier.sessions import view_feed as live
+from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.answers import Answers, Desk, Session
 from penstock.dialects.courier.sessions.flood_limiter import Pace
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, Watcher
-from penstock.dialects.courier.wire import control_frames as frames
+from penstock.dialects.courier.wire import control_frames
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 
 _encode = msgspec.json.encode
@@ -125,12 +125,12 @@ class Followers:
     def __contains__(self, label: str | None) -> bool:
         return label in self._watchers
 
-    def open(self, frame: frames.Live, taken: bool) -> str | Refusal:
+    def open(self, frame: control_frames.Live, taken: bool) -> str | Refusal:
         """Begin to follow; the name of the subscription. `taken` says that another kind of one has the name."""
         machine = self._desk.machine
         limits = machine.limits
         query = LiveQuery(frame.view, frame.credit, frame.since, frame.addr)
-        checked = live.check(machine, self._session.link.principal, query)
+        checked = view_feed.check(machine, self._session.link.principal, query)
         if isinstance(checked, Refusal):
             return checked
         label = frame.sub_id
@@ -143,7 +143,7 @@ class Followers:
         while label is None or label in self._watchers:
             self._count += 1
             label = f"v{self._count}"
-        watcher = Watcher(self._session, *checked, live.lines(label), label)
+        watcher = Watcher(self._session, *checked, view_feed.lines(label), label)
         watcher.credit = frame.credit
         if frame.since is not None:
             watcher.follow_on(frame.since)

@@ -8,14 +8,14 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.sessions.answers import Answers, Desk
 
 
 class PullSession:
     """A session that takes one delivery and is done."""
 
-    def __init__(self, desk: Desk, done: Callable[[operations.Body], None]) -> None:
+    def __init__(self, desk: Desk, done: Callable[[queue.Body], None]) -> None:
         self.out: list[bytes] = []
         self.closing: tuple[int, str] | None = None
         self.link: Link
@@ -27,7 +27,7 @@ class PullSession:
         return None
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        self._done(operations.pulled(self._machine, now, records))
+        self._done(queue.pulled(self._machine, now, records))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         return None

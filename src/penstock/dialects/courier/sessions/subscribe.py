@@ -14,7 +14,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations import queue as operations
+from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import SettleRequest
 from penstock.dialects.courier.sessions.answers import Answers, Desk
 from penstock.dialects.courier.sessions.flood_limiter import Pace
@@ -72,14 +72,14 @@ def check(desk: Desk, principal: Principal, query: SubscribeQuery) -> Refusal | 
     """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
     machine = desk.machine
     limits = machine.limits
-    refusal = operations.allowed(machine, principal, "subscribe", query.stream)
+    refusal = queue.allowed(machine, principal, "subscribe", query.stream)
     if refusal is not None:
         return refusal
     if not 0 <= query.credit <= limits.credit_max or not 0 <= query.auto <= limits.credit_max:
         return Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
     if not 1 <= query.batch <= limits.batch_max:
         return Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
-    lease_us = operations.lease_us(machine, query.lease_ms)
+    lease_us = queue.lease_us(machine, query.lease_ms)
     return lease_us if isinstance(lease_us, Refusal) else None
 
 
@@ -192,7 +192,7 @@ class SubscribeSession:
         request = SettleRequest(
             id_, op, message.lease_id, None, message.delay_ms, message.reason, message.requeue, message.ms
         )
-        done = operations.settle_held(self._machine, now, self._consumer, request)
+        done = queue.settle_held(self._machine, now, self._consumer, request)
         if isinstance(done, Refusal):
             self._fail(done)
         elif isinstance(done, Denied):

@@ -17,7 +17,7 @@ from penstock.core.records import Record
 from penstock.core.rules.rule_index import Emission, Moment, Rule
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
-from penstock.dialects.courier.triggers import config as rules
+from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import Envelope, misfits, rule_of
 from penstock.dialects.courier.wire import envelopes
@@ -166,7 +166,7 @@ def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, tri
     if trigger.id != rule_id:
         message = f"the path says `{rule_id}` and the rule `{trigger.id}`"
         return Refusal("InvalidRequest", message, ref="id")
-    refusal = rules.refusal_of(trigger, machine.limits)
+    refusal = config.refusal_of(trigger, machine.limits)
     if refusal is not None:
         return refusal
     triggers = machine.triggers
@@ -243,7 +243,7 @@ def recovered_rules(machine: QueueMachine) -> list[str]:
         except msgspec.DecodeError:
             lost.append(rule_id)
             continue
-        if rules.refusal_of(trigger, machine.limits) is not None:
+        if config.refusal_of(trigger, machine.limits) is not None:
             lost.append(rule_id)
             continue
         known = machine.triggers.given.get(rule_id)
