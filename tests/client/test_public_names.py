@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import inspect
 import re
 import subprocess
@@ -25,11 +26,11 @@ from tests.paths import ROOT
 NAMES = [name for name in penstock.__all__ if name != "__version__"]
 FROM_PYTHON = {"add_note", "with_traceback", "count", "index"}
 """Methods of exceptions and tuples."""
-DOORS = {"connect", "connect_sync", "Space", "SpaceSync", "QueueCore", "StreamOffer"} | {
+DOORS = {"connect", "connect_sync", "Space", "SyncSpace", "QueueCore", "StreamOffer"} | {
     "TokenPublisher",
-    "TokenPublisherSync",
+    "SyncTokenPublisher",
     "TokenStream",
-    "TokenStreamSync",
+    "SyncTokenStream",
 }
 PLAIN = {"Arrival", "Capability", "Complete", "Counts", "Hello", "Uplink"}
 """Names in signatures that nobody needs to import: unions, mappings, and what is only looked at."""
@@ -105,6 +106,25 @@ def test_every_type_that_a_method_returns_has_a_public_name():
             assert set(re.findall(r"\b[A-Z]\w+", returned)) <= known, f"{name}.{method} returns {returned}"
 
 
+def test_type_checkers_and_the_interpreter_see_the_same_names():
+    """The interpreter reads `_EXPORTS`; a type checker reads the star imports."""
+    for module, names in penstock._EXPORTS.items():
+        exported = getattr(importlib.import_module(module), "__all__", [])
+        assert not exported or sorted(exported) == sorted(names.split()), module
+    [block] = [node for node in ast.parse(inspect.getsource(penstock)).body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert [node.module for node in imports] == list(penstock._EXPORTS)
+    explicit = {alias.asname for node in imports for alias in node.names if alias.name != "*"}
+    assert explicit == {"PenstockError", "QueueCore"}
+
+
+@pytest.mark.parametrize(("old", "new"), penstock._RENAMED.items())
+def test_an_old_name_still_works_and_warns(old, new):
+    assert old not in penstock.__all__
+    with pytest.warns(DeprecationWarning, match=f"`penstock.{old}` is now `penstock.{new}`"):
+        assert getattr(penstock, old) is getattr(penstock, new)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[penstock.testing.MemoryServer]:
     with penstock.testing.serve(spaces={"demo": ["ann", "sam", "collector"]}, relay=True) as server:
@@ -133,8 +153,8 @@ def test_an_example_runs(where, server, monkeypatch):
         "agreement": offer.accept(answer.text, signer=relay.signer.public),
         "make_small": lambda file: None,
     }
-    if where.startswith("TokenStream"):
-        with penstock.TokenPublisherSync(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+    if where.removeprefix("Sync").startswith("TokenStream"):
+        with penstock.SyncTokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
             publisher.send("once")
     if is_async:
         asyncio.run(_run(program, names, server, where))

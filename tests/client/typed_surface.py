@@ -75,8 +75,8 @@ async def space() -> None:
 
 
 def space_without_async() -> None:
-    with penstock.SpaceSync(space="lab", participant="sam") as place:
-        assert_type(place, penstock.SpaceSync)
+    with penstock.SyncSpace(space="lab", participant="sam") as place:
+        assert_type(place, penstock.SyncSpace)
         assert_type(place.chat("hello"), str)
         assert_type(place.open_stream("jen"), penstock.SyncSpaceStream)
         for envelope in place.envelopes("chat"):
@@ -93,7 +93,7 @@ async def tokens(relay: penstock.LocalRelay) -> None:
         assert_type(publisher, penstock.TokenPublisher)
     async with penstock.TokenStream(agreed.endpoint, agreed.keys) as stream:
         assert_type([token async for token in stream], list[str])
-    with penstock.TokenStreamSync(agreed.endpoint, agreed.keys) as reading:
+    with penstock.SyncTokenStream(agreed.endpoint, agreed.keys) as reading:
         assert_type(list(reading), list[str])
 
 

@@ -294,9 +294,9 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
     server: ServerProcess, visit: Visiting
 ) -> None:
     with (
-        penstock.SpaceSync(server.http, participant="collector", token="collector-token"),
-        penstock.SpaceSync(server.http, participant="bystander", token="bystander-token"),
-        penstock.SpaceSync(server.http, participant="sensor", token="sensor-token") as sensor,
+        penstock.SyncSpace(server.http, participant="collector", token="collector-token"),
+        penstock.SyncSpace(server.http, participant="bystander", token="bystander-token"),
+        penstock.SyncSpace(server.http, participant="sensor", token="sensor-token") as sensor,
     ):
         stream = sensor.open_stream("collector", description="readings")
         page = visit(server).sign_in("#/spaces")
@@ -323,7 +323,7 @@ def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Vis
     dialog.get_by_label("Participant").fill("newcomer")
     dialog.get_by_role("button", name="Invite").click()
     token = page.locator("[data-token]").inner_text().strip()
-    with penstock.SpaceSync(server.http, participant="newcomer", token=token) as newcomer:
+    with penstock.SyncSpace(server.http, participant="newcomer", token=token) as newcomer:
         assert newcomer.id == "newcomer"
         page.keyboard.press("Escape")
         row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
@@ -332,7 +332,7 @@ def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Vis
         expect(page.get_by_role("log", name="What was done")).to_contain_text("newcomer")
     with (
         pytest.raises(penstock.PenstockError),
-        penstock.SpaceSync(server.http, participant="newcomer", token=token),
+        penstock.SyncSpace(server.http, participant="newcomer", token=token),
     ):
         pass
 
@@ -369,7 +369,7 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
         ),
     )
     visitor.open(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
-    with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as publisher:
+    with penstock.SyncTokenPublisher(relay.push, keys, signer=relay.signer) as publisher:
         for token in ("Once", " upon", " a", " time"):
             publisher.send(token)
     expect(page.get_by_role("log", name="Verified text")).to_have_text("Once upon a time")
@@ -387,7 +387,7 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
     keys, relay = keys_of(10), penstock.local_relay(server.data)
     page = visit(server).sign_in(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
     with (
-        penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as publisher,
+        penstock.SyncTokenPublisher(relay.push, keys, signer=relay.signer) as publisher,
         zmq.Context() as context,
     ):
         publisher.send("What is true")

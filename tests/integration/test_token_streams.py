@@ -243,7 +243,7 @@ def test_a_publisher_of_another_make_is_read(server: ServerProcess, form: str) -
             frame = token_peers.framed(Body(b"", theirs.mac, [complete]))
             mac = hmac.digest(keys.mac_key, theirs.mac + frame, "sha256")[:16]
             theirs.socket.send_multipart([theirs.topic, frame, mac])
-        with penstock.TokenStreamSync(relay.pub, keys) as stream:
+        with penstock.SyncTokenStream(relay.pub, keys) as stream:
             assert list(stream) == ["one", "two", "three"]
         assert stream.stats is not None and stream.stats.finish_reason == "eos"
         context.destroy(0)
@@ -253,7 +253,7 @@ def test_a_reader_of_another_make_follows_the_chain(server: ServerProcess) -> No
     relay, keys = penstock.local_relay(server.data), made_up_keys()
     with token_peers.Sockets() as context:
         theirs = token_peers.Subscriber(context, relay.pub, keys.topic.encode(), keys.mac_key)
-        with penstock.TokenPublisherSync(relay.push, keys, signer=relay.signer) as ours:
+        with penstock.SyncTokenPublisher(relay.push, keys, signer=relay.signer) as ours:
             for number in range(40):
                 ours.send(f"word{number} ")
         text, mac = b"", keys.topic.encode()

@@ -825,7 +825,7 @@ class TestLosses:
 class TestWithoutAsync:
     def test_the_sync_twin_says_writes_and_reads(self):
         def visit(url):
-            with penstock.SpaceSync(url, space="demo", participant="sam", token="secret") as space:
+            with penstock.SyncSpace(url, space="demo", participant="sam", token="secret") as space:
                 feed = space.envelopes("chat")
                 sent = space.chat("hello")
                 first = feed.next()

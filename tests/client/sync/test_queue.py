@@ -24,8 +24,8 @@ from penstock.client.space.client import Space
 from penstock.client.space.feed import Feed
 from penstock.client.space.stream import SpaceStream
 from penstock.client.sync.queue import blocking, mirrored
-from penstock.client.sync.space import SpaceSync, SyncFeed, SyncSpaceStream
-from penstock.client.sync.tokens import TokenPublisherSync, TokenStreamSync
+from penstock.client.sync.space import SyncFeed, SyncSpace, SyncSpaceStream
+from penstock.client.sync.tokens import SyncTokenPublisher, SyncTokenStream
 from penstock.client.tokens.publisher import TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 
@@ -73,11 +73,11 @@ PAIRS = [
     (Subscription, SyncSubscription),
     (LiveView, SyncLiveView),
     (Delivery, SyncDelivery),
-    (Space, SpaceSync),
+    (Space, SyncSpace),
     (SpaceStream, SyncSpaceStream),
     (Feed, SyncFeed),
-    (TokenStream, TokenStreamSync),
-    (TokenPublisher, TokenPublisherSync),
+    (TokenStream, SyncTokenStream),
+    (TokenPublisher, SyncTokenPublisher),
 ]
 
 
@@ -176,7 +176,7 @@ def test_connect_and_connect_sync_take_the_same_arguments():
 @pytest.mark.promise("Token streams: the two ends", "the ends without `async` have the same surface")
 @pytest.mark.parametrize(
     ("source", "twin"),
-    [(Space, SpaceSync), (TokenStream, TokenStreamSync), (TokenPublisher, TokenPublisherSync)],
+    [(Space, SyncSpace), (TokenStream, SyncTokenStream), (TokenPublisher, SyncTokenPublisher)],
 )
 def test_both_kinds_are_made_with_the_same_arguments(source, twin):
     assert list(inspect.signature(source).parameters.values()) == list(
@@ -193,7 +193,7 @@ def test_nobody_there_raises_and_leaves_no_thread():
     with pytest.raises(PenstockError):
         connect_sync("unix:/nowhere/at/all")
     with pytest.raises(PenstockError):
-        SpaceSync("http://127.0.0.1:1", participant="sam").open()
+        SyncSpace("http://127.0.0.1:1", participant="sam").open()
     with pytest.raises(PenstockError):
-        SpaceSync("tcp://127.0.0.1:1", participant="sam")
+        SyncSpace("tcp://127.0.0.1:1", participant="sam")
     assert threading.active_count() == before

@@ -18,17 +18,17 @@ import penstock
 from penstock.client.tokens import Agreement, SigningKey, answer_offer_with_key, reader
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.compose_stream import Keeping
+from penstock.dialects.streamservice.compose_stream import RetentionOptions
 from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
-from penstock.dialects.streamservice.verify_stream import Patience
+from penstock.dialects.streamservice.verify_stream import RetryOptions
 from tests.client.scripted_peer import run
 from tests.client.token_relay import TinyRelay
 
 KEY = SigningKey(bytes(range(32)))
 WAIT_S = 20.0
-CALM = Patience(idle_ms=120_000)
-HURRY = Patience(resume_tries_max=3, probe_ms=50, idle_ms=500, resume_first_ms=10)
+CALM = RetryOptions(idle_ms=120_000)
+HURRY = RetryOptions(resume_tries_max=3, probe_ms=50, idle_ms=500, resume_first_ms=10)
 FORMATS = ["chunk", "block"]
 
 
@@ -152,7 +152,7 @@ class TestStreams:
     async def test_silence_is_filled_and_no_reader_gives_up(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
         stream = penstock.TokenStream(agreed.endpoint, agreed.keys, patience=HURRY)
-        async with stream, publisher(relay, agreed, keeping=Keeping(heartbeat_ms=20)) as out:
+        async with stream, publisher(relay, agreed, keeping=RetentionOptions(heartbeat_ms=20)) as out:
             await out.send("a")
             await out.flush()
             await until(lambda: stream.counts.accepted > 40)  # far beyond what it would wait in silence
@@ -489,7 +489,7 @@ class TestFaults:
         self, relay: TinyRelay, make_relay: Callable[..., TinyRelay]
     ) -> None:
         agreed = agree(relay)
-        out = publisher(relay, agreed, timeout=0.05, keeping=Keeping(unsent_max=5), format="chunk")
+        out = publisher(relay, agreed, timeout=0.05, keeping=RetentionOptions(unsent_max=5), format="chunk")
         await out.open()
         await out.send("0")
         relay.stop()
@@ -595,10 +595,10 @@ class TestTwins:
     def test_both_ends_work_without_async_and_leave_no_thread(self, relay: TinyRelay) -> None:
         before = threading.active_count()
         agreed = agree(relay)
-        with penstock.TokenPublisherSync(relay.push, agreed.keys, signer=KEY) as out:
+        with penstock.SyncTokenPublisher(relay.push, agreed.keys, signer=KEY) as out:
             for word in words(30):
                 out.send(word)
-        with penstock.TokenStreamSync(agreed.endpoint, agreed.keys) as stream:
+        with penstock.SyncTokenStream(agreed.endpoint, agreed.keys) as stream:
             assert list(stream) == words(30)
             assert stream.stats is not None and stream.stats.tokens == 30
         assert threading.active_count() == before
@@ -609,11 +609,11 @@ class TestTwins:
     )
     def test_a_forgotten_publisher_says_so(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
-        out = penstock.TokenPublisherSync(relay.push, agreed.keys, signer=KEY).open()
+        out = penstock.SyncTokenPublisher(relay.push, agreed.keys, signer=KEY).open()
         out.send("a")
         del out
         gc.collect()
-        with penstock.TokenStreamSync(agreed.endpoint, agreed.keys) as stream:
+        with penstock.SyncTokenStream(agreed.endpoint, agreed.keys) as stream:
             assert next(stream) == "a"
             with pytest.raises(penstock.StreamFailed, match="without terminal frame"):
                 next(stream)
@@ -622,11 +622,11 @@ class TestTwins:
         agreed = agree(relay)
         with (
             pytest.raises(ZeroDivisionError),
-            penstock.TokenPublisherSync(relay.push, agreed.keys, signer=KEY),
+            penstock.SyncTokenPublisher(relay.push, agreed.keys, signer=KEY),
         ):
             raise ZeroDivisionError
         with (
-            penstock.TokenStreamSync(agreed.endpoint, agreed.keys) as stream,
+            penstock.SyncTokenStream(agreed.endpoint, agreed.keys) as stream,
             pytest.raises(penstock.StreamFailed, match="the publisher failed"),
         ):
             next(stream)

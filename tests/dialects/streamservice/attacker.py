@@ -14,11 +14,18 @@ from hashlib import sha256
 
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain
-from penstock.dialects.streamservice.compose_stream import Composer, Keeping
+from penstock.dialects.streamservice.compose_stream import Composer, RetentionOptions
 from penstock.dialects.streamservice.decode import read_chunk
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
-from penstock.dialects.streamservice.verify_stream import Follower, Format, Gap, Patience, Tampered, Truncated
+from penstock.dialects.streamservice.verify_stream import (
+    Follower,
+    Format,
+    Gap,
+    RetryOptions,
+    Tampered,
+    Truncated,
+)
 from penstock.dialects.streamservice.wire import Chunk, Fault, peek
 
 Parts = tuple[bytes, ...]
@@ -208,8 +215,8 @@ def attack(seed: int, *, is_mild: bool = False) -> str:
     attacker = Attacker(dice, keys, strength, is_mild=is_mild)
     relay = ModelRelay(10_000 if is_mild else dice.choice((3, 50, 1_000)))
     now_us = dice.randrange(10**9)
-    composer = Composer(now_us, keys, format=form, keeping=Keeping(sent_max=dice.choice((5, 1_000))))
-    follower = Follower(now_us, keys, Patience(resume_tries_max=8), jitter=dice.random())
+    composer = Composer(now_us, keys, format=form, keeping=RetentionOptions(sent_max=dice.choice((5, 1_000))))
+    follower = Follower(now_us, keys, RetryOptions(resume_tries_max=8), jitter=dice.random())
     said: list[Token] = []
     end: Complete | Failure | None = None
     heard: list[str] = []

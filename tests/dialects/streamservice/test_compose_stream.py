@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.dialects.streamservice.block_sizes import Batcher, Batching, batch_size
-from penstock.dialects.streamservice.compose_stream import Composer, Keeping
+from penstock.dialects.streamservice.compose_stream import Composer, RetentionOptions
 from penstock.dialects.streamservice.decode import read_block
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
 from penstock.dialects.streamservice.verify_stream import Follower, Format
@@ -96,7 +96,7 @@ class TestSigns:
         composer = Composer(0, KEYS)
         composer.add(0, Complete())
         assert composer.due_us() is None
-        assert Composer(0, KEYS, keeping=Keeping(heartbeat_ms=0)).due_us() is None
+        assert Composer(0, KEYS, keeping=RetentionOptions(heartbeat_ms=0)).due_us() is None
 
 
 class TestOrder:
@@ -125,7 +125,7 @@ class TestOrder:
         assert [token.text for token in heard if isinstance(token, Token)] == [str(n) for n in range(10)]
 
     def test_what_was_sent_lately_goes_again_before_what_is_new(self) -> None:
-        composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=Keeping(sent_max=3))
+        composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=RetentionOptions(sent_max=3))
         for number in range(6):
             composer.add(0, Token(str(number)))
             if number < 5:
@@ -139,7 +139,7 @@ class TestOrder:
 
     @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
     def test_what_is_kept_is_bounded(self) -> None:
-        keeping = Keeping(unsent_max=4, sent_max=1_000, sent_bytes_max=2_000)
+        keeping = RetentionOptions(unsent_max=4, sent_max=1_000, sent_bytes_max=2_000)
         composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=keeping)
         for number in range(4):
             assert not composer.is_full
@@ -151,7 +151,9 @@ class TestOrder:
         assert 0 < composer._sent_bytes <= 2_000
 
     def test_unsent_bytes_are_bounded_too(self) -> None:
-        composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=Keeping(unsent_bytes_max=1_000))
+        composer = Composer(
+            0, KEYS, batching=Batching(max_batch=1), keeping=RetentionOptions(unsent_bytes_max=1_000)
+        )
         composer.add(0, Token("x" * 1_000))
         assert composer.is_full
         composer.sent()

@@ -16,7 +16,7 @@ from penstock.dialects.streamservice.verify_stream import (
     Follower,
     Format,
     Gap,
-    Patience,
+    RetryOptions,
     Tampered,
     Truncated,
     Unreadable,
@@ -255,7 +255,7 @@ class TestPatience:
         assert follower.ending == Complete()
 
     def test_too_many_tampered_messages_are_the_end(self) -> None:
-        follower = Follower(0, KEYS, Patience(tampered_max=3))
+        follower = Follower(0, KEYS, RetryOptions(tampered_max=3))
         (good,) = messages(tokens(1), "block")
         lie = (TOPIC, encode.block(TOPIC[:16], [Token("lie")]), bytes(16))
         for _ in range(2):
@@ -281,12 +281,12 @@ class TestPatience:
         assert follower.ending == Truncated("idle")
 
     def test_a_stream_ends_with_its_time(self) -> None:
-        follower = Follower(0, KEYS, Patience(idle_ms=None), ends_us=7 * SECOND)
+        follower = Follower(0, KEYS, RetryOptions(idle_ms=None), ends_us=7 * SECOND)
         asks(follower, 60 * SECOND)
         assert follower.ending == Truncated("expired")
 
     def test_without_a_bound_on_silence_it_goes_on_asking(self) -> None:
-        follower = Follower(0, KEYS, Patience(idle_ms=None))
+        follower = Follower(0, KEYS, RetryOptions(idle_ms=None))
         assert len(asks(follower, 60 * SECOND)) > 10
         assert follower.ending is None
 
@@ -308,6 +308,6 @@ class TestPatience:
     @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
     def test_what_is_remembered_is_bounded(self) -> None:
         sent = messages(tokens(20), "block")
-        follower = Follower(0, KEYS, Patience(remembered_max=5))
+        follower = Follower(0, KEYS, RetryOptions(remembered_max=5))
         texts(follower, 0, *sent)
         assert len(follower._seen) == 5

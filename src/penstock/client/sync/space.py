@@ -15,6 +15,8 @@ from penstock.client.space.roster import Capability
 from penstock.client.space.stream import SpaceStream
 from penstock.client.sync.queue import Closing, IteratedTwin, LoopThread, Twin, blocking, mirrored
 
+__all__ = ["SyncFeed", "SyncSpace", "SyncSpaceStream"]
+
 T = TypeVar("T", bound=Arrival)
 
 
@@ -55,11 +57,11 @@ class SyncSpaceStream(Twin[SpaceStream]):
         return repr(self._source)
 
 
-class SpaceSync(Closing, Twin[Space]):
+class SyncSpace(Closing, Twin[Space]):
     """A place in a space for code without `async`; the arguments are those of `Space`. Safe to share by threads.
 
     Example:
-        with penstock.SpaceSync("http://localhost:8787", space="demo", participant="sam", token=token) as space:
+        with penstock.SyncSpace("http://localhost:8787", space="demo", participant="sam", token=token) as space:
             space.chat("hello")
     """
 

@@ -15,18 +15,20 @@ from penstock.client.tokens.publisher import DROP_S, TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 from penstock.client.tokens.zmq_socket import Curve
 from penstock.dialects.streamservice.block_sizes import Batching
-from penstock.dialects.streamservice.compose_stream import Keeping
+from penstock.dialects.streamservice.compose_stream import RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signatures import SigningKey
-from penstock.dialects.streamservice.verify_stream import Counts, Format, Patience
+from penstock.dialects.streamservice.verify_stream import Counts, Format, RetryOptions
+
+__all__ = ["SyncTokenPublisher", "SyncTokenStream"]
 
 
-class TokenStreamSync(Closing, IteratedTwin[TokenStream, str]):
+class SyncTokenStream(Closing, IteratedTwin[TokenStream, str]):
     """The tokens of one stream, each of them proved; `for token in stream`, best inside `with`.
 
     Example:
-        with penstock.TokenStreamSync(agreement.endpoint, agreement.keys) as stream:
+        with penstock.SyncTokenStream(agreement.endpoint, agreement.keys) as stream:
             print("".join(stream))
     """
 
@@ -47,7 +49,7 @@ class TokenStreamSync(Closing, IteratedTwin[TokenStream, str]):
         push: str | None = None,
         curve: Curve | None = None,
         expires: float | None = None,
-        patience: Patience | None = None,
+        patience: RetryOptions | None = None,
     ) -> None:
         """`endpoint` is where a relay publishes; `push`, where it takes messages, is needed only to cancel. `expires` is a Unix time."""
         source = TokenStream(
@@ -73,11 +75,11 @@ class TokenStreamSync(Closing, IteratedTwin[TokenStream, str]):
         return self.open()
 
 
-class TokenPublisherSync(Twin[TokenPublisher]):
+class SyncTokenPublisher(Twin[TokenPublisher]):
     """A stream of tokens to one reader, through a relay that cannot change them; best inside `with`.
 
     Example:
-        with penstock.TokenPublisherSync(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+        with penstock.SyncTokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
             for token in ("Once ", "upon ", "a ", "time"):
                 publisher.send(token)
     """
@@ -108,7 +110,7 @@ class TokenPublisherSync(Twin[TokenPublisher]):
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
         batching: Batching | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionOptions | None = None,
     ) -> None:
         """`push` is where a relay takes messages; `pub`, where it publishes, is needed to hear a reader cancel. `lifetime` is that of
         a registration, which is renewed. `timeout` is how long `send` waits for a relay that takes nothing."""

@@ -23,23 +23,22 @@ from penstock.client.tokens.publisher import TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 from penstock.client.tokens.zmq_socket import Curve
 from penstock.dialects.streamservice.block_sizes import Batching
-from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
-from penstock.dialects.streamservice.compose_stream import Keeping
+from penstock.dialects.streamservice.chain import ChainedStreamHmac
+from penstock.dialects.streamservice.compose_stream import RetentionOptions
 from penstock.dialects.streamservice.signatures import SigningKey
-from penstock.dialects.streamservice.verify_stream import Patience
+from penstock.dialects.streamservice.verify_stream import RetryOptions
 
 __all__ = [
     "Agreement",
     "Answer",
     "Batching",
-    "BlockChain",
     "BrokenStream",
     "ChainedStreamHmac",
     "Curve",
     "GapError",
-    "Keeping",
     "LocalRelay",
-    "Patience",
+    "RetentionOptions",
+    "RetryOptions",
     "SigningKey",
     "StreamCancelled",
     "StreamFailed",

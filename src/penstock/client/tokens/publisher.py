@@ -17,7 +17,7 @@ from penstock.client.tokens.sender import DROPPED, Outlet
 from penstock.client.tokens.zmq_socket import Curve
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.block_sizes import Batching
-from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Composer, Keeping
+from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Composer, RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
 from penstock.dialects.streamservice.signatures import SigningKey
@@ -53,7 +53,7 @@ class TokenPublisher:
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
         batching: Batching | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionOptions | None = None,
     ) -> None:
         """`push` is where a relay takes messages; `pub`, where it publishes, is needed to hear a reader cancel. `lifetime` is that of
         a registration, which is renewed. `timeout` is how long `send` waits for a relay that takes nothing."""

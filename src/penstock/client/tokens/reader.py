@@ -23,7 +23,7 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.control import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Token
-from penstock.dialects.streamservice.verify_stream import Counts, Follower, Format, Patience
+from penstock.dialects.streamservice.verify_stream import Counts, Follower, Format, RetryOptions
 
 WAITING_MAX = 10_000
 """Tokens that wait here; then we read no more until the application has taken some."""
@@ -52,14 +52,14 @@ class TokenStream:
         push: str | None = None,
         curve: Curve | None = None,
         expires: float | None = None,
-        patience: Patience | None = None,
+        patience: RetryOptions | None = None,
     ) -> None:
         """`endpoint` is where a relay publishes; `push`, where it takes messages, is needed only to cancel. `expires` is a Unix time."""
         self.endpoint = endpoint
         self._keys = keys
         self._push = push
         self._curve = curve
-        self._patience = patience or Patience()
+        self._patience = patience or RetryOptions()
         now_us = _now_us()
         ends_us = None if expires is None else now_us + int((expires - time.time()) * 1_000_000)
         self._follower = Follower(

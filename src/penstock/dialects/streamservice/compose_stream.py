@@ -32,7 +32,7 @@ TEXT_MAX = 65_536
 """Bytes of one token or of the text of an error: a relay drops what is larger than a message may be."""
 
 
-class Keeping(msgspec.Struct, frozen=True):
+class RetentionOptions(msgspec.Struct, frozen=True):
     """How much a publisher keeps, and when it shows that it lives."""
 
     unsent_max: int = 1_000
@@ -58,13 +58,13 @@ class Composer:
         stream_id: str = "",
         format: Format = "block",  # noqa: A002
         batching: Batching | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionOptions | None = None,
     ) -> None:
         self.stream_id = stream_id
         self.is_over = False
         """A terminal payload was composed."""
         self.tokens = 0
-        self._keeping = keeping or Keeping()
+        self._keeping = keeping or RetentionOptions()
         self._topic = keys.topic.encode()
         self._batcher = Batcher(batching) if format == "block" else None
         kind = BlockChain if format == "block" else ChainedStreamHmac

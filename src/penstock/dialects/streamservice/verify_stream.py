@@ -33,7 +33,7 @@ GONE_MARK = 3
 """The first byte of the relay's answer that a MAC is not known there; the MAC follows."""
 
 
-class Patience(msgspec.Struct, frozen=True):
+class RetryOptions(msgspec.Struct, frozen=True):
     """How long a reader waits, and how often it asks."""
 
     resume_first_ms: int = 50
@@ -108,7 +108,7 @@ class Follower:
         self,
         now_us: int,
         keys: StreamKeys,
-        patience: Patience | None = None,
+        patience: RetryOptions | None = None,
         *,
         format: Format | None = None,  # noqa: A002
         ends_us: int | None = None,
@@ -118,7 +118,7 @@ class Follower:
         self.counts = Counts()
         self.ending: Ending | None = None
         self.format = format
-        self._patience = patience or Patience()
+        self._patience = patience or RetryOptions()
         self._topic = keys.topic.encode()
         self._chunks = ChainedStreamHmac(keys.mac_key, keys.topic, keys.suite)
         self._blocks = BlockChain(keys.mac_key, keys.topic, keys.suite)
