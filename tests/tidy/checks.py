@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-LINES_MAX = 500
 README_LINES_MAX = 150
 ROOT_ENTRIES_MAX = 20
 COVERAGE_ROWS_MIN = 30
@@ -82,12 +81,6 @@ def set_iteration(source: str) -> list[Problem]:
         for iterable in [node.iter]
         if _is_set(iterable)
     )
-
-
-def oversize(source: str) -> list[Problem]:
-    """A module that outgrew what a reader can hold."""
-    count = len(source.splitlines())
-    return [Problem(0, f"{count} lines, at most {LINES_MAX}: split it")] if count > LINES_MAX else []
 
 
 def vague_name(path: str) -> list[Problem]:
