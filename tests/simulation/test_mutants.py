@@ -12,7 +12,7 @@ from penstock.core.queue import enqueue, settle
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.ready_order import Keyed, Levels
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.queue.views import View
 from penstock.core.records import READY
 from penstock.core.rows import Row
@@ -46,17 +46,17 @@ def breaks(invariant: str) -> Callable[[Plant], Plant]:
 @breaks(checks.CREDIT)
 def every_grant_counts_twice(patch: pytest.MonkeyPatch) -> None:
     grant = QueueMachine.grant
-    patch.setattr(QueueMachine, "grant", lambda book, now, consumer, n: grant(book, now, consumer, 2 * n))
+    patch.setattr(QueueMachine, "grant", lambda state, now, consumer, n: grant(state, now, consumer, 2 * n))
 
 
 @breaks(checks.CREDIT)
 def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
     writable = QueueMachine.writable
 
-    def refill(book: Any, now: Any, link: Any) -> None:
+    def refill(state: Any, now: Any, link: Any) -> None:
         for consumer in link.consumers:
             consumer.credit += 3
-        writable(book, now, link)
+        writable(state, now, link)
 
     patch.setattr(QueueMachine, "writable", refill)
 
@@ -65,9 +65,9 @@ def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
 def a_rule_now_and_then_looks_away(patch: pytest.MonkeyPatch) -> None:
     look = firing._try
 
-    def seldom(book: Any, now: Any, rules: Any, record: Any, *more: Any) -> None:
+    def seldom(state: Any, now: Any, rules: Any, record: Any, *more: Any) -> None:
         if record.seq % 5:
-            look(book, now, rules, record, *more)
+            look(state, now, rules, record, *more)
 
     patch.setattr(firing, "_try", seldom)
 
@@ -77,10 +77,10 @@ def a_rule_sends_in_a_commit_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """What is sent a moment later may be lost between the two."""
     accept = QueueMachine.accept
 
-    def later(book: Any, now: Any, send: Any) -> Any:
+    def later(state: Any, now: Any, send: Any) -> Any:
         if send.firing is not None and send.record.kind == "notify":
             return None
-        return accept(book, now, send)
+        return accept(state, now, send)
 
     patch.setattr(QueueMachine, "accept", later)
 
@@ -92,16 +92,16 @@ def a_rule_fires_on_what_it_caused(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.TRIGGERS)
 def hops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(firing, "_may_fire", lambda book, now, rule, source: True)
+    patch.setattr(firing, "_may_fire", lambda state, now, rule, source: True)
 
 
 @breaks(checks.BALANCE)
 def acks_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     ack = QueueMachine.ack
 
-    def uncounted(book: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
+    def uncounted(state: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
         before = consumer.channel.counters.ack
-        denied = ack(book, now, consumer, ids)
+        denied = ack(state, now, consumer, ids)
         consumer.channel.counters.ack = before
         return denied
 
@@ -112,9 +112,9 @@ def acks_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 def drops_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     make_room = enqueue._make_room
 
-    def quiet(book: Any, now: Any, channel: Channel, *more: int) -> Refusal | None:
+    def quiet(state: Any, now: Any, channel: Channel, *more: int) -> Refusal | None:
         before = channel.counters.drop
-        refusal = make_room(book, now, channel, *more)
+        refusal = make_room(state, now, channel, *more)
         channel.counters.drop = before
         return refusal
 
@@ -131,11 +131,11 @@ def the_metrics_leave_out_what_is_delayed(patch: pytest.MonkeyPatch) -> None:
 def ready_records_are_shuffled(patch: pytest.MonkeyPatch) -> None:
     committed = QueueMachine.committed
 
-    def shuffle(book: Any, *given: Any) -> None:
-        for channel in book.channels.values():
+    def shuffle(state: Any, *given: Any) -> None:
+        for channel in state.channels.values():
             if isinstance(channel.ready, deque):
                 channel.ready.rotate(1)
-        committed(book, *given)
+        committed(state, *given)
 
     patch.setattr(QueueMachine, "committed", shuffle)
 
@@ -181,9 +181,9 @@ def a_freed_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def anybody_may_ack(patch: pytest.MonkeyPatch) -> None:
     ack = QueueMachine.ack
 
-    def generous(book: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
+    def generous(state: Any, now: Any, consumer: Any, ids: list[str]) -> Any:
         record = consumer.channel.live.get(ids[0])
-        return ack(book, now, record.holder if record is not None and record.holder else consumer, ids)
+        return ack(state, now, record.holder if record is not None and record.holder else consumer, ids)
 
     patch.setattr(QueueMachine, "ack", generous)
 
@@ -240,9 +240,9 @@ def the_disk_loses_what_it_had_committed(patch: pytest.MonkeyPatch) -> None:
 def recovery_skips_acks(patch: pytest.MonkeyPatch) -> None:
     restore = QueueMachine.restore
 
-    def forgetful(book: Any, now: Any, row: Row) -> None:
+    def forgetful(state: Any, now: Any, row: Row) -> None:
         if row.event != "ack":
-            restore(book, now, row)
+            restore(state, now, row)
 
     patch.setattr(QueueMachine, "restore", forgetful)
 
@@ -251,8 +251,8 @@ def recovery_skips_acks(patch: pytest.MonkeyPatch) -> None:
 def redriven_letters_count_as_arrivals_after_a_crash(patch: pytest.MonkeyPatch) -> None:
     restore = QueueMachine.restore
 
-    def naive(book: Any, now: Any, row: Row) -> None:
-        restore(book, now, msgspec.structs.replace(row, meta=None) if row.event == "enqueue" else row)
+    def naive(state: Any, now: Any, row: Row) -> None:
+        restore(state, now, msgspec.structs.replace(row, meta=None) if row.event == "enqueue" else row)
 
     patch.setattr(QueueMachine, "restore", naive)
 
@@ -298,13 +298,13 @@ def settled_ids_are_never_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def observations_pile_up(patch: pytest.MonkeyPatch) -> None:
-    observe = Book.observe
+    observe = QueueState.observe
 
-    def unbounded(book: Any, *given: Any) -> None:
-        book.observed = 0
-        observe(book, *given)
+    def unbounded(state: Any, *given: Any) -> None:
+        state.observed = 0
+        observe(state, *given)
 
-    patch.setattr(Book, "observe", unbounded)
+    patch.setattr(QueueState, "observe", unbounded)
 
 
 @breaks(checks.BOUNDS)
@@ -337,8 +337,8 @@ def errors_overtake_answers(patch: pytest.MonkeyPatch) -> None:
 def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
     admit = enqueue.admit
 
-    def eager(book: Any, now: Any, channel: Channel, fresh: list[Any], size: int) -> None:
-        admit(book, now, channel, fresh, size)
+    def eager(state: Any, now: Any, channel: Channel, fresh: list[Any], size: int) -> None:
+        admit(state, now, channel, fresh, size)
         for record in fresh:
             channel.counters.in_ += 1
             channel.make_ready(record, 0)

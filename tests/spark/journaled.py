@@ -65,7 +65,7 @@ class Journaled(Bench):
         end_us = self.now.wall_us + round(seconds * 1_000_000)
         while (due_us := (self.now.wall_us // BEAT_US + 1) * BEAT_US) <= end_us:
             self.advance((due_us - self.now.wall_us) / 1000)
-            self.machine.beat(self.now, due_us - MINUTE_US if due_us % MINUTE_US == 0 else None)
+            self.machine.tick(self.now, due_us - MINUTE_US if due_us % MINUTE_US == 0 else None)
             self.commit()
         self.advance((end_us - self.now.wall_us) / 1000)
 

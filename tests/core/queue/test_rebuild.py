@@ -205,9 +205,9 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
     assert after.put("empty", "z") == [2]
 
 
-def beat(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
+def tick(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
     """Close a minute; what the gauges say."""
-    bench.machine.beat(bench.now, minute_us)
+    bench.machine.tick(bench.now, minute_us)
     notes = [note for note in bench.machine.observations if isinstance(note, Note) and note.event == "gauge"]
     bench.commit()
     return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
@@ -218,18 +218,18 @@ def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
     consumer = bench.subscribe("a", 2)
     bench.put("a", "1", "2", "3")
     bench.ack(consumer, "1")
-    (before,) = beat(bench, 0)
+    (before,) = tick(bench, 0)
     assert before["delta"] == {"in": 3, "out": 2, "ack": 1}
     bench.ack(consumer, "2")
     fresh = bench.restarted()
-    (stands,) = beat(fresh, 60_000_000)
+    (stands,) = tick(fresh, 60_000_000)
     assert (stands["delta"], stands["ready"], stands["leased"]) == ({}, 1, 0)
     assert (stands["counters"]["in"], stands["counters"]["ack"]) == (3, 2)
     again = fresh.subscribe("a", 1)
     fresh.ack(again, "3")
-    (after,) = beat(fresh, 120_000_000)
+    (after,) = tick(fresh, 120_000_000)
     assert after["delta"] == {"out": 1, "ack": 1}
-    assert beat(fresh, 180_000_000) == []
+    assert tick(fresh, 180_000_000) == []
 
 
 def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
@@ -238,12 +238,12 @@ def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
     bench.put("a", "1")
     consumer = next(iter(bench.machine.consumers.values()))
     bench.ack(consumer, "1")
-    assert beat(bench, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
+    assert tick(bench, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
     bench.put("a", "1")
     bench.advance(200_000)
     assert "a" in bench.machine.dormant
     bench.put("a", "2")
-    assert beat(bench, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
+    assert tick(bench, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
 
 
 def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
@@ -251,9 +251,9 @@ def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
     consumer = bench.subscribe("a", 1)
     bench.put("a", "1")
     bench.machine.ack(bench.now, consumer, ["1"])
-    bench.machine.beat(bench.now, 0)
+    bench.machine.tick(bench.now, 0)
     bench.refuse()
-    (gauge,) = beat(bench, 60_000_000)
+    (gauge,) = tick(bench, 60_000_000)
     assert (gauge["delta"], gauge["delayed"], gauge["counters"]["ack"]) == ({}, 1, 0)
 
 
@@ -265,9 +265,9 @@ def test_the_oldest_ready_record_is_found_behind_leased_ones_and_within_a_bound(
     bench.put("a", "3")
     bench.advance(500)
     bench.put("a", "4")
-    assert beat(bench, 0)[0]["oldest"] == 500
+    assert tick(bench, 0)[0]["oldest"] == 500
     bench.subscribe("a", 1)
     bench.advance(250)
-    assert beat(bench, 0)[0]["oldest"] == 250
+    assert tick(bench, 0)[0]["oldest"] == 250
     bench.subscribe("a", 1)
-    assert beat(bench, 0)[0]["oldest"] == 0
+    assert tick(bench, 0)[0]["oldest"] == 0

@@ -13,9 +13,9 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, enqueue
 from penstock.core.queue.ready_order import take_out
-from penstock.core.queue.state import Book, Cause
+from penstock.core.queue.state import Cause, QueueState
 from penstock.core.records import DELAYED, PENDING, Record, Settle
-from penstock.core.rules import firing as triggers
+from penstock.core.rules import firing
 from penstock.core.rules.firing import Firing
 from penstock.core.tenants import dead_name, home_name, is_dead
 
@@ -23,46 +23,46 @@ HELD_RETRY_US = 1_000_000
 """How often a record is offered to a dead-letter channel that was full."""
 
 
-def bury(book: Book, now: Now, record: Record, reason: str, peer: str | None) -> None:
+def bury(state: QueueState, now: Now, record: Record, reason: str, peer: str | None) -> None:
     """A record has failed for good. In a dead-letter channel it ends here, elsewhere it moves to one."""
     channel = record.channel
     if is_dead(channel.name):
         channel.counters.dead += 1
         ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
-        book.facts.append(ended)
-        book.settle(record, "dead", now)
-        if book.triggers.on_dead:
-            triggers.happened(book, now, "on_dead", record)
+        state.facts.append(ended)
+        state.settle(record, "dead", now)
+        if state.triggers.on_dead:
+            firing.happened(state, now, "on_dead", record)
         return
     channel.make_held(record)
     record.fate = reason
     record.due_wall_us = 0
-    letter = offer(book, record, peer)
-    if book.triggers.on_dead:
-        triggers.happened(book, now, "on_dead", record, letter.body)
+    letter = offer(state, record, peer)
+    if state.triggers.on_dead:
+        firing.happened(state, now, "on_dead", record, letter.body)
 
 
-def offer(book: Book, record: Record, peer: str | None = None) -> Record:
+def offer(state: QueueState, record: Record, peer: str | None = None) -> Record:
     """Ask for a held record to be taken by its dead-letter channel. Returns it as it would be there."""
     channel = record.channel
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
         record.id,
         record.kind,
-        book.wrapping.bury(record.body, cause),
+        state.wrapping.bury(record.body, cause),
         record.sender,
         record.corr,
         reserved=True,
     )
-    book.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
+    state.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
     return letter
 
 
-def accept(book: Book, now: Now, send: Send) -> Refusal | None:
+def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
     """Take a record that another channel sends here. The same bytes, live here under its id, are the record itself."""
     if send.firing is not None:
-        return _accept_from_rule(book, now, send, send.firing)
-    channel = book.open_channel(send.channel, moving=True)
+        return _accept_from_rule(state, now, send, send.firing)
+    channel = state.open_channel(send.channel, moving=True)
     if isinstance(channel, Refusal):
         return channel
     record = send.record
@@ -77,48 +77,48 @@ def accept(book: Book, now: Now, send: Send) -> Refusal | None:
         return Refusal("StreamFull", f"stream `{channel.name}` is full", ref=channel.name)
     seen = channel.settled.get(record.id)
     if seen is not None:
-        if seen.batch > book.decided:
+        if seen.batch > state.decided:
             return Refusal(
                 "IdConflict", f"`{record.id}` is just being settled in `{channel.name}`", ref=record.id
             )
         channel.unsettle(record.id)
-        book.ids -= 1
-        book.revived[record] = seen
+        state.ids -= 1
+        state.revived[record] = seen
     record.seq = channel.seq + 1
-    record.batch = book.gate
-    book.sort(channel, [record])
-    admit(book, now, channel, [record], size)
+    record.batch = state.gate
+    state.sort(channel, [record])
+    admit(state, now, channel, [record], size)
     if channel.holding is not None:
         channel.holding.regain(size)  # what it came from is counted out with the next count
     return None
 
 
-def _accept_from_rule(book: Book, now: Now, send: Send, firing: Firing) -> Refusal | None:
+def _accept_from_rule(state: QueueState, now: Now, send: Send, firing: Firing) -> Refusal | None:
     """Take what a rule sends, as if it had been enqueued. An id that is known came from the same source before."""
-    if send.event == "move" and (send.origin.state != PENDING or send.origin.batch != book.gate):
+    if send.event == "move" and (send.origin.state != PENDING or send.origin.batch != state.gate):
         return Refusal("NotLeaseHolder", f"`{send.origin.id}` has been moved already", ref=send.origin.id)
     if send.event == "move" and send.channel == send.origin.channel.name:
         return Refusal("IdConflict", f"`{send.origin.id}` is in `{send.channel}` already", ref=send.origin.id)
-    admitted = enqueue(book, now, send.channel, [send.record], cascade=send.cascade)
+    admitted = enqueue(state, now, send.channel, [send.record], cascade=send.cascade)
     if isinstance(admitted, Refusal):
         if admitted.code != "IdConflict" or send.record.id == send.origin.id:
             return admitted
         firing.known += 1
     elif admitted.duplicates:
-        if send.event == "move" and admitted.gate > book.decided and admitted.gate != book.gate:
+        if send.event == "move" and admitted.gate > state.decided and admitted.gate != state.gate:
             # Were that commit refused and this one not, the envelope would be nowhere: it stays where it is.
             busy = f"an earlier commit that brings `{send.record.id}` to `{send.channel}` is being written"
             return Refusal("JournalUnavailable", busy, ref=send.record.id, retry_after_ms=RETRY_WRITE_MS)
         firing.known += 1
     else:
-        book.triggers.pending[send.record] = firing
+        state.triggers.pending[send.record] = firing
     return None
 
 
-def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
+def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> None:
     """The other channel has answered: settle the origin, or keep it."""
     if send.firing is not None:
-        triggers.answered(book, now, send, refusal)
+        firing.answered(state, now, send, refusal)
         return
     record = send.origin
     channel = record.channel
@@ -131,20 +131,20 @@ def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
         moved = Settle(send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason)
         if send.event == "dead":
             moved.error = record.error
-        book.facts.append(moved)
-        book.settle(record, "dead" if send.event == "dead" else "moved", now)
+        state.facts.append(moved)
+        state.settle(record, "dead" if send.event == "dead" else "moved", now)
         if send.job is not None:
             send.job.moved += 1
         return
     if send.event == "dead":
-        book.totals.dead_blocked += 1
+        state.totals.dead_blocked += 1
         if record.due_wall_us == 0:
             # Whoever gave it up may be told so: it must not be delivered again, not even after a crash.
             record.due_wall_us = now.wall_us
             blocked = Settle("nack", record, None, record.attempt, record.first_wall_us, record.error)
             blocked.fate = record.fate
-            book.facts.append(blocked)
-        book.timers.arm(now.us + HELD_RETRY_US, record)
+            state.facts.append(blocked)
+        state.timers.arm(now.us + HELD_RETRY_US, record)
         return
     assert send.job is not None
     channel.leave(record)
@@ -152,15 +152,15 @@ def sent(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
     send.job.kept += 1
 
 
-def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
+def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal:
     """Send dead letters back where they came from, oldest first. The job is counted when the effects are applied."""
-    channel = book.find(dead_name(name))
+    channel = state.find(dead_name(name))
     if isinstance(channel, Refusal):
         hint = "an envelope comes there by `term`, or after `maxDeliveries`"
         return Refusal(
             "UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint
         )
-    book.rest(channel, now)
+    state.rest(channel, now)
     job = Job()
     home = home_name(channel.name)
     for record in take_out(channel.ready, limit):
@@ -168,16 +168,16 @@ def redrive(book: Book, now: Now, name: str, limit: int) -> Job | Refusal:
         back = Record(
             record.id,
             record.kind,
-            book.wrapping.revive(record.body),
+            state.wrapping.revive(record.body),
             record.sender,
             record.corr,
             reserved=True,
         )
-        book.effects.append(Send(home, back, record, "move", "redrive", job=job))
+        state.effects.append(Send(home, back, record, "move", "redrive", job=job))
     return job
 
 
-def purge(book: Book, now: Now, channel: Channel) -> int:
+def purge(state: QueueState, now: Now, channel: Channel) -> int:
     """Drop what is ready or delayed, as facts. Leases go on."""
     delayed = [record for record in channel.live.values() if record.state == DELAYED]
     doomed = [*channel.ready, *delayed]
@@ -186,7 +186,7 @@ def purge(book: Book, now: Now, channel: Channel) -> int:
         channel.undelay(record)
     for record in doomed:
         channel.counters.purged += 1
-        book.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
-        book.settle(record, "purged", now)
-    book.rest(channel, now)
+        state.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
+        state.settle(record, "purged", now)
+    state.rest(channel, now)
     return len(doomed)

@@ -17,70 +17,70 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue import taps
 from penstock.core.queue.channel import NO_CONSUMERS, Channel
 from penstock.core.queue.counters import bucket_of
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.records import LEASED, Record
 
 FRAME_BYTES = 128
 """What a delivery adds to its body on the wire, roughly."""
 
 
-def subscribe(book: Book, now: Now, link: Link, name: str, lease_us: int = 0) -> Consumer | Refusal:
+def subscribe(state: QueueState, now: Now, link: Link, name: str, lease_us: int = 0) -> Consumer | Refusal:
     """Add a consumer to a channel, with no credit."""
-    if book.draining:
+    if state.draining:
         return Refusal("Draining", "the server is shutting down")
-    channel = _crowding(book, link) or book.open_channel(name)
+    channel = _crowding(state, link) or state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
-    return _join(book, link, channel, lease_us)
+    return _join(state, link, channel, lease_us)
 
 
-def _crowding(book: Book, link: Link) -> Refusal | None:
+def _crowding(state: QueueState, link: Link) -> Refusal | None:
     """Why one connection may not have another consumer: it must not use up what others need."""
-    limit = book.limits.subscriptions_max
+    limit = state.limits.subscriptions_max
     if len(link.consumers) < limit:
         return None
     return Refusal("QuotaExceeded", f"one connection has at most {limit} subscriptions and waiting pulls")
 
 
 def pull(
-    book: Book, now: Now, link: Link, name: str, count: int, wait_us: int, lease_us: int = 0
+    state: QueueState, now: Now, link: Link, name: str, count: int, wait_us: int, lease_us: int = 0
 ) -> Consumer | Refusal:
     """Take up to `count` records as soon as one is there; a `Deliver` effect follows, at the latest after the wait."""
-    if book.draining:
+    if state.draining:
         return Refusal("Draining", "the server is shutting down")
-    if book.waiting_pulls >= book.limits.waiters_max:
-        return Refusal("QuotaExceeded", f"{book.waiting_pulls} pulls wait already", retry_after_ms=1_000)
-    channel = _crowding(book, link) or book.open_channel(name)
+    if state.waiting_pulls >= state.limits.waiters_max:
+        return Refusal("QuotaExceeded", f"{state.waiting_pulls} pulls wait already", retry_after_ms=1_000)
+    channel = _crowding(state, link) or state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
-    consumer = _join(book, link, channel, lease_us)
+    consumer = _join(state, link, channel, lease_us)
     consumer.pull = True
     consumer.credit = consumer.granted = count
-    book.waiting_pulls += 1
-    book.timers.arm(now.us + max(wait_us, 0), consumer)
+    state.waiting_pulls += 1
+    state.timers.arm(now.us + max(wait_us, 0), consumer)
     _enter_ring(consumer)
-    dispatch(book, now, channel)
+    dispatch(state, now, channel)
     if wait_us <= 0 and consumer.delivered == 0:
-        end_pull(book, now, consumer)
+        end_pull(state, now, consumer)
     return consumer
 
 
-def _join(book: Book, link: Link, channel: Channel, lease_us: int) -> Consumer:
-    book.consumer_no += 1
-    consumer = Consumer(book.consumer_no, channel, link, lease_us or channel.policy.lease_us)
-    book.consumers[consumer.no] = consumer
+def _join(state: QueueState, link: Link, channel: Channel, lease_us: int) -> Consumer:
+    state.consumer_no += 1
+    consumer = Consumer(state.consumer_no, channel, link, lease_us or channel.policy.lease_us)
+    state.consumers[consumer.no] = consumer
     channel.consumers[consumer.no] = consumer
     link.consumers.append(consumer)
     return consumer
 
 
-def end_pull(book: Book, now: Now, consumer: Consumer) -> None:
+def end_pull(state: QueueState, now: Now, consumer: Consumer) -> None:
     """A pull's wait is over with nothing to show."""
-    book.effects.append(Deliver(consumer, []))
-    detach(book, now, consumer)
+    state.effects.append(Deliver(consumer, []))
+    detach(state, now, consumer)
 
 
-def detach(book: Book, now: Now, consumer: Consumer) -> None:
+def detach(state: QueueState, now: Now, consumer: Consumer) -> None:
     """A consumer takes no more; it stays findable while it holds leases."""
     channel = consumer.channel
     consumer.credit = 0
@@ -91,27 +91,27 @@ def detach(book: Book, now: Now, consumer: Consumer) -> None:
         channel.ring.remove(consumer)
         consumer.ringed = False
     if consumer.pull:
-        book.waiting_pulls -= 1
+        state.waiting_pulls -= 1
     if consumer in consumer.link.consumers:
         consumer.link.consumers.remove(consumer)
     if not consumer.leases:
-        book.consumers.pop(consumer.no, None)
-    book.rest(channel, now)
+        state.consumers.pop(consumer.no, None)
+    state.rest(channel, now)
 
 
-def grant(book: Book, now: Now, consumer: Consumer, n: int) -> Refusal | None:
+def grant(state: QueueState, now: Now, consumer: Consumer, n: int) -> Refusal | None:
     """Add credit; refused whole when it would pass the cap, so both sides agree on the number."""
     if n < 1:
         return Refusal("InvalidCredit", f"credit must be 1 or more, not {n}")
-    if consumer.credit + n > book.limits.credit_max:
+    if consumer.credit + n > state.limits.credit_max:
         return Refusal(
             "InvalidCredit",
-            f"{consumer.credit} + {n} is over the cap of {book.limits.credit_max} outstanding",
+            f"{consumer.credit} + {n} is over the cap of {state.limits.credit_max} outstanding",
         )
     consumer.credit += n
     consumer.granted += n
     _enter_ring(consumer)
-    dispatch(book, now, consumer.channel)
+    dispatch(state, now, consumer.channel)
     return None
 
 
@@ -124,32 +124,32 @@ def _enter_ring(consumer: Consumer) -> None:
         channel.ring.append(consumer)
 
 
-def writable(book: Book, now: Now, link: Link) -> None:
+def writable(state: QueueState, now: Now, link: Link) -> None:
     """The peer has read: there is room again."""
-    link.room = book.limits.outbox_max
+    link.room = state.limits.outbox_max
     if not link.stalled:
         return
     link.stalled = False
     if link.taps:
-        taps.tell(book, link)
+        taps.tell(state, link)
     for consumer in list(link.consumers):
         if consumer.credit > 0:
             _enter_ring(consumer)
-            dispatch(book, now, consumer.channel)
+            dispatch(state, now, consumer.channel)
 
 
-def dispatch(book: Book, now: Now, channel: Channel) -> None:
+def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     """Lease ready records to consumers with credit and room, one each in turn."""
     ready = channel.turn
     ring = channel.ring
-    if not ready or not ring or book.draining:
+    if not ready or not ring or state.draining:
         return
     room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
     now_us, wall_us = now
     if channel.line is not None:
         channel.line.at(now_us)
     handed: dict[Consumer, list[Record]] = {}
-    timers = book.timers
+    timers = state.timers
     heap = timers.heap
     ticket = timers.ticket
     buckets = channel.latencies.buckets(now_us)
@@ -209,12 +209,12 @@ def dispatch(book: Book, now: Now, channel: Channel) -> None:
         counters.out += out
         channel.rate_out.add(now_us, out)
     for consumer, records in handed.items():
-        book.effects.append(Deliver(consumer, records))
+        state.effects.append(Deliver(consumer, records))
         if consumer.pull:
-            detach(book, now, consumer)
+            detach(state, now, consumer)
 
 
-def regrant(book: Book, consumer: Consumer, n: int) -> None:
+def regrant(state: QueueState, consumer: Consumer, n: int) -> None:
     """A consumer with `auto` gets back the credit of what it settled."""
     if consumer.auto and consumer.no in consumer.channel.consumers:
         consumer.credit += n

@@ -17,10 +17,10 @@ from penstock.core.queue import taps
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.ready_order import take_out
-from penstock.core.queue.state import Batch, Book
+from penstock.core.queue.state import Batch, QueueState
 from penstock.core.queue.views import note_arrivals
 from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
-from penstock.core.rules import firing as triggers
+from penstock.core.rules import firing
 from penstock.core.rules.firing import Cascade
 
 RETRY_FULL_MS = 1_000
@@ -40,7 +40,7 @@ class Admitted(msgspec.Struct, gc=False):
 
 
 def enqueue(
-    book: Book,
+    state: QueueState,
     now: Now,
     name: str,
     records: list[Record],
@@ -52,10 +52,10 @@ def enqueue(
 
     With a cascade they come from a rule: consequences of what was taken before, which a shutdown does not refuse.
     """
-    if book.draining and cascade is None:
+    if state.draining and cascade is None:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
-    is_new = not book.known(name)
-    channel = book.open_channel(name)
+    is_new = not state.known(name)
+    channel = state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     live = channel.live
@@ -68,7 +68,7 @@ def enqueue(
     is_split = False
     own: dict[str, Record] = {}
     if settled:
-        book.ids -= channel.trim(now.us, book.decided)
+        state.ids -= channel.trim(now.us, state.decided)
     for record in records:
         id_ = record.id
         twin = live.get(id_) or own.get(id_)
@@ -78,49 +78,49 @@ def enqueue(
         elif (seen := settled.get(id_)) is not None:
             same = seen.check == crc32(record.body)
             # A rule may have moved it away in the commit that brings it: then that is what to wait for.
-            is_born = seen.outcome != "moved" or seen.batch <= book.decided
+            is_born = seen.outcome != "moved" or seen.batch <= state.decided
             seq, batch = seen.seq, 0 if is_born else seen.batch
         else:
             fresh.append(record)
             own[id_] = record
             size += len(record.body)
             record.seq = channel.seq + len(fresh)
-            record.batch = book.gate
+            record.batch = state.gate
             seqs.append(record.seq)
             continue
         if batch and gate not in (0, batch):
             is_split = True
         if not same:
             channel.counters.reject += counted
-            leave(book, now, channel, is_new)
+            leave(state, now, channel, is_new)
             return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
         if duplicates is None:
             duplicates = []
         duplicates.append(id_)
         seqs.append(seq)
         gate = max(gate, batch)
-    if is_split or (fresh and gate not in (0, book.gate)):
+    if is_split or (fresh and gate not in (0, state.gate)):
         # One answer cannot wait for two commits that may end differently.
-        leave(book, now, channel, is_new)
+        leave(state, now, channel, is_new)
         busy = "an earlier request with some of these ids is being written"
         return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
-        refusal = book.sort(channel, fresh) if channel.line is not None else None
-        rules = book.triggers.on_insert
+        refusal = state.sort(channel, fresh) if channel.line is not None else None
+        rules = state.triggers.on_insert
         if rules and refusal is None:
-            size += triggers.enrich(book, now, channel, fresh)
-        refusal = refusal or _make_room(book, now, channel, len(fresh), size)
+            size += firing.enrich(state, now, channel, fresh)
+        refusal = refusal or _make_room(state, now, channel, len(fresh), size)
         if refusal is not None:
             channel.counters.reject += len(fresh) * counted
-            leave(book, now, channel, is_new)
+            leave(state, now, channel, is_new)
             return refusal
-        gate = book.gate
-        admit(book, now, channel, fresh, size)
+        gate = state.gate
+        admit(state, now, channel, fresh, size)
         if rules:
-            triggers.inserted(book, now, channel, fresh, cascade)
+            firing.inserted(state, now, channel, fresh, cascade)
     if duplicates is not None:
         channel.counters.dup += len(duplicates)
-    book.rest(channel, now)
+    state.rest(channel, now)
     return Admitted(gate, seqs, duplicates)
 
 
@@ -129,15 +129,15 @@ def is_same(twin: Record, body: bytes) -> bool:
     return twin.body == body if twin.check is None else twin.check == crc32(body)
 
 
-def leave(book: Book, now: Now, channel: Channel, is_new: bool) -> None:
+def leave(state: QueueState, now: Now, channel: Channel, is_new: bool) -> None:
     """A refused request makes no stream, and keeps none awake."""
     if is_new:
-        book.drop_channel(channel)
+        state.drop_channel(channel)
     else:
-        book.rest(channel, now)
+        state.rest(channel, now)
 
 
-def admit(book: Book, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
+def admit(state: QueueState, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
     """Take checked and numbered records in as pending, into the open batch."""
     live = channel.live
     now_us, wall_us = now
@@ -148,37 +148,37 @@ def admit(book: Book, now: Now, channel: Channel, fresh: list[Record], size: int
         live[record.id] = record
     channel.seq = fresh[-1].seq
     channel.bytes += size
-    book.bytes += size
-    book.pending_bytes += size
-    book.facts += fresh
+    state.bytes += size
+    state.pending_bytes += size
+    state.facts += fresh
 
 
-def _make_room(book: Book, now: Now, channel: Channel, count: int, size: int) -> Refusal | None:
+def _make_room(state: QueueState, now: Now, channel: Channel, count: int, size: int) -> Refusal | None:
     """Check every bound before anything changes; with `drop-oldest`, make the room."""
-    limits = book.limits
+    limits = state.limits
     policy = channel.policy
-    if book.pending_bytes + size > limits.pending_max or book.bytes + size > limits.memory_max:
-        return overload(book, size)
+    if state.pending_bytes + size > limits.pending_max or state.bytes + size > limits.memory_max:
+        return overload(state, size)
     if len(channel.live) + count <= policy.max_depth and channel.bytes + size <= policy.max_bytes:
-        return None if channel.holding is None else book.tenants.admit(now, channel, count, size)
+        return None if channel.holding is None else state.tenants.admit(now, channel, count, size)
     victims = overflowing(channel, count, size)
-    refusal = victims if isinstance(victims, Refusal) else book.tenants.admit(now, channel, count, size)
+    refusal = victims if isinstance(victims, Refusal) else state.tenants.admit(now, channel, count, size)
     if refusal is not None:
         return refusal
     assert isinstance(victims, list)
-    drop(book, now, channel, victims)
+    drop(state, now, channel, victims)
     return None
 
 
-def overload(book: Book, size: int) -> Refusal | None:
+def overload(state: QueueState, size: int) -> Refusal | None:
     """Why the server as a whole cannot take so many bytes more."""
-    limits = book.limits
-    if book.pending_bytes + size > limits.pending_max:
+    limits = state.limits
+    if state.pending_bytes + size > limits.pending_max:
         return Refusal("JournalUnavailable", "the journal is behind", retry_after_ms=RETRY_FULL_MS)
-    if book.bytes + size > limits.memory_max:
+    if state.bytes + size > limits.memory_max:
         return Refusal(
             "QuotaExceeded",
-            f"all streams together hold {book.bytes} bytes and `limits.memory_max` allows no more",
+            f"all streams together hold {state.bytes} bytes and `limits.memory_max` allows no more",
             retry_after_ms=RETRY_FULL_MS,
         )
     return None
@@ -209,7 +209,7 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
     return victims
 
 
-def drop(book: Book, now: Now, channel: Channel, victims: list[Record]) -> None:
+def drop(state: QueueState, now: Now, channel: Channel, victims: list[Record]) -> None:
     """Drop ready records of a channel that `overflowing` found: of a plain line the first ones."""
     if channel.line is None:
         take_out(channel.ready, len(victims))
@@ -217,18 +217,18 @@ def drop(book: Book, now: Now, channel: Channel, victims: list[Record]) -> None:
         if channel.line is not None:
             channel.line.remove(record)
         channel.counters.drop += 1
-        book.settle(record, "dropped", now)
-        book.facts.append(
+        state.settle(record, "dropped", now)
+        state.facts.append(
             Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
         )
 
 
-def committed(book: Book, now: Now, first_offset: int, refused: str | None = None) -> None:
+def committed(state: QueueState, now: Now, first_offset: int, refused: str | None = None) -> None:
     """The oldest proposed batch is durable; with `refused`, all but its fresh facts.
 
     Offsets are dense over what was kept, facts first, then observations.
     """
-    batch = _decide(book)
+    batch = _decide(state)
     offset = first_offset
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
@@ -240,12 +240,12 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
             kept.append(fact)
         offset += 1
     if refused is not None:
-        _withdraw(book, now, [fact for fact in batch.facts if is_fresh(fact)])
-    if book.revived:
+        _withdraw(state, now, [fact for fact in batch.facts if is_fresh(fact)])
+    if state.revived:
         for record in kept:
-            book.revived.pop(record, None)
+            state.revived.pop(record, None)
     now_us, wall_us = now
-    pending = book.triggers.pending
+    pending = state.triggers.pending
     for record in kept:
         channel = record.channel
         touched[channel] = touched.get(channel, 0) + 1
@@ -254,10 +254,10 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
         if record.state == GONE:  # a rule moved it away in the same commit
             channel.counters.moved += 1
             continue
-        book.pending_bytes -= len(record.body)
+        state.pending_bytes -= len(record.body)
         if record.due_wall_us > wall_us:
             channel.make_delayed(record)
-            book.timers.arm(now.us + record.due_wall_us - wall_us, record)
+            state.timers.arm(now.us + record.due_wall_us - wall_us, record)
         else:
             ready = channel.ready
             if isinstance(ready, deque):
@@ -265,91 +265,91 @@ def committed(book: Book, now: Now, first_offset: int, refused: str | None = Non
                 ready.append(record)
             else:
                 channel.make_ready(record, now_us)
-    note_arrivals(book.views.latest, touched, kept)
+    note_arrivals(state.views.latest, touched, kept)
     for channel, count in touched.items():
         channel.counters.in_ += count
         channel.rate_in.add(now.us, count)
         channel.last_wall_us = wall_us
-        dispatch(book, now, channel)
-    if book.taps:
-        taps.show(book, kept)
+        dispatch(state, now, channel)
+    if state.taps:
+        taps.show(state, kept)
 
 
-def refused(book: Book, now: Now) -> None:
+def refused(state: QueueState, now: Now) -> None:
     """The oldest proposed batch was refused whole: undo it, newest first."""
-    _withdraw(book, now, _decide(book).facts)
+    _withdraw(state, now, _decide(state).facts)
 
 
-def _decide(book: Book) -> Batch:
+def _decide(state: QueueState) -> Batch:
     """The oldest proposed batch has its outcome."""
-    batch = book.proposed.popleft()
-    book.decided = batch.no
-    book.observed -= len(batch.observations)
-    book.observed_bytes -= batch.observed_bytes
-    book.undecided -= len(batch.facts)
+    batch = state.proposed.popleft()
+    state.decided = batch.no
+    state.observed -= len(batch.observations)
+    state.observed_bytes -= batch.observed_bytes
+    state.undecided -= len(batch.facts)
     return batch
 
 
-def _withdraw(book: Book, now: Now, facts: list[Fact]) -> None:
+def _withdraw(state: QueueState, now: Now, facts: list[Fact]) -> None:
     restored: dict[Channel, None] = {}
     for fact in reversed(facts):
         if isinstance(fact, Record):
             channel = fact.channel
-            firing = book.triggers.pending.pop(fact, None)
-            if firing is not None:
-                triggers.withdrawn(book, now, firing)
+            fired = state.triggers.pending.pop(fact, None)
+            if fired is not None:
+                firing.withdrawn(state, now, fired)
             channel.forget(fact)
-            seen = book.revived.pop(fact, None)
+            seen = state.revived.pop(fact, None)
             if seen is not None:
                 channel.resettle(fact.id, seen)
-                book.ids += 1
-            book.bytes -= len(fact.body)
-            book.pending_bytes -= len(fact.body)
-            book.totals.records_refused += 1
-            book.rest(channel, now)
+                state.ids += 1
+            state.bytes -= len(fact.body)
+            state.pending_bytes -= len(fact.body)
+            state.totals.records_refused += 1
+            state.rest(channel, now)
         elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
-            _restore(book, now, fact)
+            _restore(state, now, fact)
             if fact.record.state != PENDING:
                 restored[fact.record.channel] = None
         elif isinstance(fact, Applied):
-            book.forget_applied(fact)
+            state.forget_applied(fact)
         elif isinstance(fact, Ruled):
-            triggers.unchange(book, fact)
+            firing.unchange(state, fact)
         elif isinstance(fact, Settle) and fact.fate:
-            _spare(book, now, fact.record)
+            _spare(state, now, fact.record)
     for channel in restored:  # somebody may have come to wait for them meanwhile
-        dispatch(book, now, channel)
+        dispatch(state, now, channel)
 
 
-def _spare(book: Book, now: Now, record: Record) -> None:
+def _spare(state: QueueState, now: Now, record: Record) -> None:
     """Nobody was told that a record is given up: it is not, and will be delivered again, as after a crash."""
     record.due_wall_us = 0
     if record.state == HELD:
         record.channel.leave(record)
         record.channel.make_delayed(record)
-        book.timers.arm(now.us + SETTLE_RETRY_US, record)
+        state.timers.arm(now.us + SETTLE_RETRY_US, record)
 
 
 _UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}
 
 
-def _restore(book: Book, now: Now, fact: Settle) -> None:
+def _restore(state: QueueState, now: Now, fact: Settle) -> None:
     """A settle did not become durable: the record is live again, and will be delivered again."""
     record = fact.record
     channel = record.channel
     ids_before = len(channel.order)
     channel.recall(record)
-    book.ids += len(channel.order) - ids_before
-    book.bytes += len(record.body)
+    state.ids += len(channel.order) - ids_before
+    state.bytes += len(record.body)
     if channel.holding is not None:
         channel.holding.regain(len(record.body))
     if fact.event == "move" and fact.fresh:  # it is refused together with the record itself, and next
         record.state = PENDING
-        book.pending_bytes += len(record.body)
+        state.pending_bytes += len(record.body)
         return
     name = _UNDO[fact.event]
     setattr(channel.counters, name, getattr(channel.counters, name) - 1)
-    book.totals.settles_refused += 1
+    state.totals.settles_refused += 1
     if fact.event == "drop":  # undone newest first, so this restores their order
         channel.make_ready(record, now.us, first=True)
         return
@@ -357,4 +357,4 @@ def _restore(book: Book, now: Now, fact: Settle) -> None:
         channel.make_held(record)  # it had been told that this one is given up
     else:
         channel.make_delayed(record)
-    book.timers.arm(now.us + SETTLE_RETRY_US, record)
+    state.timers.arm(now.us + SETTLE_RETRY_US, record)

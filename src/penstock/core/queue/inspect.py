@@ -14,7 +14,7 @@ from penstock.core.clock import Now
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.ready_order import Keyed
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
 from penstock.core.tenants import dead_name
 
@@ -25,7 +25,7 @@ def _ms(us: int) -> float:
     return round(us / 1000, 3)
 
 
-def stats(book: Book, now: Now, channel: Channel) -> Row:
+def stats(state: QueueState, now: Now, channel: Channel) -> Row:
     """The seed's figures of one stream, and the rest that a person asks for next."""
     p50, p95, p99 = channel.latencies.percentiles_us(now.us, (0.50, 0.95, 0.99))
     oldest = next((r for r in channel.live.values() if r.state != PENDING), None)
@@ -47,7 +47,7 @@ def stats(book: Book, now: Now, channel: Channel) -> Row:
     }
 
 
-def metrics(book: Book, now: Now, channel: Channel) -> Row:
+def metrics(state: QueueState, now: Now, channel: Channel) -> Row:
     """Counters by the seed's names; invariant 2 holds over them at any instant."""
     return _named(channel.counters, len(channel.ready), channel.leased, channel.delayed + channel.held)
 
@@ -73,7 +73,7 @@ def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
     }
 
 
-def overview(book: Book, channels: Iterable[Channel], *, asleep: Iterable[Counters] = ()) -> Row:
+def overview(state: QueueState, channels: Iterable[Channel], *, asleep: Iterable[Counters] = ()) -> Row:
     """The same of several channels together, and of what those counted that sleep. O(channels)."""
     counts, depth, leased, delayed = Counters(), 0, 0, 0
     rows = []
@@ -88,7 +88,7 @@ def overview(book: Book, channels: Iterable[Channel], *, asleep: Iterable[Counte
     return _named(counts, depth, leased, delayed)
 
 
-def place(book: Book, now: Now, record: Record) -> Row:
+def place(state: QueueState, now: Now, record: Record) -> Row:
     """Where a live record stands."""
     row: Row = {
         "stream": record.channel.name,
@@ -109,14 +109,14 @@ def place(book: Book, now: Now, record: Record) -> Row:
 _PEEK_STATES = {"inflight": (LEASED,), "delayed": (DELAYED, HELD)}
 
 
-def peek(book: Book, now: Now, channel: Channel, state: str, limit: int) -> list[Record]:
+def peek(state: QueueState, now: Now, channel: Channel, which: str, limit: int) -> list[Record]:
     """Up to `limit` records of one state, next first."""
-    if state == "dead":
-        dead = book.channels.get(dead_name(channel.name))
-        return [] if dead is None else peek(book, now, dead, "ready", limit)
+    if which == "dead":
+        dead = state.channels.get(dead_name(channel.name))
+        return [] if dead is None else peek(state, now, dead, "ready", limit)
     rows: list[Record] = []
-    source = channel.ready if state == "ready" else channel.live.values()
-    wanted = _PEEK_STATES.get(state)
+    source = channel.ready if which == "ready" else channel.live.values()
+    wanted = _PEEK_STATES.get(which)
     for record in source:
         if len(rows) >= limit:
             break
@@ -125,24 +125,24 @@ def peek(book: Book, now: Now, channel: Channel, state: str, limit: int) -> list
     return rows
 
 
-def where(book: Book, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:
+def where(state: QueueState, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:
     """Which of these streams, or of all, hold an id or remember it. O(streams)."""
     rows: list[Row] = []
-    for name in [*book.channels, *book.dormant] if names is None else names:
-        channel = book.channels.get(name)
+    for name in [*state.channels, *state.dormant] if names is None else names:
+        channel = state.channels.get(name)
         record = None if channel is None else channel.live.get(id_)
         if record is not None:
             if record.state != PENDING:
-                rows.append(place(book, now, record))
+                rows.append(place(state, now, record))
             continue
-        known = channel or book.dormant.get(name)
+        known = channel or state.dormant.get(name)
         seen = None if known is None else known.settled.get(id_)
         if seen is not None:
             rows.append({"stream": name, "state": "settled", "seq": seen.seq, "outcome": seen.outcome})
     return rows
 
 
-def explain(book: Book, now: Now, channel: Channel) -> Row:
+def explain(state: QueueState, now: Now, channel: Channel) -> Row:
     """Why nothing flows, or that it does, in words that say what to do."""
     reasons: list[Row] = []
     policy = channel.policy
@@ -152,7 +152,7 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
     def because(code: str, message: str, **more: Any) -> None:
         reasons.append({"code": code, "message": message, **more})
 
-    if book.draining:
+    if state.draining:
         because("draining", "the server is shutting down and delivers nothing more")
     if channel.ready:
         if not consumers:
@@ -173,7 +173,7 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
         if policy.max_inflight and channel.leased >= policy.max_inflight:
             because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
     elif channel.leased:
-        soonest = min((r.deadline_us for c in book.consumers.values() for r in c.leases.values()
+        soonest = min((r.deadline_us for c in state.consumers.values() for r in c.leases.values()
                        if r.channel is channel), default=now.us)  # fmt: skip
         because("all_leased", "every envelope is with a consumer", nextExpiryMs=_ms(soonest - now.us))
     elif not channel.live:
@@ -194,7 +194,7 @@ def explain(book: Book, now: Now, channel: Channel) -> Row:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {
         "stream": channel.name,
-        "flowing": bool(channel.turn and able) and not book.draining,
+        "flowing": bool(channel.turn and able) and not state.draining,
         "reasons": reasons,
         "consumers": [
             {

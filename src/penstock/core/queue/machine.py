@@ -12,23 +12,31 @@ from typing import Any
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
-from penstock.core.queue import dead_letters, deliver, inspect, rebuild, settle, stage, taps
-from penstock.core.queue import enqueue as intake
-from penstock.core.queue import reconfigure as settings
+from penstock.core.queue import (
+    dead_letters,
+    deliver,
+    enqueue,
+    inspect,
+    rebuild,
+    reconfigure,
+    settle,
+    stage,
+    taps,
+)
 from penstock.core.queue.channel import Channel
-from penstock.core.queue.state import Book, Dormant
+from penstock.core.queue.state import Dormant, QueueState
 from penstock.core.records import DELAYED, LEASED, Record
 from penstock.core.rules import firing
 from penstock.core.rules.firing import Cooling
 from penstock.core.scopes import Principal
 
 
-class QueueMachine(Book):
+class QueueMachine(QueueState):
     """Channels, links and time, as calls and effects."""
 
-    enqueue = intake.enqueue
-    committed = intake.committed
-    refused = intake.refused
+    committed = enqueue.committed
+    refused = enqueue.refused
+    enqueue = enqueue.enqueue
 
     take = stage.take
     last_batch = stage.last_batch
@@ -64,14 +72,14 @@ class QueueMachine(Book):
     snapshot = rebuild.snapshot
     resume = rebuild.resume
     restore = rebuild.restore
-    beat = rebuild.beat
+    tick = rebuild.tick
     close_minute = rebuild.close_minute
     is_gauged = rebuild.is_gauged
     note = rebuild.note
     recovered = rebuild.recovered
 
-    reconfigure = settings.reconfigure
-    limit_rates = settings.limit_rates
+    limit_rates = reconfigure.limit_rates
+    reconfigure = reconfigure.reconfigure
 
     def connect(self, principal: Principal, session: Any) -> Link | Refusal:
         """A peer is there."""

@@ -18,7 +18,7 @@ from penstock.core.clock import Now
 from penstock.core.queue import stage
 from penstock.core.queue.channel import Channel, Seen
 from penstock.core.queue.counters import Counters
-from penstock.core.queue.state import Book, Dormant
+from penstock.core.queue.state import Dormant, QueueState
 from penstock.core.queue.views import LATEST, is_inbox
 from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
 from penstock.core.rows import Row
@@ -55,7 +55,7 @@ class _Gauge(msgspec.Struct):
     floor: int = 0
 
 
-class _Beat(_Gauge):
+class _MinuteGauge(_Gauge):
     """What a gauge in the history says more than one in a snapshot: enough to need no other gauge beside it."""
 
     minute: int = 0
@@ -77,8 +77,8 @@ def _meta(row: Row) -> _Meta:
     return msgspec.json.decode(row.meta, type=_Meta) if row.meta else _NOTHING
 
 
-def _gauge(book: Book, channel: Channel | Dormant) -> str:
-    gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=book.seq_floor)
+def _gauge(state: QueueState, channel: Channel | Dormant) -> str:
+    gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=state.seq_floor)
     return _measured(gauge, channel)
 
 
@@ -89,38 +89,38 @@ def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
     return msgspec.json.encode(gauge).decode()
 
 
-def beat(book: Book, now: Now, minute_us: int | None = None) -> None:
+def tick(state: QueueState, now: Now, minute_us: int | None = None) -> None:
     """Write a `tick`, so that windows over history close; with a minute, close it for every channel at once."""
-    book.observed += 1
-    book.observations.append(Note("tick", "server"))
+    state.observed += 1
+    state.observations.append(Note("tick", "server"))
     if minute_us is not None:
-        close_minute(book, now, minute_us, list(book.channels.values()))
+        close_minute(state, now, minute_us, list(state.channels.values()))
 
 
-def close_minute(book: Book, now: Now, minute_us: int, channels: list[Channel]) -> None:
+def close_minute(state: QueueState, now: Now, minute_us: int, channels: list[Channel]) -> None:
     """Write a `gauge` of each of these channels that changed: it closes the minute for them. O(channels)."""
     for channel in channels:
         # One that was unloaded meanwhile is not its old object's to count.
-        if not _is_ungauged(channel) or book.channels.get(channel.name) is not channel:
+        if not _is_ungauged(channel) or state.channels.get(channel.name) is not channel:
             continue
-        gauge = _Beat(
+        gauge = _MinuteGauge(
             channel.counters,
             last=channel.last_wall_us,
-            floor=book.seq_floor,
+            floor=state.seq_floor,
             minute=minute_us,
             oldest=_oldest_ms(now, channel),
             delta=_growth(channel),
         )
         channel.gauged = replace(channel.counters)
         channel.wants_gauge = False
-        book.observed += 1
+        state.observed += 1
         meta = _measured(gauge, channel)
-        book.observations.append(Note("gauge", "courier", channel.name, channel.seq, meta))
+        state.observations.append(Note("gauge", "courier", channel.name, channel.seq, meta))
 
 
-def is_gauged(book: Book) -> bool:
+def is_gauged(state: QueueState) -> bool:
     """Whether the history says of every channel in memory where it stands."""
-    return not any(_is_ungauged(channel) for channel in book.channels.values())
+    return not any(_is_ungauged(channel) for channel in state.channels.values())
 
 
 def _is_ungauged(channel: Channel) -> bool:
@@ -146,32 +146,32 @@ def _oldest_ms(now: Now, channel: Channel) -> float:
     return round(max(now.us - arrived_us, 0) / 1000, 3)
 
 
-def note(book: Book, event: str, meta: str) -> None:
+def note(state: QueueState, event: str, meta: str) -> None:
     """Write a row about the server itself."""
-    book.observed += 1
-    book.observations.append(Note(event, "server", meta=meta))
+    state.observed += 1
+    state.observations.append(Note(event, "server", meta=meta))
 
 
-def snapshot(book: Book, now: Now) -> Iterator[Row]:
+def snapshot(state: QueueState, now: Now) -> Iterator[Row]:
     """The whole state as rows: each application's newest batch, each channel's gauge, ids and live records, the kept view."""
-    for app, applied in book.applied.items():
-        batch = stage.last_batch(book, app)
+    for app, applied in state.applied.items():
+        batch = stage.last_batch(state, app)
         if batch is not None:
             applied = Applied(app, batch, applied.envelopes)
             yield Row(door="server", event=applied.event, meta=applied.meta)
-    for rule_id, text in book.triggers.texts.items():
+    for rule_id, text in state.triggers.texts.items():
         ruled = Ruled(rule_id, text)
         yield Row(door="server", event=ruled.event, meta=ruled.meta)
-    for name, dormant in book.dormant.items():
-        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(book, dormant))
+    for name, dormant in state.dormant.items():
+        yield Row(event="gauge", channel=name, seq=dormant.seq, meta=_gauge(state, dormant))
         yield from _window(name, dormant.settled, now)
-    for name, channel in book.channels.items():
-        yield Row(event="gauge", channel=name, seq=channel.seq, meta=_gauge(book, channel))
+    for name, channel in state.channels.items():
+        yield Row(event="gauge", channel=name, seq=channel.seq, meta=_gauge(state, channel))
         yield from _window(name, channel.settled, now)
         for record in channel.live.values():
             if record.offset >= 0:
                 yield _live_row(name, record)
-    for entry in book.views.latest.rows.values():
+    for entry in state.views.latest.rows.values():
         yield Row(event="view", channel=entry.addr, kind=LATEST, body=entry.data)
 
 
@@ -210,48 +210,48 @@ def _live_row(name: str, record: Record) -> Row:
     )
 
 
-def resume(book: Book, now: Now, row: Row) -> None:
+def resume(state: QueueState, now: Now, row: Row) -> None:
     """Take back one row of a snapshot."""
     if row.door != "courier":
-        _restore_tick(book, row)
+        _restore_tick(state, row)
         return
     if row.event == "gauge":
         # Asleep until something of it turns out to be live: most streams of a long history are empty.
         gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
         counters = gauge.counters
-        book.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
-        book.asleep.add(counters)
-        book.seq_floor = max(book.seq_floor, gauge.floor)
+        state.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))
+        state.asleep.add(counters)
+        state.seq_floor = max(state.seq_floor, gauge.floor)
         return
     if row.event == "view":
-        book.views.latest.put(row.channel, row.channel, row.body or b"{}")
+        state.views.latest.put(row.channel, row.channel, row.body or b"{}")
         return
     assert row.id is not None
     if row.event == "seen":
-        dormant = book.dormant[row.channel]
+        dormant = state.dormant[row.channel]
         at_us = now.us - max(now.wall_us - row.recorded_at, 0)
         dormant.settled[row.id] = Seen(row.seq, int(row.meta or 0), at_us, row.reason or "", 0)
         dormant.order.append(row.id)
-        book.ids += 1
+        state.ids += 1
         return
-    channel = book.channels.get(row.channel) or book.load(row.channel)
+    channel = state.channels.get(row.channel) or state.load(row.channel)
     meta = _meta(row)
-    record = _live_again(book, now, channel, row)
+    record = _live_again(state, now, channel, row)
     record.due_wall_us, record.fate, record.error, record.check = meta.due, meta.fate, meta.error, meta.check
     record.scheduled_wall_us, record.released = meta.scheduled, meta.released
     record.attempt = row.attempt or 0
     record.first_wall_us = row.first_at or 0
 
 
-def restore(book: Book, now: Now, row: Row) -> None:
+def restore(state: QueueState, now: Now, row: Row) -> None:
     """Apply one row of the past."""
     if row.door != "courier":
-        _restore_tick(book, row)
+        _restore_tick(state, row)
         return
     if row.event == "enqueue":
-        _restore_enqueue(book, now, row)
+        _restore_enqueue(state, now, row)
         return
-    channel = book.channels.get(row.channel)
+    channel = state.channels.get(row.channel)
     if row.event == "gauge" and channel is not None and row.meta:
         latest = msgspec.json.decode(row.meta, type=_Gauge).counters
         for name in _OBSERVED:
@@ -275,7 +275,7 @@ def restore(book: Book, now: Now, row: Row) -> None:
     counter, outcome = settled
     setattr(channel.counters, counter, getattr(channel.counters, counter) + 1)
     then = Now(now.us - max(now.wall_us - row.recorded_at, 0), now.wall_us)
-    book.settle(record, outcome, then, durable=True)
+    state.settle(record, outcome, then, durable=True)
 
 
 class _Tick(msgspec.Struct):
@@ -288,38 +288,38 @@ class _Tick(msgspec.Struct):
     rule: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def _restore_tick(book: Book, row: Row) -> None:
+def _restore_tick(state: QueueState, row: Row) -> None:
     """Most ticks say nothing but the time."""
     if row.door != "server" or row.event != "tick" or not row.meta:
         return
     tick = msgspec.json.decode(row.meta, type=_Tick)
     if tick.app is not None:
-        book.applied[tick.app] = Applied(tick.app, tick.batch, tick.envelopes)
+        state.applied[tick.app] = Applied(tick.app, tick.batch, tick.envelopes)
     elif tick.trigger is not None:
         text = bytes(tick.rule).decode()
         if text == "null":
-            book.triggers.texts.pop(tick.trigger, None)
+            state.triggers.texts.pop(tick.trigger, None)
         else:
-            book.triggers.texts[tick.trigger] = text
+            state.triggers.texts[tick.trigger] = text
 
 
-def _restore_enqueue(book: Book, now: Now, row: Row) -> None:
-    channel = book.channels.get(row.channel) or book.load(row.channel)
+def _restore_enqueue(state: QueueState, now: Now, row: Row) -> None:
+    channel = state.channels.get(row.channel) or state.load(row.channel)
     assert row.id is not None
     if row.id in channel.settled:  # taken again by a redrive, or after its window
         channel.unsettle(row.id)
-        book.ids -= 1
-    record = _live_again(book, now, channel, row)
+        state.ids -= 1
+    record = _live_again(state, now, channel, row)
     meta = _meta(row)
     record.due_wall_us = record.scheduled_wall_us = meta.due
     record.check = meta.check
     if not meta.moved and is_inbox(row.channel):
-        book.views.latest.put(row.channel, row.channel, record.body)
+        state.views.latest.put(row.channel, row.channel, record.body)
     channel.counters.in_ += 1
     channel.last_wall_us = row.recorded_at
 
 
-def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
+def _live_again(state: QueueState, now: Now, channel: Channel, row: Row) -> Record:
     assert row.id is not None
     assert row.body is not None
     sender = shared(row.sender) if row.sender else None
@@ -330,27 +330,27 @@ def _live_again(book: Book, now: Now, channel: Channel, row: Row) -> Record:
     record.arrived_wall_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
     if channel.line is not None:
-        book.sort(channel, [record])
+        state.sort(channel, [record])
     channel.live[record.id] = record
     channel.seq = max(channel.seq, row.seq)
     channel.bytes += len(record.body)
-    book.bytes += len(record.body)
+    state.bytes += len(record.body)
     return record
 
 
-def recovered(book: Book, now: Now) -> None:
+def recovered(state: QueueState, now: Now) -> None:
     """Everything has been restored: make records ready in sequence order, or delayed until they are due."""
-    for channel in list(book.channels.values()):
+    for channel in list(state.channels.values()):
         for record in channel.live.values():
             if record.state != PENDING:
                 continue
             if record.fate:
                 record.due_wall_us = now.wall_us
                 channel.make_held(record)
-                book.timers.arm(now.us, record)
+                state.timers.arm(now.us, record)
             elif record.due_wall_us > now.wall_us:
                 channel.make_delayed(record)
-                book.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
+                state.timers.arm(now.us + record.due_wall_us - now.wall_us, record)
                 assert record.state == DELAYED
             else:
                 channel.make_ready(record, now.us)
@@ -358,8 +358,8 @@ def recovered(book: Book, now: Now) -> None:
         # What was counted before this run is not counted again; where the records stand now is worth a gauge.
         channel.gauged = replace(channel.counters)
         channel.wants_gauge = bool(channel.live)
-        book.rest(channel, now)
-    book.tenants.recovered()
-    for name, dormant in book.dormant.items():
+        state.rest(channel, now)
+    state.tenants.recovered()
+    for name, dormant in state.dormant.items():
         if dormant.order:
-            book.timers.arm(now.us + book.policy_for(name).dedup_us, dormant)
+            state.timers.arm(now.us + state.policy_for(name).dedup_us, dormant)

@@ -12,13 +12,13 @@ from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.policy import Policy
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.rules.rate_limits import Meter, Rates
 from penstock.core.tenants import Quota
 
 
 def reconfigure(
-    book: Book,
+    state: QueueState,
     now: Now,
     *,
     limits: Limits,
@@ -28,25 +28,25 @@ def reconfigure(
     quota_for: Callable[[str], Quota],
 ) -> None:
     """Go on with other settings, at once and everywhere."""
-    book.limits = limits
-    book.policy_for = policy_for
-    book.auto_create = auto_create
-    limit_rates(book, rates)
-    book.tenants.quota_for = quota_for
-    book.views.adopt(limits)
-    for channel in list(book.channels.values()):
+    state.limits = limits
+    state.policy_for = policy_for
+    state.auto_create = auto_create
+    limit_rates(state, rates)
+    state.tenants.quota_for = quota_for
+    state.views.adopt(limits)
+    for channel in list(state.channels.values()):
         policy = policy_for(channel.name)
         if policy != channel.policy:
             channel.adopt(policy)
-            dispatch(book, now, channel)  # more may be leased at once than before
+            dispatch(state, now, channel)  # more may be leased at once than before
 
 
-def limit_rates(book: Book, rates: Rates | None) -> None:
+def limit_rates(state: QueueState, rates: Rates | None) -> None:
     """Count senders by these rates, and streams by those of their policies; None lets everybody send."""
     if rates is None:
-        book.meter = None
+        state.meter = None
         return
-    if book.meter is None:
-        book.meter = Meter(rates, lambda name: book.policy_for(name).rate)
-    book.meter.rates = rates
-    book.meter.buckets_max = book.limits.buckets_max
+    if state.meter is None:
+        state.meter = Meter(rates, lambda name: state.policy_for(name).rate)
+    state.meter.rates = rates
+    state.meter.buckets_max = state.limits.buckets_max

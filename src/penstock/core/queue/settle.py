@@ -16,7 +16,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.dead_letters import bury
 from penstock.core.queue.deliver import detach, dispatch, regrant
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.records import LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.scopes import Principal
@@ -37,24 +37,24 @@ class Denied(msgspec.Struct, gc=False):
     refusal: Refusal
 
 
-def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied]:
+def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied]:
     """Acknowledge by envelope id what this consumer holds. The hot path of settling."""
     channel = consumer.channel
     live = channel.live
-    facts = book.facts
+    facts = state.facts
     denied: list[Denied] = []
     leases = consumer.leases
     peer = consumer.link.principal.name
     done = late_acks = size = 0
-    mark_settled, now_us, gate = channel.mark_settled, now.us, book.gate
-    on_ack = bool(book.triggers.on_ack)
+    mark_settled, now_us, gate = channel.mark_settled, now.us, state.gate
+    on_ack = bool(state.triggers.on_ack)
     line = channel.line
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
             late = None if record is None else _late(channel, consumer, record)
             if late is None:
-                denied.append(_deny(book, channel, consumer, id_))
+                denied.append(_deny(state, channel, consumer, id_))
                 continue
             record = late
             late_acks += 1
@@ -65,17 +65,17 @@ def ack(book: Book, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
         if on_ack:
-            firing.happened(book, now, "on_ack", record)
+            firing.happened(state, now, "on_ack", record)
         size += len(record.body)
         done += 1
     if done:
-        # What `book.settle` does for one record, here once for all of them.
+        # What `state.settle` does for one record, here once for all of them.
         channel.leased -= done - late_acks
         channel.bytes -= size
-        book.bytes -= size
-        book.remembered(channel, done - channel.trim(now_us, book.decided), now)
+        state.bytes -= size
+        state.remembered(channel, done - channel.trim(now_us, state.decided), now)
         channel.counters.ack += done
-        _after(book, now, consumer, done - late_acks)  # an expiry has given its credit back already
+        _after(state, now, consumer, done - late_acks)  # an expiry has given its credit back already
     return denied
 
 
@@ -87,28 +87,28 @@ def _late(channel: Channel, consumer: Consumer, record: Record) -> Record | None
     return None
 
 
-def _after(book: Book, now: Now, consumer: Consumer, settled: int) -> None:
+def _after(state: QueueState, now: Now, consumer: Consumer, settled: int) -> None:
     """A consumer settled something: give back automatic credit, let others move up."""
     if consumer.auto:
-        regrant(book, consumer, settled)
+        regrant(state, consumer, settled)
     channel = consumer.channel
     if channel.ready:
-        dispatch(book, now, channel)
+        dispatch(state, now, channel)
     if not consumer.leases and consumer.no not in channel.consumers:
-        book.consumers.pop(consumer.no, None)
+        state.consumers.pop(consumer.no, None)
 
 
-def held(book: Book, consumer: Consumer, id_: str, lease_id: str | None) -> Record | Denied:
+def held(state: QueueState, consumer: Consumer, id_: str, lease_id: str | None) -> Record | Denied:
     """The record that this consumer holds under this id, and under this very lease when one is named."""
     record = consumer.channel.live.get(id_)
     if record is None or record.holder is not consumer:
-        return _deny(book, consumer.channel, consumer, id_)
-    if lease_id is not None and lease_id != book.lease_id(record):
+        return _deny(state, consumer.channel, consumer, id_)
+    if lease_id is not None and lease_id != state.lease_id(record):
         return Denied(0, Refusal("LeaseExpired", f"lease `{lease_id}` of `{id_}` has ended", ref=id_))
     return record
 
 
-def _deny(book: Book, channel: Channel, consumer: Consumer, id_: str) -> Denied:
+def _deny(state: QueueState, channel: Channel, consumer: Consumer, id_: str) -> Denied:
     record = channel.live.get(id_)
     if record is not None and record.state != PENDING:
         if record.lapsed is consumer or (record.holder is None and record.attempt > 0):
@@ -135,22 +135,22 @@ def _unlease(record: Record) -> Consumer:
     return consumer
 
 
-def _requeue(book: Book, now: Now, record: Record, delay_us: int) -> None:
+def _requeue(state: QueueState, now: Now, record: Record, delay_us: int) -> None:
     channel = record.channel
     if delay_us > 0:
         record.due_wall_us = now.wall_us + delay_us
         channel.make_delayed(record)
-        book.timers.arm(now.us + delay_us, record)
+        state.timers.arm(now.us + delay_us, record)
     else:
         record.due_wall_us = 0
         channel.make_ready(record, now.us)
 
 
-def _backoff_us(book: Book, record: Record) -> int:
+def _backoff_us(state: QueueState, record: Record) -> int:
     retry = record.channel.policy.retry
     if retry is None:
         return 0
-    draw = int.from_bytes(book.entropy(2), "big") / 65_535 if retry.jitter else 0.0
+    draw = int.from_bytes(state.entropy(2), "big") / 65_535 if retry.jitter else 0.0
     return retry.delay_us(max(record.attempt - record.released, 1), draw)
 
 
@@ -160,7 +160,7 @@ def _exhausted(record: Record) -> bool:
 
 
 def nack(
-    book: Book, now: Now, consumer: Consumer, record: Record, delay_us: int | None, reason: str | None
+    state: QueueState, now: Now, consumer: Consumer, record: Record, delay_us: int | None, reason: str | None
 ) -> Done:
     """The holder failed: deliver again, at once, after a delay, or (too often) to the dead letters."""
     _unlease(record)
@@ -168,10 +168,10 @@ def nack(
     channel.counters.nack += 1
     record.error = reason
     if _exhausted(record):
-        bury(book, now, record, "maxDeliveries", consumer.link.principal.name)
+        bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
     else:
-        _requeue(book, now, record, _backoff_us(book, record) if delay_us is None else delay_us)
-        book.facts.append(
+        _requeue(state, now, record, _backoff_us(state, record) if delay_us is None else delay_us)
+        state.facts.append(
             Settle(
                 "nack",
                 record,
@@ -182,86 +182,86 @@ def nack(
                 record.due_wall_us,
             )
         )
-    _after(book, now, consumer, 1)
-    return Done(book.gate)
+    _after(state, now, consumer, 1)
+    return Done(state.gate)
 
 
-def release(book: Book, now: Now, consumer: Consumer, record: Record) -> Done:
+def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> Done:
     """The holder gives it back untouched: first in line again, and the delivery does not count."""
     _unlease(record)
     record.released += 1
     record.channel.counters.release += 1
     record.due_wall_us = 0
     record.channel.make_ready(record, now.us, first=True)
-    book.observe("release", record, consumer.link.principal.name)
-    _after(book, now, consumer, 1)
-    return Done(book.gate)
+    state.observe("release", record, consumer.link.principal.name)
+    _after(state, now, consumer, 1)
+    return Done(state.gate)
 
 
-def term(book: Book, now: Now, consumer: Consumer, record: Record, reason: str | None) -> Done:
+def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason: str | None) -> Done:
     """The holder says it can never be done: to the dead letters."""
     _unlease(record)
     record.error = reason
-    bury(book, now, record, "term", consumer.link.principal.name)
-    _after(book, now, consumer, 1)
-    return Done(book.gate)
+    bury(state, now, record, "term", consumer.link.principal.name)
+    _after(state, now, consumer, 1)
+    return Done(state.gate)
 
 
-def extend(book: Book, now: Now, consumer: Consumer, record: Record, lease_us: int) -> Done | Denied:
+def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, lease_us: int) -> Done | Denied:
     """Renew from now; the lease as a whole is bounded."""
-    end_us = record.leased_us + book.limits.lease_max_ms * 1000
+    end_us = record.leased_us + state.limits.lease_max_ms * 1000
     deadline_us = min(now.us + (lease_us or consumer.lease_us), end_us)
     if deadline_us <= now.us:
         return Denied(
             0,
             Refusal("LeaseExpired", f"`{record.id}` was held for the longest time allowed", ref=record.id),
         )
-    book.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
+    state.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
     record.deadline_us = deadline_us
-    book.observe("extend", record, consumer.link.principal.name)
+    state.observe("extend", record, consumer.link.principal.name)
     return Done(0, deadline_us)
 
 
-def expire(book: Book, now: Now, record: Record) -> None:
+def expire(state: QueueState, now: Now, record: Record) -> None:
     """Called by its timer: the holder was too slow."""
     consumer = record.holder
     assert consumer is not None
-    lease_id = book.lease_id(record)
+    lease_id = state.lease_id(record)
     _unlease(record)
     record.lapsed = consumer
     channel = record.channel
     channel.counters.timeout += 1
-    book.observe("timeout", record, consumer.link.principal.name)
-    if book.triggers.on_timeout:
-        firing.happened(book, now, "on_timeout", record)
+    state.observe("timeout", record, consumer.link.principal.name)
+    if state.triggers.on_timeout:
+        firing.happened(state, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
-        book.effects.append(Expire(consumer, record, lease_id))
+        state.effects.append(Expire(consumer, record, lease_id))
     if _exhausted(record):
         record.error = "lease expired"
-        bury(book, now, record, "maxDeliveries", consumer.link.principal.name)
+        bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
     else:
-        _requeue(book, now, record, _backoff_us(book, record))
-    _after(book, now, consumer, 1)
-    dispatch(book, now, channel)
+        _requeue(state, now, record, _backoff_us(state, record))
+    _after(state, now, consumer, 1)
+    dispatch(state, now, channel)
 
 
-def abandon(book: Book, now: Now, consumer: Consumer) -> None:
+def abandon(state: QueueState, now: Now, consumer: Consumer) -> None:
     """A subscription ends: its leases go back at once, unless its channel holds them to their end."""
     channel = consumer.channel
-    detach(book, now, consumer)
+    detach(state, now, consumer)
     if channel.policy.on_disconnect == "hold":
         return
     for record in reversed(list(consumer.leases.values())):
         _unlease(record)
         channel.counters.release += 1
-        book.observe("release", record, consumer.link.principal.name)
+        state.observe("release", record, consumer.link.principal.name)
         if _exhausted(record):
-            bury(book, now, record, "maxDeliveries", consumer.link.principal.name)
+            bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
         else:
             channel.make_ready(record, now.us, first=True)
-    book.consumers.pop(consumer.no, None)
-    dispatch(book, now, channel)
-    book.rest(channel, now)
+    state.consumers.pop(consumer.no, None)
+    dispatch(state, now, channel)
+    state.rest(channel, now)
 
 
 def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
@@ -269,11 +269,11 @@ def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
     return principal.operator or principal.name == holder.link.principal.name
 
 
-def _ended(book: Book, principal: Principal, id_: str, lease_id: str, name: str | None) -> Denied:
+def _ended(state: QueueState, principal: Principal, id_: str, lease_id: str, name: str | None) -> Denied:
     """Why a lease id stands for nothing. Other streams may know the same id, so what was leased before comes first."""
     channels = [
         channel
-        for channel in book.channels.values()
+        for channel in state.channels.values()
         if name in (None, channel.name) and principal.allows("subscribe", channel.name)
     ]
     for channel in channels:
@@ -289,19 +289,19 @@ def _ended(book: Book, principal: Principal, id_: str, lease_id: str, name: str 
 
 
 def holder_for(
-    book: Book, principal: Principal, id_: str, lease_id: str | None, name: str | None
+    state: QueueState, principal: Principal, id_: str, lease_id: str | None, name: str | None
 ) -> Consumer | Denied:
     """Whose lease a request outside any subscription means: exact by lease id, else the caller's own."""
     if lease_id is not None:
-        record = book.lease_of(lease_id)
+        record = state.lease_of(lease_id)
         is_theirs = record is not None and not principal.meets(record.channel.name)
         if record is not None and record.id == id_ and record.holder is not None and not is_theirs:
             if _may_settle_for(principal, record.holder):
                 return record.holder
             return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
-        return _ended(book, principal, id_, lease_id, name)
+        return _ended(state, principal, id_, lease_id, name)
     assert name is not None
-    channel_ = book.find(name)
+    channel_ = state.find(name)
     if isinstance(channel_, Refusal):
         return Denied(0, channel_)
     record = channel_.live.get(id_)
@@ -310,4 +310,4 @@ def holder_for(
             return record.holder
         return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
     nobody = Consumer(0, channel_, Link(0, principal, None, 0), 0)
-    return _deny(book, channel_, nobody, id_)
+    return _deny(state, channel_, nobody, id_)

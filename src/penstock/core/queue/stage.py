@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, drop, is_same, leave, overflowing, overload
-from penstock.core.queue.state import Book
+from penstock.core.queue.state import QueueState
 from penstock.core.records import PENDING, Applied, Record
 from penstock.core.rules import firing
 from penstock.core.tenants import split
@@ -60,23 +60,23 @@ class _Load(msgspec.Struct):
     victims: list[Record] = []
 
 
-def last_batch(book: Book, app: str) -> int | None:
+def last_batch(state: QueueState, app: str) -> int | None:
     """The newest batch of an application that is durable."""
-    applied = book.applied.get(app)
+    applied = state.applied.get(app)
     if applied is None:
         return None
-    return applied.batch if applied.gate <= book.decided else applied.before
+    return applied.batch if applied.gate <= state.decided else applied.before
 
 
-def repeated(book: Book, app: str, batch: int) -> Taken | Refusal | None:
+def repeated(state: QueueState, app: str, batch: int) -> Taken | Refusal | None:
     """What to say to a batch that was taken before or is in the way of another; None when it may come."""
-    applied = book.applied.get(app)
+    applied = state.applied.get(app)
     if applied is None:
         return None
-    last = last_batch(book, app)
+    last = last_batch(state, app)
     if last is not None and batch <= last:
         return Taken(0, duplicate=True)
-    if applied.gate <= book.decided:
+    if applied.gate <= state.decided:
         return None
     if batch <= applied.batch:
         return Taken(applied.gate, duplicate=True)
@@ -85,13 +85,13 @@ def repeated(book: Book, app: str, batch: int) -> Taken | Refusal | None:
     return Refusal("JournalUnavailable", busy, ref=app, retry_after_ms=RETRY_WRITE_MS)
 
 
-def unknown_app(book: Book, app: str) -> Refusal | None:
+def unknown_app(state: QueueState, app: str) -> Refusal | None:
     """Why no further application may be remembered."""
-    limit = book.limits.stage_apps_max
-    if app in book.applied or len(book.applied) < limit:
+    limit = state.limits.stage_apps_max
+    if app in state.applied or len(state.applied) < limit:
         return None
     tenant, _ = split(app)  # they are remembered for good, so no tenant may use up what others need
-    known = sum(split(other)[0] == tenant for other in book.applied)
+    known = sum(split(other)[0] == tenant for other in state.applied)
     if known < limit:
         return None
     return Refusal(
@@ -103,58 +103,58 @@ def unknown_app(book: Book, app: str) -> Refusal | None:
 
 
 def take(
-    book: Book, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
+    state: QueueState, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
 ) -> Taken | Refusal:
     """Admit a whole batch to all its streams and remember it, or change nothing.
 
     One without drafts is forgotten, unless it has something else that must not come twice.
     """
-    answer = repeated(book, app, batch)
+    answer = repeated(state, app, batch)
     if answer is not None:
         return answer
-    if book.draining:
+    if state.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
     if not drafts and not is_remembered:
         return Taken(0)
     loads: dict[str, _Load] = {}
-    refusal = unknown_app(book, app) or _fill(book, now, loads, drafts)
+    refusal = unknown_app(state, app) or _fill(state, now, loads, drafts)
     if refusal is None:
-        if book.triggers.on_insert:
+        if state.triggers.on_insert:
             for load in loads.values():
-                load.size += firing.enrich(book, now, load.channel, list(load.fresh.values()))
-        refusal = _fit(book, now, loads)
+                load.size += firing.enrich(state, now, load.channel, list(load.fresh.values()))
+        refusal = _fit(state, now, loads)
     if refusal is not None:
         for load in loads.values():
-            leave(book, now, load.channel, load.is_new)
+            leave(state, now, load.channel, load.is_new)
         return refusal
     enqueued = 0
     for load in loads.values():
-        drop(book, now, load.channel, load.victims)
+        drop(state, now, load.channel, load.victims)
         if load.fresh:
             fresh = list(load.fresh.values())
-            admit(book, now, load.channel, fresh, load.size)
-            if book.triggers.on_insert:
-                firing.inserted(book, now, load.channel, fresh)
+            admit(state, now, load.channel, fresh, load.size)
+            if state.triggers.on_insert:
+                firing.inserted(state, now, load.channel, fresh)
         load.channel.counters.dup += load.duplicates
         enqueued += len(load.fresh)
-        book.rest(load.channel, now)
-    applied = Applied(app, batch, enqueued, book.gate, last_batch(book, app))
-    book.applied[app] = applied
-    book.facts.append(applied)
-    return Taken(book.gate, enqueued)
+        state.rest(load.channel, now)
+    applied = Applied(app, batch, enqueued, state.gate, last_batch(state, app))
+    state.applied[app] = applied
+    state.facts.append(applied)
+    return Taken(state.gate, enqueued)
 
 
-def _fill(book: Book, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
+def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
     """Sort the drafts by stream into what is new there and what is known."""
     counts: dict[tuple[str, str], int] = {}
     for draft in drafts:
         load = loads.get(draft.stream)
         if load is None:
-            is_new = not book.known(draft.stream)
-            channel = book.open_channel(draft.stream)
+            is_new = not state.known(draft.stream)
+            channel = state.open_channel(draft.stream)
             if isinstance(channel, Refusal):
                 return channel
-            book.ids -= channel.trim(now.us, book.decided)
+            state.ids -= channel.trim(now.us, state.decided)
             load = loads[draft.stream] = _Load(channel, is_new, {})
         if not draft.is_named:
             key = (draft.stream, draft.id)
@@ -162,7 +162,7 @@ def _fill(book: Book, now: Now, loads: dict[str, _Load], drafts: list[Draft]) ->
             counts[key] = number + 1
             if number:
                 draft = numbered(draft, number)
-        refusal = _place(book, load, draft)
+        refusal = _place(state, load, draft)
         if refusal is not None:
             return refusal
     return None
@@ -179,7 +179,7 @@ def numbered(draft: Draft, number: int) -> Draft:
     return msgspec.structs.replace(draft, id=id_, body=body, stamp=stamp)
 
 
-def _place(book: Book, load: _Load, draft: Draft) -> Refusal | None:
+def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
     """Put a draft among the new records of its stream, or count it as known."""
     channel = load.channel
     id_ = draft.id
@@ -190,11 +190,11 @@ def _place(book: Book, load: _Load, draft: Draft) -> Refusal | None:
         load.fresh[id_] = record
         load.size += len(draft.body)
         record.seq = channel.seq + len(load.fresh)
-        record.batch = book.gate
+        record.batch = state.gate
         return None
     if twin is not None:
         same = _is_same(draft, twin)
-        if same and twin.state == PENDING and twin.batch != book.gate:
+        if same and twin.state == PENDING and twin.batch != state.gate:
             # One answer cannot wait for two commits that may end differently.
             busy = f"an earlier request with id `{id_}` is being written"
             return Refusal("JournalUnavailable", busy, ref=id_, retry_after_ms=RETRY_WRITE_MS)
@@ -219,20 +219,20 @@ def _is_same(draft: Draft, twin: Record) -> bool:
     return len(mine) == len(body) and mine[:start] == body[:start] and mine[end:] == body[end:]
 
 
-def _fit(book: Book, now: Now, loads: dict[str, _Load]) -> Refusal | None:
+def _fit(state: QueueState, now: Now, loads: dict[str, _Load]) -> Refusal | None:
     """Check every bound of every stream, before anything changes."""
     size = sum(load.size for load in loads.values())
-    if size > book.limits.pending_max:
+    if size > state.limits.pending_max:
         message = f"the batch has {size} bytes and `limits.pending_max` allows no more at once"
         return Refusal("TooLarge", message, hint=SMALLER)
-    refusal = overload(book, size)
+    refusal = overload(state, size)
     if refusal is not None:
         return refusal
     for load in loads.values():
         channel = load.channel
         policy = channel.policy
         count = len(load.fresh)
-        refusal = book.sort(channel, list(load.fresh.values())) if channel.line is not None else None
+        refusal = state.sort(channel, list(load.fresh.values())) if channel.line is not None else None
         if refusal is not None:
             return refusal
         if count > policy.max_depth or load.size > policy.max_bytes:
@@ -245,7 +245,7 @@ def _fit(book: Book, now: Now, loads: dict[str, _Load]) -> Refusal | None:
             return victims
         load.victims = victims
     for load in loads.values():
-        refusal = book.tenants.admit(now, load.channel, len(load.fresh), load.size)
+        refusal = state.tenants.admit(now, load.channel, len(load.fresh), load.size)
         if refusal is not None:
             return refusal
     return None

@@ -1,7 +1,7 @@
 """The state of the queue machine: its channels, the open batch of facts, timers and effects.
 
-`Book` is data and the small moves that every verb shares; the verbs live beside it by concern (`intake`,
-`delivery`, `settling`, `moving`, `inspection`, `recovery`) and `queue.QueueMachine` joins them. It must never know a
+`QueueState` is data and the small operations that all verbs share. The verbs are modules of this folder (`enqueue`,
+`deliver`, `settle`, `dead_letters`, `inspect`, `rebuild`); `machine.QueueMachine` joins them. It must never know a
 wire format, a clock or a journal's medium.
 
 Facts are gathered in an open batch. The runtime takes it at the end of its turn and gives it to the journal;
@@ -107,7 +107,7 @@ class Batch(msgspec.Struct, eq=False):
     """Bytes of what its observations carry."""
 
 
-class Book:
+class QueueState:
     """Everything the queue machine knows."""
 
     def __init__(

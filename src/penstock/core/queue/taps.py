@@ -16,7 +16,7 @@ from penstock.core.links import Link
 from penstock.core.records import Record
 
 if TYPE_CHECKING:
-    from penstock.core.queue.state import Book
+    from penstock.core.queue.state import QueueState
 
 FRAME_BYTES = 64
 """What a copy adds to its body on the wire, roughly."""
@@ -34,54 +34,54 @@ class Tap:
         """Records left out since the peer was last told."""
 
 
-def tap(book: Book, link: Link, name: str) -> Refusal | None:
+def tap(state: QueueState, link: Link, name: str) -> Refusal | None:
     """Show a link what comes into a channel from now on, whether that exists yet or not; twice is once."""
     if name in link.taps:
         return None
-    limit = book.limits.taps_max
-    if book.taps_open >= limit:
+    limit = state.limits.taps_max
+    if state.taps_open >= limit:
         message = f"{limit} taps are open and `limits.taps_max` allows no more"
         return Refusal("QuotaExceeded", message, ref=name, retry_after_ms=1_000)
     made = link.taps[name] = Tap(link, name)
-    book.taps.setdefault(name, []).append(made)
-    book.taps_open += 1
+    state.taps.setdefault(name, []).append(made)
+    state.taps_open += 1
     return None
 
 
-def forget(book: Book, link: Link) -> None:
+def forget(state: QueueState, link: Link) -> None:
     """A link is gone, and its taps with it."""
     for name, gone in link.taps.items():
-        left = book.taps[name]
+        left = state.taps[name]
         left.remove(gone)
         if not left:
-            del book.taps[name]
-        book.taps_open -= 1
+            del state.taps[name]
+        state.taps_open -= 1
     link.taps.clear()
 
 
-def show(book: Book, records: list[Record]) -> None:
+def show(state: QueueState, records: list[Record]) -> None:
     """These records have become durable, in this order."""
-    limits = book.limits
+    limits = state.limits
     # Well below the bound at which a peer is cut off: one that only looks must not be.
     floor = limits.outbox_max - min(limits.copies_max, limits.outbox_hard_max // 2)
     seen: dict[Tap, list[Record]] = {}
     for record in records:
-        for watcher in book.taps.get(record.channel.name, ()):
+        for watcher in state.taps.get(record.channel.name, ()):
             link = watcher.link
             if link.room <= floor:
                 watcher.lost += 1
                 link.stalled = True
-                book.totals.copies_lost += 1
+                state.totals.copies_lost += 1
                 continue
             link.room -= len(record.body) + FRAME_BYTES
             seen.setdefault(watcher, []).append(record)
     for watcher, copies in seen.items():
-        book.effects.append(Copy(watcher, copies))
+        state.effects.append(Copy(watcher, copies))
 
 
-def tell(book: Book, link: Link) -> None:
+def tell(state: QueueState, link: Link) -> None:
     """A link has room again: say what it missed."""
     for watcher in link.taps.values():
         if watcher.lost:
-            book.effects.append(Copy(watcher, [], watcher.lost))
+            state.effects.append(Copy(watcher, [], watcher.lost))
             watcher.lost = 0

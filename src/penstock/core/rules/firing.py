@@ -22,7 +22,7 @@ from penstock.core.rules.rule_index import HOOKS, Emission, Failure, Hook, Momen
 if TYPE_CHECKING:
     from penstock.core.clock import Now
     from penstock.core.queue.channel import Channel
-    from penstock.core.queue.state import Book
+    from penstock.core.queue.state import QueueState
 
 
 RETRY_WRITE_MS = 50
@@ -149,32 +149,32 @@ class Triggers:
             setattr(self, hook, RuleIndex([rule for rule in enabled if rule.hook == hook]))
 
 
-def change(book: Book, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
+def change(state: QueueState, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
     """Give a rule at run time, or take it back; durable once the returned gate is committed."""
-    triggers = book.triggers
-    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > book.decided}
-    if triggers.changing.get(rule_id, book.gate) != book.gate:
+    triggers = state.triggers
+    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > state.decided}
+    if triggers.changing.get(rule_id, state.gate) != state.gate:
         # Were that one refused and this one not, taking that one back would undo this one.
         busy = f"an earlier change of `{rule_id}` is being written"
         return Refusal("JournalUnavailable", busy, ref=rule_id, retry_after_ms=RETRY_WRITE_MS)
-    triggers.changing[rule_id] = book.gate
+    triggers.changing[rule_id] = state.gate
     fact = Ruled(rule_id, text, triggers.texts.get(rule_id), triggers.given.get(rule_id))
     triggers.give(rule_id, text, rule)
-    book.facts.append(fact)
-    return book.gate
+    state.facts.append(fact)
+    return state.gate
 
 
-def unchange(book: Book, fact: Ruled) -> None:
+def unchange(state: QueueState, fact: Ruled) -> None:
     """The commit of a change was refused: it never was."""
-    book.triggers.give(fact.id, fact.text_before, fact.rule_before)
+    state.triggers.give(fact.id, fact.text_before, fact.rule_before)
 
 
 # What happens to records
 
 
-def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int:
+def enrich(state: QueueState, now: Now, channel: Channel, records: list[Record]) -> int:
     """Let rules add to records before they are taken. Returns how many bytes they grew by."""
-    found = book.triggers.on_insert.candidates(channel.name)
+    found = state.triggers.on_insert.candidates(channel.name)
     if found is None or not any(rule.enriches for rule in found.rules):
         return 0
     grown = 0
@@ -182,7 +182,7 @@ def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int
         for rule in found.of_kind(record.kind):
             if not rule.enriches or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
                 continue
-            source = book.wrapping.read(channel.name, record.body)
+            source = state.wrapping.read(channel.name, record.body)
             if not rule.script.fits(source) or rule.id in source.chain or rule.id in source.enriched:
                 continue
             if rule.open_until_us > now.us:
@@ -191,10 +191,10 @@ def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int
             moment = Moment(now.wall_us, rule.id)
             body = rule.script.enrich(source, moment)
             rule.activity.warn += moment.warnings
-            if isinstance(body, bytes) and len(body) > book.limits.envelope_max:
+            if isinstance(body, bytes) and len(body) > state.limits.envelope_max:
                 body = Failure(f"the envelope would have {len(body)} bytes")
             if isinstance(body, Failure):
-                _fail(book, now, rule, body.reason)
+                _fail(state, now, rule, body.reason)
             else:
                 rule.activity.enriched += 1
                 if not rule.acts:
@@ -207,48 +207,48 @@ def enrich(book: Book, now: Now, channel: Channel, records: list[Record]) -> int
 
 
 def inserted(
-    book: Book, now: Now, channel: Channel, records: list[Record], cascade: Cascade | None = None
+    state: QueueState, now: Now, channel: Channel, records: list[Record], cascade: Cascade | None = None
 ) -> None:
     """Records were admitted to a channel: try the rules that wait for that."""
-    found = book.triggers.on_insert.candidates(channel.name)
+    found = state.triggers.on_insert.candidates(channel.name)
     if found is None:
         return
     for record in records:
         rules = found.of_kind(record.kind)
         if rules:
-            _try(book, now, rules, record, record.body, cascade or Cascade())
+            _try(state, now, rules, record, record.body, cascade or Cascade())
 
 
-def happened(book: Book, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
+def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
     """A record was acked, timed out or died: try the rules that wait for that."""
-    found = getattr(book.triggers, hook).candidates(record.channel.name)
+    found = getattr(state.triggers, hook).candidates(record.channel.name)
     if found is None:
         return
     rules = found.of_kind(record.kind)
     if rules:
-        _try(book, now, rules, record, record.body if body is None else body, Cascade())
+        _try(state, now, rules, record, record.body if body is None else body, Cascade())
 
 
 def _try(
-    book: Book, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade
+    state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade
 ) -> None:
     source: Any = None
     for rule in rules:
         if not rule.acts or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
             continue
         if source is None:
-            source = book.wrapping.read(record.channel.name, body)
-        if rule.script.fits(source) and _may_fire(book, now, rule, source):
-            _fire(book, now, rule, record, body, source, cascade)
+            source = state.wrapping.read(record.channel.name, body)
+        if rule.script.fits(source) and _may_fire(state, now, rule, source):
+            _fire(state, now, rule, record, body, source, cascade)
 
 
-def _may_fire(book: Book, now: Now, rule: Rule, source: Any) -> bool:
+def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
     """The guards that need no memory of their own: loops, hops, the breaker."""
     activity = rule.activity
     if rule.id in source.chain:
         activity.looped += 1
         return False
-    if source.hops >= book.limits.trigger_hops_max:
+    if source.hops >= state.limits.trigger_hops_max:
         activity.hops += 1
         return False
     if rule.open_until_us > now.us:
@@ -258,84 +258,84 @@ def _may_fire(book: Book, now: Now, rule: Rule, source: Any) -> bool:
 
 
 def _fire(
-    book: Book, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade
+    state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade
 ) -> None:
     firing = Firing(rule, record)
     if rule.cooldown_us:
         key = (rule.id, rule.script.key(source))
-        known = book.triggers.cooling
+        known = state.triggers.cooling
         cooling = known.get(key)
         if cooling is not None and now.us >= cooling.until_us:
             if cooling.suppressed:  # its timer is late, and must not find it replaced
-                cooled(book, now, cooling)
+                cooled(state, now, cooling)
             cooling = known.get(key) if cooling.suppressed else None
         if cooling is not None:
-            _suppress(book, cooling, record, body)
+            _suppress(state, cooling, record, body)
             return
-        firing.cooling = _cool(book, now, rule, key)
+        firing.cooling = _cool(state, now, rule, key)
     attempt = record.attempt if rule.hook == "on_timeout" else 0
     moment = Moment(now.wall_us, rule.id, attempt)
-    _send(book, now, firing, rule.script.act(source, moment), moment, cascade)
+    _send(state, now, firing, rule.script.act(source, moment), moment, cascade)
 
 
-def _suppress(book: Book, cooling: Cooling, record: Record, body: bytes) -> None:
+def _suppress(state: QueueState, cooling: Cooling, record: Record, body: bytes) -> None:
     cooling.suppressed += 1
     cooling.rule.activity.suppressed += 1
-    triggers = book.triggers
+    triggers = state.triggers
     triggers.kept_bytes -= cooling.bytes
     cooling.last = (record, body)
     triggers.kept_bytes += cooling.bytes
     if cooling.ticket == 0:  # nobody is woken for a cooldown that suppressed nothing
-        book.timers.arm(cooling.until_us, cooling)
-    while triggers.kept_bytes > book.limits.cooldown_bytes_max and len(triggers.cooling) > 1:
-        _evict(book, spared=cooling)
+        state.timers.arm(cooling.until_us, cooling)
+    while triggers.kept_bytes > state.limits.cooldown_bytes_max and len(triggers.cooling) > 1:
+        _evict(state, spared=cooling)
 
 
-def _cool(book: Book, now: Now, rule: Rule, key: tuple[str, str]) -> Cooling:
+def _cool(state: QueueState, now: Now, rule: Rule, key: tuple[str, str]) -> Cooling:
     cooling = Cooling(rule, key[1], now.us + rule.cooldown_us)
-    known = book.triggers.cooling
+    known = state.triggers.cooling
     known.pop(key, None)
-    if len(known) >= book.limits.cooldowns_max:
-        _evict(book)
+    if len(known) >= state.limits.cooldowns_max:
+        _evict(state)
     known[key] = cooling
     return cooling
 
 
-def _evict(book: Book, spared: Cooling | None = None) -> None:
+def _evict(state: QueueState, spared: Cooling | None = None) -> None:
     """Forget the oldest cooldown; one that is spared is the newest from now on."""
-    triggers = book.triggers
+    triggers = state.triggers
     key = next(iter(triggers.cooling))
     if triggers.cooling[key] is spared:
         triggers.cooling[key] = triggers.cooling.pop(key)
         return
     triggers.forget(key)
-    book.totals.cooldowns_evicted += 1
+    state.totals.cooldowns_evicted += 1
 
 
-def cooled(book: Book, now: Now, cooling: Cooling) -> None:
+def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
     """A cooldown that suppressed something is over: its timer says so, or whoever comes before that."""
     cooling.ticket = 0
     key = (cooling.rule.id, cooling.key)
-    if book.triggers.cooling.get(key) is not cooling:
+    if state.triggers.cooling.get(key) is not cooling:
         return
-    del book.triggers.cooling[key]
-    book.triggers.kept_bytes -= cooling.bytes
+    del state.triggers.cooling[key]
+    state.triggers.kept_bytes -= cooling.bytes
     rule = cooling.rule
     assert cooling.last is not None
     record, body = cooling.last
     is_owed = cooling.is_owed
     if (rule.trailing or is_owed) and rule.open_until_us <= now.us:
-        source = book.wrapping.read(record.channel.name, body)
+        source = state.wrapping.read(record.channel.name, body)
         firing = Firing(rule, record, suppressed=cooling.suppressed)
         moment = Moment(now.wall_us, rule.id, suppressed=cooling.suppressed, is_summary=not is_owed)
-        firing.cooling = _cool(book, now, rule, key)  # a summary is a firing: a steady burst gets no more
-        _send(book, now, firing, rule.script.act(source, moment), moment, Cascade())
+        firing.cooling = _cool(state, now, rule, key)  # a summary is a firing: a steady burst gets no more
+        _send(state, now, firing, rule.script.act(source, moment), moment, Cascade())
         return
-    _observe(book, rule, record, "suppressed", {"suppressed": cooling.suppressed})
+    _observe(state, rule, record, "suppressed", {"suppressed": cooling.suppressed})
 
 
 def _send(
-    book: Book,
+    state: QueueState,
     now: Now,
     firing: Firing,
     written: list[Emission | Failure],
@@ -346,9 +346,9 @@ def _send(
     rule.activity.run += 1
     rule.activity.warn += moment.warnings
     for one in written:
-        if isinstance(one, Emission) and cascade.sent >= book.limits.trigger_fanout_max:
+        if isinstance(one, Emission) and cascade.sent >= state.limits.trigger_fanout_max:
             one = Failure("one envelope has caused more than `limits.trigger_fanout_max` others")
-        if isinstance(one, Emission) and len(one.record.body) > book.limits.envelope_max:
+        if isinstance(one, Emission) and len(one.record.body) > state.limits.envelope_max:
             one = Failure(f"the envelope would have {len(one.record.body)} bytes")
         if isinstance(one, Failure):
             firing.failures.append(one.reason)
@@ -357,7 +357,7 @@ def _send(
             one.record.due_wall_us = one.record.scheduled_wall_us = firing.source.scheduled_wall_us
         cascade.sent += 1
         firing.left += 1
-        book.effects.append(
+        state.effects.append(
             Send(
                 one.channel,
                 one.record,
@@ -369,10 +369,10 @@ def _send(
             )
         )
     if firing.left == 0:
-        _finish(book, now, firing)
+        _finish(state, now, firing)
 
 
-def answered(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
+def answered(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> None:
     """The channel that a rule sent to has answered."""
     firing = send.firing
     assert firing is not None
@@ -382,23 +382,23 @@ def answered(book: Book, now: Now, send: Send, refusal: Refusal | None) -> None:
     else:
         firing.sent.append((send.channel, send.record.id))
         if send.event == "move":
-            _move_away(book, now, send)
+            _move_away(state, now, send)
     if firing.left == 0:
-        _finish(book, now, firing)
+        _finish(state, now, firing)
 
 
-def _move_away(book: Book, now: Now, send: Send) -> None:
+def _move_away(state: QueueState, now: Now, send: Send) -> None:
     """A source that was just admitted leaves in the very commit that brought it; its counts follow with that commit."""
     record = send.origin
     moved = Settle(
         "move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True
     )
-    book.facts.append(moved)
-    book.pending_bytes -= len(record.body)
-    book.settle(record, "moved", now)
+    state.facts.append(moved)
+    state.pending_bytes -= len(record.body)
+    state.settle(record, "moved", now)
 
 
-def _finish(book: Book, now: Now, firing: Firing) -> None:
+def _finish(state: QueueState, now: Now, firing: Firing) -> None:
     """Every send of a firing was answered."""
     rule = firing.rule
     activity = rule.activity
@@ -411,37 +411,37 @@ def _finish(book: Book, now: Now, firing: Firing) -> None:
         told["suppressed"] = firing.suppressed
     if firing.failures:
         told["failures"] = firing.failures
-        _count_failures(book, now, rule, len(firing.failures))
+        _count_failures(state, now, rule, len(firing.failures))
     else:
         rule.failures = 0
     rule.recent.append(told)
     meta = {key: value for key, value in told.items() if key not in ("at", "stream", "id")}
     adds = len(firing.sent) > firing.known
-    _observe(book, rule, firing.source, "failed" if firing.failures else "fired", meta, adds=adds)
+    _observe(state, rule, firing.source, "failed" if firing.failures else "fired", meta, adds=adds)
 
 
-def _fail(book: Book, now: Now, rule: Rule, reason: str) -> None:
+def _fail(state: QueueState, now: Now, rule: Rule, reason: str) -> None:
     rule.recent.append({"at": now.wall_us, "failures": [reason]})
-    _count_failures(book, now, rule, 1)
+    _count_failures(state, now, rule, 1)
 
 
-def _count_failures(book: Book, now: Now, rule: Rule, count: int) -> None:
+def _count_failures(state: QueueState, now: Now, rule: Rule, count: int) -> None:
     rule.activity.fail += count
     rule.failures += 1
-    if rule.failures >= book.limits.breaker_failures:
+    if rule.failures >= state.limits.breaker_failures:
         rule.failures = 0
-        rule.open_until_us = now.us + book.limits.breaker_ms * 1000
+        rule.open_until_us = now.us + state.limits.breaker_ms * 1000
 
 
 def _observe(
-    book: Book, rule: Rule, record: Record, outcome: str, meta: dict[str, Any], *, adds: bool = False
+    state: QueueState, rule: Rule, record: Record, outcome: str, meta: dict[str, Any], *, adds: bool = False
 ) -> None:
     fired = Fired("trigger", record, rule.id, record.attempt, record.first_wall_us, outcome)
     fired.fresh = (
         adds or record.offset < 0
     )  # what is refused with its source, or with what it sent, never happened
     fired.told = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
-    book.observe_settle(fired)
+    state.observe_settle(fired)
 
 
 # What the journal says
@@ -449,7 +449,7 @@ def _observe(
 _REFUSED = "the journal refused it"
 
 
-def withdrawn(book: Book, now: Now, firing: Firing) -> None:
+def withdrawn(state: QueueState, now: Now, firing: Firing) -> None:
     """The journal refused what a rule sent. With its source refused too, the rule never fired; else it failed."""
     if firing.is_undone:
         return
@@ -457,12 +457,12 @@ def withdrawn(book: Book, now: Now, firing: Firing) -> None:
     rule = firing.rule
     rule.activity.undone += 1
     cooling = firing.cooling
-    if cooling is not None and book.triggers.cooling.get((rule.id, cooling.key)) is cooling:
+    if cooling is not None and state.triggers.cooling.get((rule.id, cooling.key)) is cooling:
         if cooling.suppressed:  # what it suppressed meanwhile would never be heard of
             cooling.is_owed = True
-            book.timers.arm(now.us, cooling)
+            state.timers.arm(now.us, cooling)
         else:
-            del book.triggers.cooling[(rule.id, cooling.key)]
+            del state.triggers.cooling[(rule.id, cooling.key)]
     if firing.source.offset >= 0:
-        _fail(book, now, rule, _REFUSED)
-        _observe(book, rule, firing.source, "failed", {"failures": [_REFUSED]})
+        _fail(state, now, rule, _REFUSED)
+        _observe(state, rule, firing.source, "failed", {"failures": [_REFUSED]})

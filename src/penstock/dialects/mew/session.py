@@ -27,7 +27,7 @@ IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
 
 
-class Hall(Protocol):
+class SpaceHost(Protocol):
     """What a session has of the server: its spaces, and who is the operator."""
 
     voice: Voice
@@ -67,13 +67,15 @@ class _Backlog:
 class MewSession:
     """One connection."""
 
-    def __init__(self, hall: Hall, *, token: str | None, space: str | None, participant: str | None) -> None:
-        self.hall = hall
+    def __init__(
+        self, host: SpaceHost, *, token: str | None, space: str | None, participant: str | None
+    ) -> None:
+        self.host = host
         self.out: list[bytes] = []
         self.link: Link
         self.answers: Any = _Backlog(self)
         self.closing: tuple[int, str] | None = None
-        limits = hall.limits
+        limits = host.limits
         self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
         self.space: Space | None = None
         self.participant: Participant | None = None
@@ -106,7 +108,7 @@ class MewSession:
     def new_second(self) -> None:
         """What was sent so far counts no more; limits may have changed."""
         self.count = 0
-        limits = self.hall.limits
+        limits = self.host.limits
         self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
 
     # The rest
@@ -118,7 +120,7 @@ class MewSession:
         if self.is_joining:
             self.held.append(data)
             return
-        limits = self.hall.limits
+        limits = self.host.limits
         self.count += 1
         if self.participant is None and self._token is None and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
@@ -169,8 +171,8 @@ class MewSession:
             self._fail(now, Fault("unauthorized_stream_write", message, more, sender=GATEWAY))
 
     def _envelope(self, now: Now, fields: dict[str, msgspec.Raw]) -> None:
-        fresh_id = self.hall.voice.fresh("msg")
-        envelope = read_envelope(fields, self.hall.limits, now, fresh_id=fresh_id, strict=True)
+        fresh_id = self.host.voice.fresh("msg")
+        envelope = read_envelope(fields, self.host.limits, now, fresh_id=fresh_id, strict=True)
         if isinstance(envelope, Fault):
             self._fail(now, envelope)
         elif self.participant is not None and self.space is not None:
@@ -197,7 +199,7 @@ class MewSession:
         token = first("token") or self._token
         cause = text_of(fields, "id")
         name, id_ = first("space") or self._space_name, first(*IDS) or self._id
-        space = self.hall.find(name)
+        space = self.host.find(name)
         if isinstance(space, Space) and space.watch is not None:
             space.watch.received(now, data, cause or "", id_ or "", space.id, "websocket")
         self._admit(now, name, id_, token, cause)
@@ -214,7 +216,7 @@ class MewSession:
         if self.participant is not None or self.is_joining or self.closing is not None:
             return
         if not self._join_by_token(now) and self.closing is None:
-            waited = self.hall.limits.join_ms // 1000
+            waited = self.host.limits.join_ms // 1000
             self._end(now, Fault("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
 
     @property
@@ -225,12 +227,12 @@ class MewSession:
     def _admit(
         self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None
     ) -> None:
-        space = self.hall.find(name)
+        space = self.host.find(name)
         if isinstance(space, Fault):
             self._end(now, msgspec.structs.replace(space, cause=cause), 1008)
             return
         digest = None if token is None else sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-        is_operator = token is not None and self.hall.is_operator(token)
+        is_operator = token is not None and self.host.is_operator(token)
         known = join.identify(space, id_, digest, is_operator=is_operator)
         if isinstance(known, Fault):
             self._end(now, msgspec.structs.replace(known, cause=cause), 1008)
@@ -253,13 +255,13 @@ class MewSession:
         fault = join.still_welcome(space, participant) or join.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
-            self.hall.judged(self)
+            self.host.judged(self)
             return
         self.space, self.participant = space, participant
-        self.hall.judged(self)
+        self.host.judged(self)
         held, self.held = self.held, []
         if held:
-            self.hall.replay(self, held)
+            self.host.replay(self, held)
 
     # Ending
 
@@ -273,14 +275,14 @@ class MewSession:
         if self.participant is not None and self.space is not None:
             self.space.fail(now, self.participant, fault)
         else:
-            self.out.append(self.hall.text(self.hall.voice.error(now, fault, None)))
+            self.out.append(self.host.text(self.host.voice.error(now, fault, None)))
 
     def _end(self, now: Now, fault: Fault, code: int) -> None:
         """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
             self.left(now, fault.error)
-            self.outbox.put(self.hall.text(self.hall.voice.error(now, fault, to)))
+            self.outbox.put(self.host.text(self.host.voice.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.held.clear()
             self.closing = (code, fault.error)

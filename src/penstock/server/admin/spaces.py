@@ -97,7 +97,7 @@ async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusa
             future.set_result(outcome)
 
     accept.accept(space, now, _operator(space), envelope, "http", done)
-    spaces.stir()
+    spaces.schedule_turn()
     outcome = await future
     if isinstance(outcome, Fault):
         return _refusal(outcome)

@@ -21,7 +21,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.sessions.answers import Desk
+from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control import ControlSession
 from penstock.server.engine.connections import Connection, Wire
 from penstock.server.engine.runtime import Runtime
@@ -93,7 +93,7 @@ class Recorder:
 class RecordedSession(ControlSession):
     """A Control v1 session that is written down."""
 
-    def __init__(self, desk: Desk, recorder: Recorder, *, token_needed: bool) -> None:
+    def __init__(self, desk: RuntimePort, recorder: Recorder, *, token_needed: bool) -> None:
         super().__init__(desk, token_needed=token_needed)
         self._recorder = recorder
         self._half = b""

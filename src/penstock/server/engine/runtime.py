@@ -26,7 +26,7 @@ from penstock.dialects.courier.sessions.answers import Session
 from penstock.dialects.courier.sessions.control import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
-from penstock.server.engine.minute_ticks import Beats
+from penstock.server.engine.minute_ticker import MinuteTicker
 from penstock.server.engine.view_followers import Live
 from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
@@ -69,7 +69,7 @@ class Runtime:
         self.log_records = log_records
         """Whether every fact is worth a line in the log."""
         self._connections: dict[int, Connection] = {}
-        self._crowds: dict[str, int] = {}
+        self._connections_by_ip: dict[str, int] = {}
         """Connections by the address of their peers."""
         self._dirty: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
@@ -88,7 +88,7 @@ class Runtime:
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
-        self._beats = Beats(machine, scheduler, self.stir) if keeps_history else None
+        self._ticker = MinuteTicker(machine, scheduler, self.schedule_turn) if keeps_history else None
         """Where somebody will read the rows, ticks and gauges are written among them."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
@@ -109,7 +109,7 @@ class Runtime:
     ) -> Connection | Refusal:
         """A peer has connected; a brief one is a single request, and not worth a line in the log."""
         address = payer_address(peer)
-        here = self._crowds.get(address, 0)
+        here = self._connections_by_ip.get(address, 0)
         most = self.machine.limits.connections_per_address_max
         if here >= most and is_ip(peer):
             return Refusal(
@@ -120,7 +120,7 @@ class Runtime:
         link = self.machine.connect(principal, session)
         if isinstance(link, Refusal):
             return link
-        self._crowds[address] = here + 1
+        self._connections_by_ip[address] = here + 1
         link.address = address
         session.link = link
         connection = make(self, session, link, wire, peer)
@@ -152,11 +152,11 @@ class Runtime:
         if self._connections.pop(link.no, None) is None:
             return
         connection.closed = True
-        here = self._crowds[link.address] - 1
+        here = self._connections_by_ip[link.address] - 1
         if here:
-            self._crowds[link.address] = here
+            self._connections_by_ip[link.address] = here
         else:
-            del self._crowds[link.address]
+            del self._connections_by_ip[link.address]
         self._waiting.pop(connection.session, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
@@ -165,7 +165,7 @@ class Runtime:
         self.machine.disconnect(now, link)
         connection.gone(now)
         self.apply(now)
-        self.stir()
+        self.schedule_turn()
         if self.events is not None and not connection.is_brief:
             self.events.closed(now, link, connection.peer, connection.opened_us)
         if self._log is not None and not connection.is_brief:
@@ -191,7 +191,7 @@ class Runtime:
     def touch(self, connection: Connection) -> None:
         """Something may have to be written to this peer."""
         self._dirty[connection] = None
-        self.stir()
+        self.schedule_turn()
 
     # What sessions call
 
@@ -225,7 +225,7 @@ class Runtime:
                 connection = self._connections.get(link.no)
                 if connection is not None:
                     self._dirty[connection] = None
-        self.stir()
+        self.schedule_turn()
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
@@ -273,7 +273,7 @@ class Runtime:
         if gate == self.machine.gate:
             self.machine.gated = True
         self._gates.setdefault(gate, []).append((fresh, call))
-        self.stir()
+        self.schedule_turn()
 
     def flushed(self, call: Callable[[], None]) -> None:
         """Call back when everything asked so far is durable, answered and handed to the wires."""
@@ -285,7 +285,7 @@ class Runtime:
 
     # Turns
 
-    def stir(self) -> None:
+    def schedule_turn(self) -> None:
         """Have a turn end soon."""
         if not self._turning:
             self._turning = True
@@ -402,10 +402,10 @@ class Runtime:
             call(fresh if is_fresh else whole)
         if self._held and machine.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
-        if self._beats is not None and (
+        if self._ticker is not None and (
             batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)
         ):
-            self._beats.expect(now)
+            self._ticker.expect(now)
         # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
         if not self._turning:
             self._turn()
@@ -444,13 +444,13 @@ class Runtime:
         now = self.scheduler.now()
         self.machine.wake(now)
         self.apply(now)
-        self.stir()
+        self.schedule_turn()
 
     def note(self, event: str, **meta: Any) -> None:
         """Write a row about the server itself into the history, where one is kept."""
-        if self._beats is not None:
+        if self._ticker is not None:
             self.machine.note(event, msgspec.json.encode(meta).decode())
-            self.stir()
+            self.schedule_turn()
 
     # The end
 
@@ -474,7 +474,7 @@ class Runtime:
         self.machine.drain(now)
         self.apply(now)
         self.scheduler.at(now.us + self.machine.limits.drain_ms * 1000, self._end_drain)
-        self.stir()
+        self.schedule_turn()
 
     def _end_drain(self) -> None:
         drained = self._drained
@@ -487,6 +487,6 @@ class Runtime:
             connection.session.drain(refusal)
             self._dirty[connection] = None
         self._flush()
-        if self._beats is not None:
-            self._beats.last()
+        if self._ticker is not None:
+            self._ticker.last()
         drained(abandoned)

@@ -210,7 +210,7 @@ class Relaying:
                     self._hear(told)
                     if not number % TURN:
                         await asyncio.sleep(0)
-                self._runtime.stir()
+                self._runtime.schedule_turn()
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             pass  # it ended; its exit code says how
         if process.returncode is None and not self._is_stopping:

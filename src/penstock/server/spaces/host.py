@@ -53,10 +53,10 @@ class SpaceConnection(Connection):
         session.heard = True
         spaces = self.spaces
         if data and data[0] == MARK and session.publish(data):
-            if not spaces.is_stirred:
-                spaces.stir()
+            if not spaces.is_turn_due:
+                spaces.schedule_turn()
             return
-        spaces.stir()
+        spaces.schedule_turn()
         self._runtime.received(self, data)
 
     def heard(self) -> None:
@@ -68,13 +68,13 @@ class SpaceConnection(Connection):
         outbox.stuck = on
         if not on and outbox:
             self.spaces.waiting[outbox] = None
-            self.spaces.stir()
+            self.spaces.schedule_turn()
         super().congested(on)
 
     def gone(self, now: Now) -> None:
         self.session.left(now, "disconnected")
         self.spaces.sessions.pop(self.session, None)
-        self.spaces.stir()
+        self.spaces.schedule_turn()
         if self.session.closing is not None:
             code, reason = self.session.closing
             self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
@@ -101,7 +101,7 @@ class Spaces:
         """Connections of participants, joined or about to."""
         self.waiting: dict[Outbox, None] = {}
         """Outboxes whose peers read again."""
-        self.is_stirred = False
+        self.is_turn_due = False
         self.is_operator = is_operator
         self.log = log
         """Who has joined, and whom we let go."""
@@ -126,7 +126,7 @@ class Spaces:
         space.url = url
         self.spaces[settings.id] = space
         join.begin(space, self.runtime.scheduler.now())
-        self.stir()
+        self.schedule_turn()
         return space
 
     @property
@@ -158,7 +158,7 @@ class Spaces:
 
     def judged(self, session: MewSession) -> None:
         """A connection has become a participant, or was refused: either way something is to be written to it."""
-        self.stir()
+        self.schedule_turn()
         if session.participant is not None and session.space is not None:
             who, name = session.participant, session.space.id
             self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
@@ -193,7 +193,7 @@ class Spaces:
     def _expect_join(self, connection: SpaceConnection) -> None:
         if not connection.closed:
             connection.session.overdue(self.runtime.scheduler.now())
-            self.stir()
+            self.schedule_turn()
             self.runtime.touch(connection)
 
     def _expect_pings(self) -> None:
@@ -223,16 +223,16 @@ class Spaces:
 
     # Turns
 
-    def stir(self) -> None:
+    def schedule_turn(self) -> None:
         """Something may have to be handed over at the end of this turn."""
-        if not self.is_stirred:
-            self.is_stirred = True
-            self.runtime.stir()
+        if not self.is_turn_due:
+            self.is_turn_due = True
+            self.runtime.schedule_turn()
 
     def turn(self) -> None:
-        if not self.is_stirred:
+        if not self.is_turn_due:
             return
-        self.is_stirred = False
+        self.is_turn_due = False
         now = self.runtime.scheduler.now()
         for space in self.spaces.values():
             room = space.room
@@ -261,7 +261,7 @@ class Spaces:
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
             if outbox.is_over:
-                self.stir()  # the others hear that it is gone
+                self.schedule_turn()  # the others hear that it is gone
             return
         if outbox.is_over and session.closing is None:
             space.slow_cut += 1
@@ -271,7 +271,7 @@ class Spaces:
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
             session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
-            self.stir()  # the others hear of it
+            self.schedule_turn()  # the others hear of it
         elif outbox.stuck and session.closing is None:
             return
         else:
@@ -302,13 +302,13 @@ class Spaces:
                         self.runtime.touch(connection)
             else:
                 join.leave(space, now, participant, fault.error)
-                self.is_stirred = False
-                self.stir()
+                self.is_turn_due = False
+                self.schedule_turn()
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
         for space in self.spaces.values():
             space.decided(now, no, fresh, whole)
-        self.stir()
+        self.schedule_turn()
 
     # Time
 
@@ -325,7 +325,7 @@ class Spaces:
         for space in self.spaces.values():
             if space.room.active:
                 space.count_frames()
-                self.runtime.stir()
+                self.runtime.schedule_turn()
 
     def _arm(self) -> None:
         deadlines = [space.timers.next_deadline() for space in self.spaces.values() if space.timers.heap]
@@ -342,7 +342,7 @@ class Spaces:
         now = self.runtime.scheduler.now()
         for space in self.spaces.values():
             join.wake(space, now)
-        self.stir()
+        self.schedule_turn()
 
     # What others ask
 
@@ -362,7 +362,7 @@ class Spaces:
         outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
         participant = Participant(name, name, outbox, kind)
         join.enter(space, self.runtime.scheduler.now(), participant)
-        self.stir()
+        self.schedule_turn()
         return participant
 
     def writable(self, name: str, stream: str) -> Refusal | None:
@@ -379,7 +379,7 @@ class Spaces:
         head = b"#" + id_.encode() + b"#"
         for data in frames:
             space.room.publish(writer, head + data, len(head) - 1)
-        self.stir()
+        self.schedule_turn()
         return None
 
     def _stream(self, name: str, stream: str) -> tuple[Space, str, str] | Refusal:

@@ -190,7 +190,7 @@ class MewDoor:
                 future.set_result(outcome)
 
         accept.accept(space, now, sender, envelope, "http", done)
-        spaces.stir()
+        spaces.schedule_turn()
         outcome = await future
         if isinstance(outcome, Fault):
             return self._failed(outcome, asked.id)

@@ -79,7 +79,7 @@ class Pollers:
                 return json_reply(fault.status, fault.payload)
             self._pollers[space.id, id_] = poller
             self._expect(now, poller)
-            self._spaces.stir()
+            self._spaces.schedule_turn()
         poller.seen_us = now.us
         space.room.flush()
         outbox = poller.participant.outbox
@@ -104,7 +104,7 @@ class Pollers:
         if self._pollers.get(key) is poller:  # it may have come back since it was let go
             del self._pollers[key]
         join.leave(poller.space, now, participant, "stopped polling")
-        self._spaces.stir()
+        self._spaces.schedule_turn()
 
 
 def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:

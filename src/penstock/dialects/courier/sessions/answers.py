@@ -1,6 +1,6 @@
 """Answers in request order, each held back until what it says is durable.
 
-A session shares one runtime with others through a `Desk`: the machine, and how far the journal is. An answer names the
+A session shares one runtime with others through a `RuntimePort`: the machine, and how far the journal is. An answer names the
 commit it waits for (its gate); when that commit is refused, the answer becomes the refusal. Deliveries do not pass
 through here: they go out between answers.
 """
@@ -53,7 +53,7 @@ class Session(Protocol):
         """The connection ends: the server shuts down, or takes back what let the peer in."""
 
 
-class Desk(Protocol):
+class RuntimePort(Protocol):
     """What a session has of its runtime."""
 
     machine: QueueMachine
@@ -92,10 +92,10 @@ class Slot:
 class Answers:
     """The answers of one connection."""
 
-    __slots__ = ("_desk", "_queue", "_session")
+    __slots__ = ("_queue", "_runtime", "_session")
 
-    def __init__(self, desk: Desk, session: Session) -> None:
-        self._desk = desk
+    def __init__(self, runtime: RuntimePort, session: Session) -> None:
+        self._runtime = runtime
         self._session = session
         self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
 
@@ -111,16 +111,16 @@ class Answers:
 
     def after(self, gate: int, render: Render, *, fresh: bool = False) -> None:
         """Answer when batch `gate` is finished. `fresh`: the answer stands or falls with new records."""
-        desk = self._desk
-        if gate <= desk.finished:
+        runtime = self._runtime
+        if gate <= runtime.finished:
             if not self._queue:
                 self._session.out.append(render(None))
                 return
             gate = 0
-        elif gate == desk.machine.gate:
-            desk.machine.gated = True
+        elif gate == runtime.machine.gate:
+            runtime.machine.gated = True
         self._queue.append((gate, fresh, render))
-        desk.wait(self._session)
+        runtime.wait(self._session)
 
     def slot(self) -> Slot:
         """Keep a place for an answer that comes later by itself."""
@@ -130,7 +130,7 @@ class Answers:
 
     def fill(self, slot: Slot, data: bytes) -> None:
         slot.data = data
-        self.finished(self._desk.finished, None, None)
+        self.finished(self._runtime.finished, None, None)
 
     def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
         """Give every answer that may go now. Returns whether gated ones remain."""

@@ -18,7 +18,7 @@ from penstock.core.records import Record
 from penstock.dialects.courier.operations import payload_schemas, queries, queue, views
 from penstock.dialects.courier.operations.queue import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
-from penstock.dialects.courier.sessions.answers import Answers, Desk, Slot
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
 from penstock.dialects.courier.sessions.flood_limiter import Pace
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.runs import Runs, deny, error_line, ok_line
@@ -38,14 +38,14 @@ _encode = msgspec.json.encode
 class ControlSession:
     """One connection that speaks Control v1."""
 
-    def __init__(self, desk: Desk, *, token_needed: bool) -> None:
+    def __init__(self, runtime: RuntimePort, *, token_needed: bool) -> None:
         self.out: list[bytes] = []
         self.closing: tuple[int, str] | None = None
         self.link: Link
         """Set by the runtime, right after the machine accepted the connection."""
-        self.answers = Answers(desk, self)
-        self._desk = desk
-        self._machine = desk.machine
+        self.answers = Answers(runtime, self)
+        self._runtime = runtime
+        self._machine = runtime.machine
         self.token_needed = token_needed
         """Nothing but a hello with a token is heard."""
         self._parts: list[bytes] = []
@@ -54,9 +54,9 @@ class ControlSession:
         self._newest: Consumer | None = None
         self._sub_count = 0
         self._strikes = 0
-        self._pace = Pace(desk.machine.limits.control_rate)
-        self._runs = Runs(desk, self.answers)
-        self._followers = Followers(desk, self)
+        self._pace = Pace(runtime.machine.limits.control_rate)
+        self._runs = Runs(runtime, self.answers)
+        self._followers = Followers(runtime, self)
 
     # Bytes in
 
@@ -124,7 +124,7 @@ class ControlSession:
         self._runs.close(now)
         self._frame(now, frame)
         if self._machine.effects:
-            self._desk.apply(now)
+            self._runtime.apply(now)
 
     def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
         """Whether a frame was taken into the open run: the hot path ends here."""
@@ -209,7 +209,7 @@ class ControlSession:
             case frames.Redrive():
                 redrive = queue.RedriveRequest(frame.stream, frame.max)
                 outcome = queue.redrive(machine, now, principal, redrive)
-                self._desk.apply(now)
+                self._runtime.apply(now)
                 return outcome
             case frames.SchemaList():
                 return payload_schemas.listing(machine)
@@ -229,7 +229,7 @@ class ControlSession:
             else:
                 self.answers.fill(slot, b"" if req_id is None else ok_line(req_id, msgspec.Raw(found)))
 
-        self._desk.survey(survey, done, self)
+        self._runtime.survey(survey, done, self)
 
     def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
         if isinstance(outcome, Refusal):
@@ -251,7 +251,7 @@ class ControlSession:
             self._fail(req_id, Refusal("Unsupported", f"version `{frame.version}` is not `v1`"), close=1003)
             return
         if frame.token is not None:
-            principal = self._desk.authenticate(frame.token)
+            principal = self._runtime.authenticate(frame.token)
             if principal is None:
                 self._fail(req_id, Refusal("Unauthorized", "the token is not known"), close=1008)
                 return
@@ -260,7 +260,7 @@ class ControlSession:
         elif self.token_needed:
             self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
             return
-        health = self._desk.health(now)
+        health = self._runtime.health(now)
         result = {
             "version": "v1",
             "features": FEATURES,

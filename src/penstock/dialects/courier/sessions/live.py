@@ -15,7 +15,7 @@ from penstock.core.queue.views import View
 from penstock.core.records import Record
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
-from penstock.dialects.courier.sessions.answers import Answers, Desk, Session
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Session
 from penstock.dialects.courier.sessions.flood_limiter import Pace
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, Watcher
 from penstock.dialects.courier.wire import control_frames
@@ -37,14 +37,14 @@ _UNKNOWN = Refusal("UnknownOp", "the message has no `credit`")
 class LiveSession:
     """One follower on its own connection."""
 
-    def __init__(self, desk: Desk, query: LiveQuery, style: Style) -> None:
+    def __init__(self, runtime: RuntimePort, query: LiveQuery, style: Style) -> None:
         self.out: list[bytes] = []
         self.closing: tuple[int, str] | None = None
         self.link: Link
         """Set by the runtime, right after the machine accepted the connection."""
-        self.answers = Answers(desk, self)
-        self._desk = desk
-        self._limits = desk.machine.limits
+        self.answers = Answers(runtime, self)
+        self._runtime = runtime
+        self._limits = runtime.machine.limits
         self._query = query
         self._style = style
         self._watcher: Watcher
@@ -59,7 +59,7 @@ class LiveSession:
         if query.since is not None:
             watcher.follow_on(query.since)
         self._watcher = watcher
-        self._desk.live.watch(now, watcher)
+        self._runtime.live.watch(now, watcher)
 
     def _fail(self, refusal: Refusal, close: int | None = None) -> None:
         told = _encode({"error": refusal.wire()})
@@ -98,7 +98,7 @@ class LiveSession:
             if refusal is not None:
                 self._fail(refusal)
             else:
-                self._desk.live.granted(self._watcher)
+                self._runtime.live.granted(self._watcher)
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         return None
@@ -116,8 +116,8 @@ class LiveSession:
 class Followers:
     """The followers of one Control v1 connection, by the name of their subscription."""
 
-    def __init__(self, desk: Desk, session: Session) -> None:
-        self._desk = desk
+    def __init__(self, runtime: RuntimePort, session: Session) -> None:
+        self._runtime = runtime
         self._session = session
         self._watchers: dict[str, Watcher] = {}
         self._count = 0
@@ -127,7 +127,7 @@ class Followers:
 
     def open(self, frame: control_frames.Live, taken: bool) -> str | Refusal:
         """Begin to follow; the name of the subscription. `taken` says that another kind of one has the name."""
-        machine = self._desk.machine
+        machine = self._runtime.machine
         limits = machine.limits
         query = LiveQuery(frame.view, frame.credit, frame.since, frame.addr)
         checked = view_feed.check(machine, self._session.link.principal, query)
@@ -152,15 +152,15 @@ class Followers:
 
     def start(self, now: Now, label: str) -> None:
         """Have the snapshot sent, behind the answer."""
-        self._desk.live.watch(now, self._watchers[label])
+        self._runtime.live.watch(now, self._watchers[label])
 
     def grant(self, label: str, n: int) -> int | Refusal:
         watcher = self._watchers[label]
-        refusal = watcher.grant(self._desk.machine.limits.credit_max, n)
+        refusal = watcher.grant(self._runtime.machine.limits.credit_max, n)
         if refusal is not None:
             return refusal
-        self._desk.live.granted(watcher)
+        self._runtime.live.granted(watcher)
         return watcher.credit or 0
 
     def close(self, label: str) -> None:
-        self._desk.live.unwatch(self._watchers.pop(label))
+        self._runtime.live.unwatch(self._watchers.pop(label))

@@ -9,18 +9,18 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import queue
-from penstock.dialects.courier.sessions.answers import Answers, Desk
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 
 
 class PullSession:
     """A session that takes one delivery and is done."""
 
-    def __init__(self, desk: Desk, done: Callable[[queue.Body], None]) -> None:
+    def __init__(self, runtime: RuntimePort, done: Callable[[queue.Body], None]) -> None:
         self.out: list[bytes] = []
         self.closing: tuple[int, str] | None = None
         self.link: Link
-        self.answers = Answers(desk, self)
-        self._machine = desk.machine
+        self.answers = Answers(runtime, self)
+        self._machine = runtime.machine
         self._done = done
 
     def receive(self, now: Now, data: bytes) -> None:

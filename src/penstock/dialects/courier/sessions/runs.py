@@ -16,7 +16,7 @@ from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.rules.rate_limits import Meter
 from penstock.dialects.courier.operations import queue
-from penstock.dialects.courier.sessions.answers import Answers, Desk
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.wire import control_frames, envelopes
 
 _encode = msgspec.json.encode
@@ -44,11 +44,21 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
-    __slots__ = ("_acks", "_answers", "_consumer", "_desk", "_link", "_machine", "_records", "_reqs", "_to")
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_consumer",
+        "_link",
+        "_machine",
+        "_records",
+        "_reqs",
+        "_runtime",
+        "_to",
+    )
 
-    def __init__(self, desk: Desk, answers: Answers) -> None:
-        self._desk = desk
-        self._machine = desk.machine
+    def __init__(self, runtime: RuntimePort, answers: Answers) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
         self._answers = answers
         self._to: str | None = None
         self._link: Link
@@ -110,7 +120,7 @@ class Runs:
         else:
             return
         if self._machine.effects:
-            self._desk.apply(now)
+            self._runtime.apply(now)
 
     def _enqueue(self, now: Now, to: str, records: list[Record], reqs: list[str | int]) -> None:
         meter = self._machine.meter

@@ -16,7 +16,7 @@ from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import SettleRequest
-from penstock.dialects.courier.sessions.answers import Answers, Desk
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.flood_limiter import Pace
 from penstock.dialects.courier.wire.delivery_frames import socket_frames
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
@@ -68,9 +68,9 @@ def _about(id_: str | None, refusal: Refusal) -> bytes:
     return error_message(msgspec.structs.replace(refusal, ref=id_))
 
 
-def check(desk: Desk, principal: Principal, query: SubscribeQuery) -> Refusal | None:
+def check(runtime: RuntimePort, principal: Principal, query: SubscribeQuery) -> Refusal | None:
     """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
-    machine = desk.machine
+    machine = runtime.machine
     limits = machine.limits
     refusal = queue.allowed(machine, principal, "subscribe", query.stream)
     if refusal is not None:
@@ -86,18 +86,18 @@ def check(desk: Desk, principal: Principal, query: SubscribeQuery) -> Refusal | 
 class SubscribeSession:
     """One subscriber on its own socket."""
 
-    def __init__(self, desk: Desk, query: SubscribeQuery) -> None:
+    def __init__(self, runtime: RuntimePort, query: SubscribeQuery) -> None:
         self.out: list[bytes] = []
         self.closing: tuple[int, str] | None = None
         self.link: Link
         """Set by the runtime, right after the machine accepted the connection."""
-        self.answers = Answers(desk, self)
-        self._desk = desk
-        self._machine = desk.machine
+        self.answers = Answers(runtime, self)
+        self._runtime = runtime
+        self._machine = runtime.machine
         self._query = query
         self._consumer: Consumer
         self._strikes = 0
-        self._pace = Pace(desk.machine.limits.control_rate)
+        self._pace = Pace(runtime.machine.limits.control_rate)
 
     def open(self, now: Now) -> None:
         """Subscribe, once the socket is open."""
@@ -115,7 +115,7 @@ class SubscribeSession:
         credit = query.credit or query.auto
         if credit:
             self._machine.grant(now, consumer, credit)
-        self._desk.apply(now)
+        self._runtime.apply(now)
 
     def _fail(self, refusal: Refusal, close: int | None = None) -> None:
         self.answers.add(error_message(refusal))
@@ -147,7 +147,7 @@ class SubscribeSession:
             return
         self._message(now, message)
         if self._machine.effects:
-            self._desk.apply(now)
+            self._runtime.apply(now)
 
     def _message(self, now: Now, message: _Message) -> None:
         known = False

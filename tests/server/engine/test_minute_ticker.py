@@ -17,11 +17,11 @@ from penstock.core.rows import row_of
 from penstock.core.scopes import OPERATOR
 from penstock.journal.port import Committed, Outcome
 from penstock.server.engine.machines import make_machine
-from penstock.server.engine.minute_ticks import BEAT_US, GAUGES_A_TURN
+from penstock.server.engine.minute_ticker import GAUGES_A_TURN, TICK_US
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler
 
-MINUTE_US = 2 * BEAT_US
+MINUTE_US = 2 * TICK_US
 
 
 class Kept:
@@ -95,17 +95,17 @@ def bench() -> Bench:
 
 
 def test_a_quiet_server_writes_nothing(bench: Bench) -> None:
-    bench.pass_time(10 * BEAT_US)
+    bench.pass_time(10 * TICK_US)
     assert bench.journal.events == []
 
 
 @pytest.mark.promise("The journal", "ticks while rows come and once after; a gauge of each changed queue")
 def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
     bench.enqueue("a", "1")
-    bench.pass_time(BEAT_US)
+    bench.pass_time(TICK_US)
     bench.enqueue("a", "2")
     for _ in range(10):
-        bench.pass_time(BEAT_US)
+        bench.pass_time(TICK_US)
     assert bench.journal.events.count("tick") == 3
 
 
@@ -115,19 +115,19 @@ def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None
     bench.enqueue("a", "2")
     bench.enqueue("b", "1")
     for _ in range(10):
-        bench.pass_time(BEAT_US)
+        bench.pass_time(TICK_US)
     assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges(bench)] == [(2, 2), (1, 1)]
 
 
 @pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks at :00 and :30")
-def test_beats_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(bench: Bench) -> None:
+def test_ticks_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(bench: Bench) -> None:
     at: list[int] = []
     bench.journal.appended = lambda events: at.extend([bench.now_us] * events.count("tick"))
     bench.pass_time(9_000_000)
     bench.enqueue("a", "1")
     for _ in range(200):
         bench.pass_time(1_000_000)
-    assert at == [BEAT_US, MINUTE_US, MINUTE_US + BEAT_US]
+    assert at == [TICK_US, MINUTE_US, MINUTE_US + TICK_US]
 
 
 @pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks at :00 and :30")
@@ -147,7 +147,7 @@ def test_a_gauge_closes_the_minute_that_just_ended_and_says_what_changed_in_it(b
     assert second["counters"]["in"] == second["ready"] == 3
 
 
-def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_beats_once(bench: Bench) -> None:
+def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_ticks_once(bench: Bench) -> None:
     bench.enqueue("a", "1")
     for second in range(120):
         bench.wall_lag_us = 5_000 * (second > 40)
@@ -156,7 +156,7 @@ def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_beats_once
     assert bench.journal.events.count("tick") == 3
 
 
-def test_what_changes_without_a_row_is_in_a_gauge_before_the_beats_end(bench: Bench) -> None:
+def test_what_changes_without_a_row_is_in_a_gauge_before_the_ticks_end(bench: Bench) -> None:
     machine = bench.runtime.machine
     bench.enqueue("a", "1")
     bench.pass_time(MINUTE_US + 10_000_000)
@@ -166,14 +166,14 @@ def test_what_changes_without_a_row_is_in_a_gauge_before_the_beats_end(bench: Be
     assert isinstance(consumer, Consumer)
     bench.runtime.apply(bench.scheduler.now())
     for _ in range(8):
-        bench.pass_time(BEAT_US)
+        bench.pass_time(TICK_US)
     assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [
         (0, {"in": 1}),
         (MINUTE_US, {"out": 1}),
     ]
 
 
-def test_rows_that_are_no_facts_keep_the_beat_too(bench: Bench) -> None:
+def test_rows_that_are_no_facts_keep_ticks_going_too(bench: Bench) -> None:
     """A lease that ends, again and again, is a row each time, though nothing is settled."""
     machine = bench.runtime.machine
     bench.enqueue("a", "1")
@@ -183,7 +183,7 @@ def test_rows_that_are_no_facts_keep_the_beat_too(bench: Bench) -> None:
     assert isinstance(consumer, Consumer)
     bench.runtime.apply(bench.scheduler.now())
     for _ in range(24):
-        bench.pass_time(BEAT_US)
+        bench.pass_time(TICK_US)
     ended = gauges(bench)[-1]
     assert bench.journal.events.count("timeout") == 1
     assert (ended["minute"], ended["delta"], ended["ready"]) == (5 * MINUTE_US, {"timeout": 1}, 1)
@@ -254,7 +254,7 @@ def test_very_many_queues_are_gauged_over_several_turns_and_all_for_the_same_min
     turns: list[int] = []
     bench.journal.appended = lambda events: turns.append(events.count("gauge"))
     for _ in range(6):
-        bench.pass_time(BEAT_US)
+        bench.pass_time(TICK_US)
     assert [turn for turn in turns if turn] == [GAUGES_A_TURN, GAUGES_A_TURN, 10]
     assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [(0, {"in": 1})] * count
 

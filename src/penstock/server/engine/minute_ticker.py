@@ -13,13 +13,13 @@ from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.server.engine.connections import Scheduler
 
-BEAT_US = 30_000_000
-MINUTE_US = 2 * BEAT_US
+TICK_US = 30_000_000
+MINUTE_US = 2 * TICK_US
 GAUGES_A_TURN = 200
 """Channels that are gauged in one turn at the full minute: a few milliseconds' work."""
 
 
-class Beats:
+class MinuteTicker:
     """The clock of one runtime's history."""
 
     def __init__(self, machine: QueueMachine, scheduler: Scheduler, schedule: Callable[[], None]) -> None:
@@ -33,28 +33,28 @@ class Beats:
 
     def expect(self, now: Now) -> None:
         """Rows were written."""
-        self._open_until_us = now.wall_us // MINUTE_US * MINUTE_US + MINUTE_US + BEAT_US
+        self._open_until_us = now.wall_us // MINUTE_US * MINUTE_US + MINUTE_US + TICK_US
         self._expect_after(now, now.wall_us)
 
     def last(self) -> None:
         """The server stops: close the running minute as far as it got."""
         now = self._scheduler.now()
-        self._machine.beat(now, now.wall_us // MINUTE_US * MINUTE_US)
+        self._machine.tick(now, now.wall_us // MINUTE_US * MINUTE_US)
         self._schedule()
 
     def _expect_after(self, now: Now, wall_us: int) -> None:
         """Beat at the next full or half minute after `wall_us`."""
         if not self._is_expected:
             self._is_expected = True
-            due_us = (wall_us // BEAT_US + 1) * BEAT_US
-            self._scheduler.at(now.us + due_us - now.wall_us, self._beat)
+            due_us = (wall_us // TICK_US + 1) * TICK_US
+            self._scheduler.at(now.us + due_us - now.wall_us, self._tick)
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         self._is_expected = False
         now = self._scheduler.now()
         # The nearest one: the wall's clock and the timers' drift apart a little between two beats.
-        due_us = (now.wall_us + BEAT_US // 2) // BEAT_US * BEAT_US
-        self._machine.beat(now)
+        due_us = (now.wall_us + TICK_US // 2) // TICK_US * TICK_US
+        self._machine.tick(now)
         self._schedule()
         if due_us % MINUTE_US == 0:
             self._close_minute(due_us, list(self._machine.channels.values()))
