@@ -27,7 +27,7 @@ from penstock.bench.workloads import Workloads
 from penstock.cli import main
 from penstock.journal.reader import JournalReader
 from penstock.spark.lake.schemas import QUEUE_MINUTES
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.server_process import environment
 
 KEYS = {
@@ -238,7 +238,7 @@ class TestPipeline:
                 counted.set()
                 row = {"journal": "j", "date": date(2026, 1, 1), "minute": datetime(2026, 1, 1, tzinfo=UTC)}
                 row |= {"channel": PROBE_STREAM, "enqueued": 2, "final": False}
-                table.merge(pa.Table.from_pylist([row], QUEUE_MINUTES.schema), {"j/0": Span(0, 2)})
+                table.merge(pa.Table.from_pylist([row], QUEUE_MINUTES.schema), {"j/0": Progress(0, 2)})
 
             writer = threading.Thread(target=count)
             writer.start()

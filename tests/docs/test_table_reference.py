@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from penstock.spark.lake.schemas import EVENTS, TABLES, Table
+from penstock.spark.lake.schemas import EVENTS, TABLES, TableDefinition
 from tests.paths import ROOT
 
 TEXT = (ROOT / "docs/reference/tables.md").read_text()
@@ -47,7 +47,7 @@ def test_every_table_is_listed_with_its_key_and_how_it_is_written() -> None:
 
 @pytest.mark.promise("Spark: pipeline", "every table and column is in the reference")
 @pytest.mark.parametrize("table", [table for table in TABLES.values() if table is not EVENTS])
-def test_every_column_is_described(table: Table) -> None:
+def test_every_column_is_described(table: TableDefinition) -> None:
     section = TEXT.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
     described = cells(section)
     assert [(name.strip("`"), kind) for name, kind, _ in described] == [

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.relay.topic import hash_of
 from penstock.spark.tables.token_keys import TokenKey
-from penstock.spark.tables.token_stream_state import Heard, fold
+from penstock.spark.tables.token_stream_state import TokenEvent, fold
 from tests.integration import token_peers as peers
 from tests.integration.test_relay import MAC_KEY, context, publisher_of, rows, signer, wait
 
@@ -32,9 +32,9 @@ def test_a_stream_that_is_kept_whole_can_be_audited(start_server: Any, context: 
         else:
             publisher.block([f"word{number}", "and"])
 
-    def told() -> list[Heard]:
+    def told() -> list[TokenEvent]:
         found = [
-            Heard(
+            TokenEvent(
                 "j",
                 row["channel"],
                 place,

@@ -24,9 +24,9 @@ from penstock.spark.lake import compaction
 from penstock.spark.lake.catalog import open_table, summary
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.merge import SMALL_ROWS
-from penstock.spark.lake.schemas import TABLES, Table
+from penstock.spark.lake.schemas import TABLES, TableDefinition
 from penstock.spark.lake.snapshots import LakeError
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, START, counted, counts, notes, offsets
 
@@ -36,47 +36,49 @@ def widened(table, *fields):
     schema = table.schema
     for field in fields:
         schema = schema.append(field)
-    return Table(table.name, schema, table.key, table.write, table.partition_by, table.newest)
+    return TableDefinition(table.name, schema, table.key, table.write, table.partition_by, table.newest)
 
 
 @pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
 def test_a_replay_changes_nothing_even_of_number_zero(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     assert table.progress(APP) is None and table.fresh_from(APP) == 0
-    assert table.append(notes(0, 1), {"stream": Span(0, 0)})
+    assert table.append(notes(0, 1), {"stream": Progress(0, 0)})
     assert table.progress("stream") == 0
-    assert table.append(notes(0, 1), {"stream": Span(0, 0)}) is False
-    assert table.append(notes(1, 5), {APP: Span(1, 5)})
+    assert table.append(notes(0, 1), {"stream": Progress(0, 0)}) is False
+    assert table.append(notes(1, 5), {APP: Progress(1, 5)})
     version = table.version()
-    assert table.append(notes(1, 5), {APP: Span(1, 5)}) is False
-    assert table.append(notes(1, 3), {APP: Span(1, 3)}) is False  # Delta itself would take the lower number
+    assert table.append(notes(1, 5), {APP: Progress(1, 5)}) is False
+    assert (
+        table.append(notes(1, 3), {APP: Progress(1, 3)}) is False
+    )  # Delta itself would take the lower number
     assert table.fresh_from(APP) == 5 and table.version() == version
     assert offsets(table.rows()) == [0, 1, 2, 3, 4]
 
 
 def test_an_overlap_is_refused_and_says_where_to_begin(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    table.append(notes(0, 5), {APP: Span(0, 5)})
+    table.append(notes(0, 5), {APP: Progress(0, 5)})
     with pytest.raises(LakeError, match=r"rows 3 to 4 .* begin at 5"):
-        table.append(notes(3, 8), {APP: Span(3, 8)})
-    assert table.append(notes(5, 8), {APP: Span(5, 8)})
+        table.append(notes(3, 8), {APP: Progress(3, 8)})
+    assert table.append(notes(5, 8), {APP: Progress(5, 8)})
     assert offsets(table.rows()) == list(range(8))
 
 
 def test_a_commit_without_rows_moves_the_progress(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    assert table.append(NOTES.schema.empty_table(), {APP: Span(0, 10)})
-    assert table.append([], {APP: Span(10, 20)})
+    assert table.append(NOTES.schema.empty_table(), {APP: Progress(0, 10)})
+    assert table.append([], {APP: Progress(10, 20)})
     assert LakeTable(tmp_path, NOTES).progress(APP) == 20
     assert table.rows().num_rows == 0 and table.files() == []
     merged = LakeTable(tmp_path, COUNTS)
-    assert merged.merge(counts({}), {APP: Span(0, 10)}) and merged.progress(APP) == 10
+    assert merged.merge(counts({}), {APP: Progress(0, 10)}) and merged.progress(APP) == 10
 
 
 def test_rows_come_back_as_they_went_in_to_everybody(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     rows = notes(86_390, 86_410)  # over midnight
-    table.append(rows, {APP: Span(86_390, 86_410)})
+    table.append(rows, {APP: Progress(86_390, 86_410)})
     assert {file.path.split("/")[0] for file in table.files()} == {"date=2026-03-01", "date=2026-03-02"}
     assert table.rows().sort_by("offset").equals(rows)
     theirs = DeltaTable(str(table.path))
@@ -96,7 +98,7 @@ def test_rows_come_back_as_they_went_in_to_everybody(tmp_path):
 def test_files_are_told_apart_by_their_bounds(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     for first in (0, 10, 20):
-        table.append(notes(first, first + 10), {APP: Span(first, first + 10)})
+        table.append(notes(first, first + 10), {APP: Progress(first, first + 10)})
     assert [file.least["offset"] for file in table.files({"offset": (25, None)})] == [20]
     assert [file.least["offset"] for file in table.files({"offset": (None, 5)})] == [0]
     at = START + timedelta(seconds=15)
@@ -108,10 +110,10 @@ def test_files_are_told_apart_by_their_bounds(tmp_path):
 
 def test_several_applications_come_forward_together(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    assert table.append(notes(0, 2), {"j1/0": Span(0, 2), "j2/0": Span(5, 9)})
+    assert table.append(notes(0, 2), {"j1/0": Progress(0, 2), "j2/0": Progress(5, 9)})
     assert (table.progress("j1/0"), table.progress("j2/0")) == (2, 9)
-    assert table.append(notes(2, 4), {"j1/0": Span(2, 4), "j2/0": Span(5, 9)})
-    assert table.append(notes(2, 4), {"j1/0": Span(2, 4), "j2/0": Span(5, 9)}) is False
+    assert table.append(notes(2, 4), {"j1/0": Progress(2, 4), "j2/0": Progress(5, 9)})
+    assert table.append(notes(2, 4), {"j1/0": Progress(2, 4), "j2/0": Progress(5, 9)}) is False
     newest, first = table.history()[:2]
     assert (newest.app, newest.first, newest.end) == ("j1/0", 2, 4)
     assert (first.first, first.end) == ({"j1/0": 0, "j2/0": 5}, {"j1/0": 2, "j2/0": 9})
@@ -119,12 +121,12 @@ def test_several_applications_come_forward_together(tmp_path):
 
 def test_merging_replaces_by_key_and_touches_only_what_it_must(tmp_path):
     table = LakeTable(tmp_path, COUNTS)
-    table.merge(counts({("a", 0): 1, ("b", 0): 1, ("a", 2_000): 1}), {APP: Span(0, 1)})
+    table.merge(counts({("a", 0): 1, ("b", 0): 1, ("a", 2_000): 1}), {APP: Progress(0, 1)})
     [other_day] = table.files({"date": (START.date() + timedelta(days=1), None)})
-    table.merge(counts({("a", 0): 2, ("c", 0): 2}), {APP: Span(1, 2)})
+    table.merge(counts({("a", 0): 2, ("c", 0): 2}), {APP: Progress(1, 2)})
     assert counted(table.rows()) == {("a", 0): 2, ("b", 0): 1, ("c", 0): 2, ("a", 2_000): 1}
     assert other_day in table.files()
-    assert table.merge(counts({("a", 0): 9}), {APP: Span(1, 2)}) is False
+    assert table.merge(counts({("a", 0): 9}), {APP: Progress(1, 2)}) is False
     assert counted(table.rows(version=1)) == {("a", 0): 1, ("b", 0): 1, ("a", 2_000): 1}
     theirs = DeltaTable(str(table.path)).to_pyarrow_table()
     assert counted(theirs) == counted(table.rows())
@@ -133,9 +135,9 @@ def test_merging_replaces_by_key_and_touches_only_what_it_must(tmp_path):
 def test_merging_leaves_the_bulk_of_a_large_file_by_itself(tmp_path):
     table = LakeTable(tmp_path, COUNTS)
     everything = {(f"c{number}", 0): 0 for number in range(SMALL_ROWS + 10)}
-    table.merge(counts(everything), {APP: Span(0, 1)})
+    table.merge(counts(everything), {APP: Progress(0, 1)})
     for number in range(1, 4):
-        table.merge(counts({("c5", 0): number}), {APP: Span(number, number + 1)})
+        table.merge(counts({("c5", 0): number}), {APP: Progress(number, number + 1)})
     assert counted(table.rows()) == everything | {("c5", 0): 3}
     assert sorted(file.rows for file in table.files()) == [1, SMALL_ROWS + 9]
 
@@ -149,12 +151,12 @@ def test_the_newest_row_wins(tmp_path):
         ]
         return pa.Table.from_pylist(rows, LATEST.schema)
 
-    table.merge(latest(("sam", 5), ("kim", 7), ("sam", 4)), {APP: Span(0, 8)})
-    table.merge(latest(("sam", 3), ("kim", 9), ("ann", 1), ("ann", 2)), {"backfill": Span(0, 1)})
+    table.merge(latest(("sam", 5), ("kim", 7), ("sam", 4)), {APP: Progress(0, 8)})
+    table.merge(latest(("sam", 3), ("kim", 9), ("ann", 1), ("ann", 2)), {"backfill": Progress(0, 1)})
     found = {row["address"]: row["offset"] for row in table.rows().to_pylist()}
     assert found == {"sam": 5, "kim": 9, "ann": 2}
     version = len(table.files())
-    table.merge(latest(("sam", 1)), {"backfill": Span(1, 2)})
+    table.merge(latest(("sam", 1)), {"backfill": Progress(1, 2)})
     assert len(table.files()) == version and table.progress("backfill") == 2
 
 
@@ -176,7 +178,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path, table, rows, message
     lake = LakeTable(tmp_path, table)
     write = lake.merge if table.write == "merge" else lake.append
     with pytest.raises(SchemaError, match=message):
-        write(rows, {APP: Span(0, 1)})
+        write(rows, {APP: Progress(0, 1)})
     assert lake.progress(APP) is None and lake.rows().num_rows == 0
 
 
@@ -186,32 +188,32 @@ def test_another_encoding_of_the_same_values_fits(tmp_path):
     other = rows.set_column(0, "journal", rows.column("journal").dictionary_encode())
     other = other.set_column(6, "text", rows.column("text").cast(pa.large_string()))
     other = other.set_column(1, "offset", rows.column("offset").cast(pa.int32()))
-    table.append(other, {APP: Span(0, 3)})
+    table.append(other, {APP: Progress(0, 3)})
     assert table.rows().sort_by("offset").equals(rows)
 
 
 def test_columns_are_added_and_never_retyped(tmp_path):
-    LakeTable(tmp_path, NOTES).append(notes(0, 2), {APP: Span(0, 2)})
+    LakeTable(tmp_path, NOTES).append(notes(0, 2), {APP: Progress(0, 2)})
     later = LakeTable(tmp_path, widened(NOTES, pa.field("score", pa.float64())))
-    later.append(notes(2, 3).append_column("score", pa.array([0.5])), {APP: Span(2, 3)})
+    later.append(notes(2, 3).append_column("score", pa.array([0.5])), {APP: Progress(2, 3)})
     assert later.rows().sort_by("offset").column("score").to_pylist() == [None, None, 0.5]
     # A program that does not know the column keeps it, and loses nothing when it writes files anew.
     earlier = LakeTable(tmp_path, NOTES)
-    earlier.append(notes(3, 4), {APP: Span(3, 4)})
-    earlier.compact(files_min=2)
+    earlier.append(notes(3, 4), {APP: Progress(3, 4)})
+    earlier.compact_files(files_min=2)
     assert earlier.rows().sort_by("offset").column("score").to_pylist() == [None, None, 0.5, None]
     retyped = LakeTable(tmp_path, widened(NOTES, pa.field("score", pa.string())))
     with pytest.raises(SchemaError, match=r"column `score` .* is double, not string"):
-        retyped.append(notes(4, 5), {APP: Span(4, 5)})
-    moved = Table(NOTES.name, NOTES.schema, NOTES.key, "append", ())
+        retyped.append(notes(4, 5), {APP: Progress(4, 5)})
+    moved = TableDefinition(NOTES.name, NOTES.schema, NOTES.key, "append", ())
     with pytest.raises(SchemaError, match="partitioned by"):
-        LakeTable(tmp_path, moved).append(notes(4, 5), {APP: Span(4, 5)})
+        LakeTable(tmp_path, moved).append(notes(4, 5), {APP: Progress(4, 5)})
 
 
 def test_a_merged_table_grows_columns_too(tmp_path):
-    LakeTable(tmp_path, COUNTS).merge(counts({("a", 0): 1, ("b", 0): 1}), {APP: Span(0, 1)})
+    LakeTable(tmp_path, COUNTS).merge(counts({("a", 0): 1, ("b", 0): 1}), {APP: Progress(0, 1)})
     later = LakeTable(tmp_path, widened(COUNTS, pa.field("final", pa.bool_())))
-    later.merge(counts({("a", 0): 2}).append_column("final", pa.array([True])), {APP: Span(1, 2)})
+    later.merge(counts({("a", 0): 2}).append_column("final", pa.array([True])), {APP: Progress(1, 2)})
     found = {row["channel"]: (row["n"], row["final"]) for row in later.rows().to_pylist()}
     assert found == {"a": (2, True), "b": (1, None)}
 
@@ -222,9 +224,9 @@ def test_executors_stage_and_the_driver_commits_once(tmp_path):
     files = on_executor.stage(notes(0, 10).to_batches(max_chunksize=3))
     assert table.delta() is None  # staged rows are nobody's
     sent = pickle.loads(pickle.dumps(files))
-    assert table.append(sent, {APP: Span(0, 10)})
+    assert table.append(sent, {APP: Progress(0, 10)})
     again = on_executor.stage(notes(0, 10).to_batches())
-    assert table.append(again, {APP: Span(0, 10)}) is False
+    assert table.append(again, {APP: Progress(0, 10)}) is False
     assert not any((table.path / file.path).exists() for file in again)
     assert offsets(table.rows()) == list(range(10))
 
@@ -243,18 +245,18 @@ def test_a_stage_that_fails_leaves_nothing(tmp_path):
 
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(tmp_path):
     live = LakeTable(tmp_path, NOTES)
-    live.append(notes(0, 5), {APP: Span(0, 5)})
-    live.append(notes(5, 9), {APP: Span(5, 9)})
+    live.append(notes(0, 5), {APP: Progress(0, 5)})
+    live.append(notes(5, 9), {APP: Progress(5, 9)})
     before = live.version()
     fresh = LakeTable(tmp_path / "_rebuild", NOTES)
-    fresh.append(notes(0, 7), {APP: Span(0, 7)})
+    fresh.append(notes(0, 7), {APP: Progress(0, 7)})
     live.replace_with(fresh, [APP])
     shutil.rmtree(tmp_path / "_rebuild")
     assert offsets(live.rows()) == list(range(7))
     assert live.progress(APP) == 7 and live.version() == before + 1  # what it has, not what the old one had
     assert offsets(live.rows(version=before)) == list(range(9))
     assert len(live.files({"offset": (6, None)})) == 1
-    assert live.append(notes(7, 9), {APP: Span(7, 9)})
+    assert live.append(notes(7, 9), {APP: Progress(7, 9)})
     assert offsets(live.rows()) == list(range(9))
     with pytest.raises(LakeError, match="no table at"):
         live.replace_with(LakeTable(tmp_path / "_rebuild", NOTES), [APP])
@@ -262,9 +264,9 @@ def test_a_rebuilt_table_is_swapped_in_by_one_commit(tmp_path):
 
 def test_overwriting_is_idempotent(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    table.append(notes(0, 5), {APP: Span(0, 5)})
-    assert table.overwrite(notes(5, 7), {"nightly": Span(0, 0)})
-    assert table.overwrite(notes(7, 9), {"nightly": Span(0, 0)}) is False
+    table.append(notes(0, 5), {APP: Progress(0, 5)})
+    assert table.overwrite(notes(5, 7), {"nightly": Progress(0, 0)})
+    assert table.overwrite(notes(7, 9), {"nightly": Progress(0, 0)}) is False
     assert offsets(table.rows()) == [5, 6]
 
 
@@ -304,7 +306,7 @@ def test_one_writer_at_a_time_over_threads_and_processes(tmp_path):
         for _ in range(10):
             with mine.writing():
                 first = mine.fresh_from(APP)
-                mine.append(notes(first, first + 1), {APP: Span(first, first + 1)})
+                mine.append(notes(first, first + 1), {APP: Progress(first, first + 1)})
 
     threads = [threading.Thread(target=write, args=(mine,)) for mine in writers]
     for thread in threads:
@@ -320,8 +322,8 @@ def test_what_is_there_and_what_is_not(tmp_path):
         LakeTable(tmp_path, NOTES).rows()
     with pytest.raises(LakeError, match="there are: none yet"):
         open_table(tmp_path, "notes")
-    LakeTable(tmp_path, NOTES).append(notes(0, 5), {APP: Span(0, 5)})
-    LakeTable(tmp_path, COUNTS).merge(counts({("a", 0): 1}), {"my-query": Span(4, 4)})
+    LakeTable(tmp_path, NOTES).append(notes(0, 5), {APP: Progress(0, 5)})
+    LakeTable(tmp_path, COUNTS).merge(counts({("a", 0): 1}), {"my-query": Progress(4, 4)})
     (tmp_path / "_checkpoints").mkdir()
     assert table_names(tmp_path) == ["counts", "notes"]
     known = summary(tmp_path, "notes")
@@ -330,7 +332,7 @@ def test_what_is_there_and_what_is_not(tmp_path):
     with pytest.raises(LakeError, match=r"version 9 .* kept are 0 to 1"):
         open_table(tmp_path, "notes").rows(version=9)
     with pytest.raises(LakeError, match="cannot be a table's name"):
-        LakeTable(tmp_path, Table("../x", NOTES.schema, (), "append")).append(notes(0, 1), {})
+        LakeTable(tmp_path, TableDefinition("../x", NOTES.schema, (), "append")).append(notes(0, 1), {})
 
 
 def test_a_table_that_somebody_else_made_is_read_added_to_and_looked_after(tmp_path):
@@ -342,7 +344,7 @@ def test_a_table_that_somebody_else_made_is_read_added_to_and_looked_after(tmp_p
     table = open_table(tmp_path, "theirs")
     assert table.rows().sort_by("n").equals(rows)
     table.append(pa.table({"k": ["a b/c", "new/x"], "n": [5, 6], "raw": [b"5", None]}), {})
-    assert table.compact(files_min=2) == (2, 1)
+    assert table.compact_files(files_min=2) == (2, 1)
     for path in (tmp_path / "theirs").rglob("*.parquet"):
         os.utime(path, (1, 1))
     compaction.sweep(table)
@@ -359,7 +361,7 @@ def test_a_table_that_somebody_else_made_is_read_added_to_and_looked_after(tmp_p
 def test_every_table_of_the_pipeline_can_be_made(tmp_path):
     for table in TABLES.values():
         lake = LakeTable(tmp_path, table)
-        assert lake.append(table.schema.empty_table(), {APP: Span(0, 1)})
+        assert lake.append(table.schema.empty_table(), {APP: Progress(0, 1)})
         assert lake.schema().equals(table.schema)
 
 
@@ -383,15 +385,15 @@ def test_any_order_of_writes_and_replays_gives_each_row_once(steps):
         end, model, past = 0, {}, []
         for kind, size, keys in steps:
             if kind == "forward":
-                span, change = Span(end, end + size), dict.fromkeys(keys, end)
+                span, change = Progress(end, end + size), dict.fromkeys(keys, end)
                 past.append((span, change))
                 end += size
                 model |= change
                 assert appended.append(notes(span.first, span.end), {APP: span})
                 assert merged.merge(counts(change), {APP: span})
             elif kind == "upkeep":
-                appended.compact(files_min=2)
-                merged.compact(files_min=2)
+                appended.compact_files(files_min=2)
+                merged.compact_files(files_min=2)
             elif past:
                 span, change = past[-1] if kind == "replay" else past[0]
                 restarted = LakeTable(Path(folder), NOTES)

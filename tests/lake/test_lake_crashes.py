@@ -21,8 +21,8 @@ WRITER = """
 import os, signal, sys
 from pathlib import Path
 import pyarrow as pa
-from penstock.spark.lake import compaction as upkeep
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake import compaction
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counts, notes
 
 lake, commits, left = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -37,7 +37,7 @@ def die(event, arguments):  # at the n-th time that something happens to a file 
 sys.addaudithook(die)
 appended, merged, latest = (LakeTable(lake, table) for table in (NOTES, COUNTS, LATEST))
 for number in range(commits):
-    span = Span(number, number + 1)
+    span = Progress(number, number + 1)
     for table in (appended, merged, latest):  # the batch is replayed whole: each table knows what it has
         if table.fresh_from(APP) > number:
             continue
@@ -50,8 +50,8 @@ for number in range(commits):
             table.merge(pa.Table.from_pylist([row], LATEST.schema), {APP: span})
     if number % 7 == 6:
         for table in (appended, merged):
-            table.compact(files_min=2)
-            upkeep.sweep(table, age_s=0)
+            table.compact_files(files_min=2)
+            compaction.sweep(table, age_s=0)
 """
 
 

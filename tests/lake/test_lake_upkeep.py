@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from penstock.journal.delta_log import CHECKPOINT_EVERY, ENTRIES_MAX, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
 from penstock.spark.lake import compaction
 from penstock.spark.lake.snapshots import LakeError
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 
 COMMITS = 400
@@ -44,8 +44,8 @@ def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
     for number in range(COMMITS):
         clock.now += DAY_S / COMMITS
         rows = notes(number, number + 1, step_s=DAY_S / COMMITS)
-        assert table.append(rows, {APP: Span(number, number + 1)})
-        table.upkeep()
+        assert table.append(rows, {APP: Progress(number, number + 1)})
+        table.compact()
         if number % 10 == 0:
             by_date = Counter(file.partition["date"] for file in table.files())
             files_max = max(files_max, *by_date.values())
@@ -71,7 +71,7 @@ def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
         table.rows(version=1)
     # What is on the disk is what the kept versions speak of, and what the last hour left.
     clock.now += 2 * SWEEP_AGE_S
-    table.upkeep()
+    table.compact()
     spoken_of = set()
     for one in table.log.kept()[::20]:
         spoken_of |= {file.path for file in table.files(version=one)}
@@ -96,12 +96,12 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
             for minute in (number // 10, number // 10 + 1)
         }
         model |= change
-        assert table.merge(counts(change), {APP: Span(number, number + 1)})
-        table.upkeep()
+        assert table.merge(counts(change), {APP: Progress(number, number + 1)})
+        table.compact()
     assert counted(table.rows()) == model
     assert len(table.files()) <= 50
     clock.now += 2 * SWEEP_AGE_S
-    table.upkeep()
+    table.compact()
     kept = {file.path for version in table.log.kept() for file in table.files(version=version)}
     data = [path for path in table.path.rglob("*.parquet") if "_delta_log" not in path.parts]
     assert len(data) <= len(kept)
@@ -111,20 +111,20 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
 def test_files_are_merged_by_tier_and_progress_stays(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     for number in range(compaction.TIER_FILES):
-        table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
+        table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
     before = table.rows().sort_by("offset")
-    assert table.compact() == (compaction.TIER_FILES, 1)
-    assert table.compact() == (0, 0)
+    assert table.compact_files() == (compaction.TIER_FILES, 1)
+    assert table.compact_files() == (0, 0)
     assert table.rows().sort_by("offset").equals(before)
     assert table.progress(APP) == compaction.TIER_FILES
-    assert table.append(notes(0, 1), {APP: Span(0, 1)}) is False
+    assert table.append(notes(0, 1), {APP: Progress(0, 1)}) is False
     [file] = table.files()
     assert (file.least["offset"], file.greatest["offset"]) == (0, compaction.TIER_FILES - 1)
 
 
 def test_only_what_nobody_speaks_of_is_swept_and_only_when_it_is_old(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    table.append(notes(0, 3), {APP: Span(0, 3)})
+    table.append(notes(0, 3), {APP: Progress(0, 3)})
     [orphan] = table.stage(notes(3, 4).to_batches())
     draft = table.path / ".part-x.parquet.tmp"
     draft.write_bytes(b"torn")
@@ -138,12 +138,12 @@ def test_a_replaced_file_is_young_again(tmp_path):
     """Its age counts from when it was replaced: a query that began before may still read it."""
     clock = Clock()
     table = LakeTable(tmp_path, COUNTS, clock)
-    table.merge(counts({("a", 0): 1}), {APP: Span(0, 1)})
+    table.merge(counts({("a", 0): 1}), {APP: Progress(0, 1)})
     [old] = table.files()
     os.utime(table.path / old.path, (1, 1))
-    table.merge(counts({("a", 0): 2}), {APP: Span(1, 2)})
+    table.merge(counts({("a", 0): 2}), {APP: Progress(1, 2)})
     for number in range(2, KEPT_VERSIONS + 120):  # until no kept version speaks of it
-        table.append(COUNTS.schema.empty_table(), {APP: Span(number, number + 1)})
+        table.append(COUNTS.schema.empty_table(), {APP: Progress(number, number + 1)})
     compaction.shorten(table)
     assert table.log.kept().start > 2
     assert compaction.sweep(table, clock.now + 60)[0] == 0
@@ -154,7 +154,7 @@ def test_a_replaced_file_is_young_again(tmp_path):
 @pytest.mark.promise("Spark: pipeline", "small files are merged within the bounds; readers do not notice")
 def test_readers_do_not_notice(tmp_path):
     writer = LakeTable(tmp_path, NOTES)
-    writer.append(notes(0, 1), {APP: Span(0, 1)})
+    writer.append(notes(0, 1), {APP: Progress(0, 1)})
     done = Event()
 
     def read():
@@ -169,9 +169,9 @@ def test_readers_do_not_notice(tmp_path):
         readers = [pool.submit(read) for _ in range(2)]
         try:
             for number in range(1, 60):
-                writer.append(notes(number, number + 1), {APP: Span(number, number + 1)})
+                writer.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
                 if number % 10 == 0:
-                    writer.upkeep(is_forced=True)
+                    writer.compact(is_forced=True)
         finally:
             done.set()
         assert all(reader.result(30) > 0 for reader in readers)
@@ -180,21 +180,21 @@ def test_readers_do_not_notice(tmp_path):
 def test_upkeep_comes_by_itself_and_not_too_often(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
-    assert table.upkeep() == compaction.Upkeep()
+    assert table.compact() == compaction.CompactionResult()
     for number in range(compaction.EVERY_COMMITS + 1):
-        table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
-    assert table.upkeep().merged_files > 0
+        table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
+    assert table.compact().merged_files > 0
     end = table.fresh_from(APP)
     for number in range(end, end + compaction.TIER_FILES):
-        table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
-    assert table.upkeep() == compaction.Upkeep()
+        table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
+    assert table.compact() == compaction.CompactionResult()
     clock.now += compaction.EVERY_S
-    assert table.upkeep().merged_files > 0
+    assert table.compact().merged_files > 0
 
 
 def test_a_log_without_a_checkpoint_far_enough_back_is_left_alone(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    table.append(notes(0, 1), {APP: Span(0, 1)})
+    table.append(notes(0, 1), {APP: Progress(0, 1)})
     log = DeltaLog(table.path)
     assert log.kept() == range(2)
     assert log.shorten() == 0 and log.shorten(kept_versions=0) == 0

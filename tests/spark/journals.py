@@ -17,7 +17,7 @@ from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
 from penstock.journal.parquet_table import Bronze
 from penstock.journal.retention import Retention
 from penstock.spark.source.datasource import JournalBatchReader, PenstockSource
-from penstock.spark.source.options import read_options
+from penstock.spark.source.options import parse_options
 from penstock.spark.source.stream_reader import JournalStreamReader
 from tests.journal.histories import FOREVER, START_US, sealer
 
@@ -83,11 +83,11 @@ class Written:
 
 def stream(*data: Path, **options: object) -> JournalStreamReader:
     """The streaming reader that Spark would make."""
-    return JournalStreamReader(read_options(_given(data, options)))
+    return JournalStreamReader(parse_options(_given(data, options)))
 
 
 def batch(*data: Path, **options: object) -> JournalBatchReader:
-    return JournalBatchReader(read_options(_given(data, options)))
+    return JournalBatchReader(parse_options(_given(data, options)))
 
 
 def declared(*data: Path, **options: object) -> pa.Schema:

@@ -14,10 +14,10 @@ from penstock.server.assembly import version
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import CHECKPOINTS, start_query
-from penstock.spark.pipeline.watch import Watch
+from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.session import make_session
 from penstock.spark.source import location
-from tests.spark.stories import Story, work
+from tests.spark.journal_builder import JournalBuilder, work
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -28,14 +28,14 @@ def keep() -> Path:
     spark = make_session("keeping", master="local[2]", conf={"spark.ui.enabled": "false"})
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        story = Story(data)
+        story = JournalBuilder(data)
         work(story, 1)
         story.seal()
         work(story, 1, each=4)
         story.close()
         journal = location.open_one(data)
         ingest = Ingest(spark, journal, data / "lake", steps.built_in())
-        watch = Watch(spark, journal, data / "lake", Alerts(), None)
+        watch = AlertWatch(spark, journal, data / "lake", Alerts(), None)
         for name, part in (("ingest", ingest), ("watch", watch)):
             checkpoint = data / "lake" / CHECKPOINTS / name
             start_query(

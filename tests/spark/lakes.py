@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 APP = "j1/0"
 
-NOTES = Table(
+NOTES = TableDefinition(
     "notes",
     pa.schema(
         {
@@ -28,7 +28,7 @@ NOTES = Table(
     "append",
     ("date",),
 )
-COUNTS = Table(
+COUNTS = TableDefinition(
     "counts",
     pa.schema(
         {
@@ -43,7 +43,7 @@ COUNTS = Table(
     "merge",
     ("date",),
 )
-LATEST = Table(
+LATEST = TableDefinition(
     "latest",
     pa.schema(
         {"journal": pa.string(), "address": pa.string(), "offset": pa.int64(), "tags": pa.list_(pa.string())}

@@ -20,22 +20,22 @@ import msgspec
 import pytest
 
 from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, Alerts, DeadLetters, Silence, Status
-from penstock.spark import master as masters
 from penstock.spark.java import JavaError
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
 from penstock.spark.lake.table import LakeTable
+from penstock.spark.master import MasterError, check_master, is_local
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import Reporter
-from penstock.spark.pipeline.watch import Watch
+from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
 from tests.integration.serving import Http
 from tests.server_process import SOURCE, ServerProcess, environment
 from tests.spark.clusters import PATIENCE_S, SMALL, Cluster, until
+from tests.spark.journal_builder import WATCHED, JournalBuilder, content, work
 from tests.spark.journaled import JOURNAL
-from tests.spark.stories import WATCHED, Story, content, work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +124,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server on a directory with a few minutes of work in it, half of them sealed."""
     folder = tmp_path_factory.mktemp("server")
-    story = Story(folder / "penstock-data")
+    story = JournalBuilder(folder / "penstock-data")
     work(story, 1)
     story.seal()
     work(story, 1)
@@ -173,11 +173,11 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     ends = {name: LakeTable(lake, table).progress(APP) for name, table in (("e", ENVELOPES), ("a", ALERTS))}
     assert ends["e"] == status.queries["ingest"].offset and ends["a"] == status.queries["watch"].offset
     ingest = Ingest(spark, journal, expected, steps.built_in() + steps.load(spark, [tables]))
-    ingest.on_batch(journal_frame(spark, journal.place, 0, ends["e"]))
-    watch = Watch(spark, journal, expected, RULES, None)
-    watch.on_batch(journal_frame(spark, journal.place, 0, ends["a"]))
+    ingest.on_batch(journal_frame(spark, journal.location, 0, ends["e"]))
+    watch = AlertWatch(spark, journal, expected, RULES, None)
+    watch.on_batch(journal_frame(spark, journal.location, 0, ends["a"]))
     assert content(lake) == content(expected)
-    senders = [open_table(place, "senders").rows().sort_by("offset") for place in (lake, expected)]
+    senders = [open_table(location, "senders").rows().sort_by("offset") for location in (lake, expected)]
     assert senders[0].equals(senders[1]) and senders[0].num_rows > 0
     made, wanted = content(lake, WATCHED), content(expected, WATCHED)
     told = {row.pop("envelope_id") for row in made["alerts"]}
@@ -256,16 +256,16 @@ def test_of_several_masters_one_is_enough_and_a_wrong_address_is_explained() -> 
     with socket.create_server(("127.0.0.1", 0)) as somebody, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         there, absent = (f"127.0.0.1:{one.getsockname()[1]}" for one in (somebody, nobody))
-        masters.check(f"spark://{absent},{there}")
-        with pytest.raises(masters.MasterError, match=f"`spark://{absent}`: connection refused"):
-            masters.check(f"spark://{absent}")
-    masters.check("local[2]")
-    masters.check("yarn")
-    with pytest.raises(masters.MasterError, match="not the address") as caught:
-        masters.check("spark://cluster:main")
+        check_master(f"spark://{absent},{there}")
+        with pytest.raises(MasterError, match=f"`spark://{absent}`: connection refused"):
+            check_master(f"spark://{absent}")
+    check_master("local[2]")
+    check_master("yarn")
+    with pytest.raises(MasterError, match="not the address") as caught:
+        check_master("spark://cluster:main")
     assert caught.value.hint == "write `spark://host:7077`"
     asked = ["local[2]", "spark://127.0.0.1:1", "spark://localhost", "spark://127.0.0.1,far:1", "yarn"]
-    assert [masters.is_here(master) for master in asked] == [True, True, True, False, False]
+    assert [is_local(master) for master in asked] == [True, True, True, False, False]
 
 
 def test_a_failure_in_java_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

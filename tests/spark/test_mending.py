@@ -20,16 +20,16 @@ from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.schemas import AGENTS, ALERTS
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import LOCK, Reporter
-from penstock.spark.pipeline.watch import Watch
+from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
+from tests.spark.journal_builder import JournalBuilder, content, work
 from tests.spark.journaled import JOURNAL
 from tests.spark.journals import Written, stream, table
 from tests.spark.lakes import NOTES, notes
-from tests.spark.stories import Story, content, work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def test_a_users_table_is_moved_over_a_gap_too(tmp_path: Path) -> None:
     journal.add(5)
     journal.seal()
     mine = LakeTable(journal.data / "lake", NOTES)
-    mine.append(notes(0, 4), {APP: Span(0, 4)})
+    mine.append(notes(0, 4), {APP: Progress(0, 4)})
     journal.thin(1)
     assert gaps.accept(journal.data) == {"notes": (4, 10)}
     assert mine.progress(APP) == 10 and mine.rows().num_rows == 4
@@ -148,7 +148,7 @@ def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
 
 def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    story = Story(data)
+    story = JournalBuilder(data)
     work(story, 1)
     story.close()
     journal = location.open_one(data)
@@ -160,9 +160,9 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tm
     ]
     import pyarrow as pa
 
-    LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Span(0, end + 60)})
-    LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Span(0, end + 60)})
-    watch = Watch(spark, journal, lake, Alerts(), None)
+    LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Progress(0, end + 60)})
+    LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Progress(0, end + 60)})
+    watch = AlertWatch(spark, journal, lake, Alerts(), None)
     assert watch.end == end
     assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
 
@@ -171,7 +171,7 @@ def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    story = Story(data)
+    story = JournalBuilder(data)
     work(story, 1)
     story.close()
     journal = location.open_one(data)
@@ -180,13 +180,13 @@ def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
 
     ingest = Ingest(spark, journal, data / "lake", steps.built_in())
     with LakeTable(data / "lake", ingest.table("envelopes").definition).writing():
-        ingest.on_batch(journal_frame(spark, journal.place, 0, end))
+        ingest.on_batch(journal_frame(spark, journal.location, 0, end))
         ingest.rejoin()
         assert set(ingest.behind) == {"envelopes", "conversations"}
     ingest.rejoin()
     assert ingest.behind == {}
     whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())
-    whole.on_batch(journal_frame(spark, journal.place, 0, end))
+    whole.on_batch(journal_frame(spark, journal.location, 0, end))
     assert content(data / "lake") == content(tmp_path / "lake")
     ingest.close()
     whole.close()
@@ -196,7 +196,7 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    story = Story(data)
+    story = JournalBuilder(data)
     story.send("jobs", "ask", "ann", corr="long talk")
     story.wait(60)
     story.seal()

@@ -20,10 +20,21 @@ from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, check_kept
 from penstock.spark.pipeline.process import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
-from penstock.spark.pipeline.watch import Watch
+from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
+from tests.spark.journal_builder import (
+    COPIES,
+    INGESTED,
+    STRICT,
+    WATCHED,
+    JournalBuilder,
+    content,
+    rule,
+    speak,
+    talk,
+    work,
+)
 from tests.spark.journaled import JOURNAL
-from tests.spark.stories import COPIES, INGESTED, STRICT, WATCHED, Story, content, rule, speak, talk, work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +46,7 @@ APP = f"{JOURNAL}/0"
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a few minutes of work in it, half of it sealed; copied by whoever changes it."""
     data = tmp_path_factory.mktemp("told")
-    story = Story(data)
+    story = JournalBuilder(data)
     rule(story, COPIES, STRICT)
     work(story, 1)
     rule(story)
@@ -85,7 +96,7 @@ def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = N
 
 
 def run(
-    spark: SparkSession, data: Path, part: Ingest | Watch, name: str = "ingest", rows_max: int = 70
+    spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70
 ) -> int:
     """The query as it is shipped, once over what is there; returns how many batches it took."""
     batches = []
@@ -173,7 +184,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     end = journal.bounds().end
     cuts = [0, 1, 40, 41, 90, end]
     for number, (first, last) in enumerate(pairwise(cuts)):
-        rows = journal_frame(spark, journal.place, first, last)
+        rows = journal_frame(spark, journal.location, first, last)
         kept.append((rows, number))
         try:
             ingest.on_batch(rows, number)
@@ -182,7 +193,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
             assert next(versions) == last != next(versions)
     for rows, number in kept:
         ingest.on_batch(rows, number)
-    ingest.on_batch(journal_frame(spark, journal.place, 0, 1).where("false"), 99)  # a batch without rows
+    ingest.on_batch(journal_frame(spark, journal.location, 0, 1).where("false"), 99)  # a batch without rows
     assert content(data / "lake") == expected
 
 
@@ -196,14 +207,14 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     journal = location.open_one(data)
     table = beside.table("envelopes")
     with table.writing():
-        ingest.on_batch(journal_frame(spark, journal.place, 0, 80), 0)
+        ingest.on_batch(journal_frame(spark, journal.location, 0, 80), 0)
         assert ingest.behind == {"envelopes": 0, "conversations": 0}
         beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), 30)
     seen: list[tuple[str, int, int]] = []
     beside.backfill(["envelopes"], lambda *told: seen.append(told))
     end = journal.bounds().end
     assert seen == [("envelopes", end, end)]
-    ingest.on_batch(journal_frame(spark, journal.place, 80, end), 1)
+    ingest.on_batch(journal_frame(spark, journal.location, 80, end), 1)
     assert ingest.behind == {}
     assert content(data / "lake") == expected
 
@@ -280,7 +291,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    story = Story(data)
+    story = JournalBuilder(data)
     work(story, 1)
     ingest = ingest_of(spark, data)
     ingest.backfill()
@@ -316,9 +327,11 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
     ingest = ingest_of(spark, data)
     ingest.backfill()
     other = location.open_one(data)
-    from penstock.spark.lake.table import Span
+    from penstock.spark.lake.table import Progress
 
-    ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Span(other.bounds().end, 10**6)})
+    ingest.table("envelopes").append(
+        ENVELOPES.schema.empty_table(), {APP: Progress(other.bounds().end, 10**6)}
+    )
     rewound = ingest_of(spark, data)
     with pytest.raises(LostRowsError, match=r"JOURNAL_REWOUND.* later rows: envelopes;"):
         rewound.check()
@@ -339,8 +352,8 @@ RULES = Alerts(
 
 
 @pytest.fixture
-def watch(spark: SparkSession) -> Callable[[Path], Watch]:
-    return lambda data: Watch(spark, location.open_one(data), data / "lake", RULES, None)
+def watch(spark: SparkSession) -> Callable[[Path], AlertWatch]:
+    return lambda data: AlertWatch(spark, location.open_one(data), data / "lake", RULES, None)
 
 
 @pytest.mark.promise(
@@ -348,7 +361,7 @@ def watch(spark: SparkSession) -> Callable[[Path], Watch]:
     "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
 )
 def test_alerts_are_the_same_however_the_rows_come(
-    spark: SparkSession, told: Path, watch: Callable[[Path], Watch], tmp_path: Path
+    spark: SparkSession, told: Path, watch: Callable[[Path], AlertWatch], tmp_path: Path
 ) -> None:
     results = []
     for name, rows_max in (("few", 10_000), ("many", 70)):
@@ -373,7 +386,7 @@ def test_alerts_are_the_same_however_the_rows_come(
 
 
 def test_a_watch_that_starts_again_knows_what_fires(
-    spark: SparkSession, data: Path, watch: Callable[[Path], Watch]
+    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch]
 ) -> None:
     looking = watch(data)
     run(spark, data, looking, "watch", 10_000)
@@ -388,23 +401,23 @@ def test_a_watch_that_starts_again_knows_what_fires(
 
 
 def test_a_watch_killed_between_its_two_tables_takes_nobody_for_silent(
-    spark: SparkSession, data: Path, watch: Callable[[Path], Watch], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alerts of a batch are committed and who was seen in it is not: the next run reads that up first."""
     journal = location.open_one(data)
     end = journal.bounds().end
     whole = watch(data)
-    whole.on_batch(journal_frame(spark, journal.place, 0, end))
+    whole.on_batch(journal_frame(spark, journal.location, 0, end))
     expected_alerts = content(data / "lake", WATCHED)
     for name in WATCHED:
         shutil.rmtree(data / "lake" / name)
     killed = watch(data)
-    killed.on_batch(journal_frame(spark, journal.place, 0, 20))
+    killed.on_batch(journal_frame(spark, journal.location, 0, 20))
     with monkeypatch.context() as patch:
         patch.setattr(killed, "_bring_agents", lambda part: None)
-        killed.on_batch(journal_frame(spark, journal.place, 20, end - 3))
+        killed.on_batch(journal_frame(spark, journal.location, 20, end - 3))
     again = watch(data)
-    again.on_batch(journal_frame(spark, journal.place, end - 3, end))
+    again.on_batch(journal_frame(spark, journal.location, end - 3, end))
     assert content(data / "lake", WATCHED) == expected_alerts
 
 
@@ -421,7 +434,7 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
 
     bronze = Bronze(data / "lake")
     bronze.remove(bronze.files(), 0)
-    story = Story(data)
+    story = JournalBuilder(data)
     story.us += 4 * 60_000_000
     work(story, 1)
     story.close()
@@ -449,14 +462,14 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     missing = [name for name in INGESTED if LakeTable(data / "lake", TABLES[name]).version() is None]
     before = content(data / "lake", [*INGESTED, *WATCHED])
     assert all(before[name] for name in ("envelopes", "deliveries", "queue_minutes", "alerts", "agents"))
-    story = Story(data)
+    story = JournalBuilder(data)
     rule(story, COPIES)
     story.us += 10 * 60_000_000
     work(story, 1)
     story.close()
     journal = location.open_one(data)
     assert run(spark, data, ingest_of(spark, data), rows_max=10_000) == 1  # the checkpoint was followed
-    run(spark, data, Watch(spark, journal, data / "lake", Alerts(), None), "watch", 10_000)
+    run(spark, data, AlertWatch(spark, journal, data / "lake", Alerts(), None), "watch", 10_000)
     whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())
     whole.backfill()
     whole._note_gap()

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark.lake.schemas import TRIGGER_MINUTES
-from penstock.spark.pipeline.batch import Slice, time_of
+from penstock.spark.pipeline.batch import JournalBatch, time_of
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
 from penstock.spark.source import location
 from penstock.spark.tables import gold, silver
 from penstock.spark.tables.gold import MINUTE_US, TRIGGERED
+from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
-from tests.spark.stories import Story, rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +95,7 @@ class Made:
         return self.rows
 
 
-def counted(part: Slice) -> pa.Table:
+def counted(part: JournalBatch) -> pa.Table:
     """The rows of the table for a stretch, counted without Spark."""
     first, since_us = part._reach
     names = ["recorded_at", "event", "peer"]
@@ -126,7 +126,7 @@ _PLAIN = pa.schema([("recorded_at", pa.int64()), ("event", pa.string()), ("peer"
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trigger that acts now and then, in a queue that has other things to do meanwhile."""
     data = tmp_path_factory.mktemp("quiet")
-    story = Story(data)
+    story = JournalBuilder(data)
     rule(story, {"id": "copy", "when": {"to": "jobs"}, "do": COPY["do"]})
     for number, wait_s in enumerate((5, 50, 20, 100, 200)):
         story.send("jobs", f"job-{number}", "ann")
@@ -144,7 +144,7 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
     journal = location.open_one(data)
     asked = []
 
-    def rows(part: Slice) -> DataFrame:
+    def rows(part: JournalBatch) -> DataFrame:
         asked.append(part.end)
         return cast("DataFrame", Made(counted(part)))
 
@@ -157,7 +157,7 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
         unmet = () if "trigger" in events else (TRIGGERED,)
         until_us = journal.time_of(end - 1)
         ingest.advance(
-            Slice(cast("SparkSession", None), journal, ingest.table, first, end, until_us, None, unmet)
+            JournalBatch(cast("SparkSession", None), journal, ingest.table, first, end, until_us, None, unmet)
         )
         first = end
     ingest.close()

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark.lake.views import history, tables
     from penstock.spark.pipeline.steps import table
+    from penstock.spark.session import make_session
     from penstock.spark.tables.token_keys import TokenKey
     from penstock.spark.tables.token_streams import token_audit
 
-__all__ = ["TokenKey", "history", "table", "tables", "token_audit"]
+__all__ = ["TokenKey", "history", "make_session", "table", "tables", "token_audit"]
 
-_PLACES = {
+_MODULES = {
     "TokenKey": "tables.token_keys",
     "history": "lake.views",
+    "make_session": "session",
     "table": "pipeline.steps",
     "tables": "lake.views",
     "token_audit": "tables.token_streams",
@@ -27,6 +29,6 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """They load when they are first used: most of what is here needs no Spark."""
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module `penstock.spark` has no attribute `{name}`")
-    return getattr(importlib.import_module(f"penstock.spark.{_PLACES[name]}"), name)
+    return getattr(importlib.import_module(f"penstock.spark.{_MODULES[name]}"), name)

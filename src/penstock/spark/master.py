@@ -22,14 +22,14 @@ class MasterError(Exception):
         self.hint = hint
 
 
-def is_here(master: str) -> bool:
+def is_local(master: str) -> bool:
     """Whether everything runs on this machine: in one process, or behind a master that only this machine can reach."""
     if not master.startswith(_SCHEME):
         return master.startswith("local")
     return all(host == "localhost" or host.startswith("127.") for host, _ in _addresses(master))
 
 
-def check(master: str) -> None:
+def check_master(master: str) -> None:
     """Refuse a standalone master that is not there. Of several, one is enough; what others run is left to Spark."""
     if not master.startswith(_SCHEME):
         return
@@ -49,7 +49,7 @@ def check(master: str) -> None:
     )
 
 
-def gave_up(master: str) -> MasterError:
+def master_refused(master: str) -> MasterError:
     """What Spark means by a context that stopped while it started: it asked for a minute and was not answered."""
     return MasterError(
         f"`{master}` takes connections but no applications",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.spark import java
-from penstock.spark import master as masters
+from penstock.spark.master import check_master, is_local, master_refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +51,9 @@ def make_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-        if masters.is_here(master):
+        if is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        masters.check(master)
+        check_master(master)
     settings = dict(DEFAULTS)
     if memory is not None:
         settings["spark.driver.memory"] = memory
@@ -65,4 +65,4 @@ def make_session(
     except Exception as error:
         if master is None or "stopped SparkContext" not in str(error):
             raise
-        raise masters.gave_up(master) from error
+        raise master_refused(master) from error

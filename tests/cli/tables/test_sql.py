@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from penstock.cli import main
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes
 
@@ -21,7 +21,7 @@ from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes
 def data(tmp_path):
     """A data directory with two tables of five commits each."""
     for number in range(5):
-        span = {APP: Span(number, number + 1)}
+        span = {APP: Progress(number, number + 1)}
         LakeTable(tmp_path / "lake", NOTES).append(notes(number, number + 1), span)
         LakeTable(tmp_path / "lake", COUNTS).merge(counts({("a", 0): number, (f"b{number}", 0): 1}), span)
     return tmp_path

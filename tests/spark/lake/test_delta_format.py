@@ -17,9 +17,9 @@ from penstock.journal.parquet_table import Bronze, with_identity
 from penstock.spark.lake import compaction
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.snapshots import LakeError
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 
 
@@ -63,8 +63,8 @@ def parquet(path):
 )
 def test_a_table_is_read_with_exactly_its_columns(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    table.append(notes(86_395, 86_405), {APP: Span(86_395, 86_405)})
-    table.append(notes(86_405, 86_410), {APP: Span(86_405, 86_410)})
+    table.append(notes(86_395, 86_405), {APP: Progress(86_395, 86_405)})
+    table.append(notes(86_405, 86_410), {APP: Progress(86_405, 86_410)})
     found = read(table.path)
     assert found.schema.names == NOTES.schema.names
     assert found.sort_by("offset").to_pylist() == notes(86_395, 86_410).to_pylist()
@@ -91,7 +91,7 @@ def test_a_table_is_read_with_exactly_its_columns(tmp_path):
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
-    LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Span(0, 3)})
+    LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
     with pytest.raises(LakeError, match=message):
         read(**{"path": tmp_path / "notes", **options})
 
@@ -111,7 +111,7 @@ def test_a_query_that_outlived_its_files_says_so(tmp_path):
 def test_small_files_share_a_task(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     for number in range(5):
-        table.append(notes(number, number + 1), {APP: Span(number, number + 1)})
+        table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
     made = source(table.path)
     assert len(made.reader(made.schema()).partitions()) == 1
 
@@ -167,7 +167,7 @@ def test_a_long_stream_looks_after_its_table(tmp_path):
     for batch in range(compaction.EVERY_COMMITS + 2):
         write(path, counts({("a", batch): batch}), batch=batch, appId="q")
     assert len(parquet(path)) > compaction.EVERY_COMMITS  # replaced files stay for an hour
-    assert len(LakeTable(tmp_path, Table("mine", COUNTS.schema, (), "append")).files()) < 10
+    assert len(LakeTable(tmp_path, TableDefinition("mine", COUNTS.schema, (), "append")).files()) < 10
     assert len(counted(read(path))) == compaction.EVERY_COMMITS + 2
 
 
@@ -238,7 +238,7 @@ def sealed(data, count):
 def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     """One long visit, because starting each part costs Spark seconds."""
     lake = tmp_path / "lake"
-    LakeTable(lake, NOTES).append(notes(0, 100), {APP: Span(0, 100)})
+    LakeTable(lake, NOTES).append(notes(0, 100), {APP: Progress(0, 100)})
     found = spark.read.format("penstock_delta").load(str(lake / "notes"))
     assert found.count() == 100
     assert found.where("offset = 7").select("headers", "tags", "recorded_at", "date").toArrow().num_rows == 1
@@ -247,9 +247,9 @@ def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     names = penstock.spark.tables(spark, tmp_path)
     assert names == ["events", "notes"]
     assert spark.sql("select count(*) as n from notes join events using (offset)").first().n == 20
-    LakeTable(lake, NOTES).append(notes(100, 150), {APP: Span(100, 150)})
+    LakeTable(lake, NOTES).append(notes(100, 150), {APP: Progress(100, 150)})
     assert spark.sql("select count(*) as n from notes").first().n == 150  # a view sees what came since
-    LakeTable(lake, NOTES).compact(files_min=2)
+    LakeTable(lake, NOTES).compact_files(files_min=2)
     assert spark.table("notes").select("offset").distinct().count() == 150
     assert penstock.spark.tables(spark, tmp_path) == names
 

@@ -41,7 +41,7 @@ RATE = Rate("busy", above=2, severity="critical")
 SLOW = Latency("slow", above=100)
 DEAD = DeadLetters("dead", channel="jobs")
 QUIET = Silence("quiet", for_ms=10_000, agent="s*")
-Table = dict[str, Alert]
+TableDefinition = dict[str, Alert]
 
 
 def minute(number: float) -> int:
@@ -146,7 +146,7 @@ def counted(rows: list[tuple[int, str]], from_us: int, until_us: int) -> list[Br
 @given(arrivals, st.sets(st.integers(1, 39)))
 def test_episodes_are_the_same_however_the_rows_are_cut(rows: list[tuple[int, str]], cuts: set[int]) -> None:
     rows = sorted((MINUTE_0 + at_us, channel) for at_us, channel in rows)
-    table: Table = {}
+    table: TableDefinition = {}
     from_us = 0
     for end in [*sorted(cut for cut in cuts if cut < len(rows)), len(rows)]:
         until_us = rows[end - 1][0]
@@ -214,7 +214,7 @@ def test_silences_are_the_same_however_the_rows_are_cut(
     acts = sorted((Act(agent, MINUTE_0 + ms * 1000) for ms, agent in rows), key=lambda act: act.at_us)
     rules = [QUIET, Silence("very-quiet", for_ms=20_000, severity="info")]
     end_us = (acts[-1].at_us if acts else MINUTE_0) + rest_ms * 1000
-    table: Table = {}
+    table: TableDefinition = {}
     seen: dict[str, int] = {}
     start = 0
     for end in [*sorted(cut for cut in cuts if cut < len(acts)), len(acts)]:

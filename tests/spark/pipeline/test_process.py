@@ -24,7 +24,7 @@ from penstock.spark.source import location
 from penstock.spark.tables.token_keys import KeysError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
-from tests.spark.stories import Story, content, work
+from tests.spark.journal_builder import JournalBuilder, content, work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
     folder = tmp_path / "run"
     folder.mkdir()
     data = folder / "penstock-data"
-    story = Story(data)
+    story = JournalBuilder(data)
     work(story, 1)
     ingest = Ingest(spark, location.open_one(data), data / "lake", steps.built_in())
     ingest.backfill()

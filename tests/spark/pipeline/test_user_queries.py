@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.checkpoints import mend
-from penstock.spark.pipeline.user_queries import PAUSE_MAX_S, STABLE_S, OwnQuery, QueryError, load
+from penstock.spark.pipeline.checkpoints import repair_checkpoint
+from penstock.spark.pipeline.user_queries import PAUSE_MAX_S, STABLE_S, QueryError, UserQuery, load_queries
 
 SPARK: Any = object()
 
@@ -35,7 +35,7 @@ class Desk:
         self.started: list[tuple[Any, Any, str]] = []
         self.queries: list[Query] = []
         self.failures: list[Exception] = []
-        self.own = OwnQuery("own-x", self._start)
+        self.own = UserQuery("own-x", self._start)
 
     def _start(self, spark: Any, place: Any, checkpoint: str) -> Any:
         self.started.append((spark, place, checkpoint))
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(
     if text is not None:
         file.write_text(text)
     with pytest.raises(QueryError, match=said):
-        load([str(file)])
+        load_queries([str(file)])
 
 
 def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir()
         file.write_text("def start(spark, place, checkpoint): ...")
-    assert [own.name for own in load([str(files[0])])] == ["own-mine"]
+    assert [own.name for own in load_queries([str(files[0])])] == ["own-mine"]
     with pytest.raises(QueryError, match=r"two files `mine.py`"):
-        load([str(file) for file in files])
+        load_queries([str(file) for file in files])
 
 
 @pytest.mark.promise(
@@ -162,6 +162,6 @@ def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
     for name in ("0", ".0.crc", ".1.d320ac9c.tmp"):
         (offsets / name).write_text("v1")
     Desk().own.look(0.0, SPARK, {}, tmp_path, str)
-    assert mend(tmp_path / "own-x") == []
+    assert repair_checkpoint(tmp_path / "own-x") == []
     assert sorted(file.name for file in offsets.iterdir()) == [".0.crc", ".1.d320ac9c.tmp", "0"]
-    assert mend(tmp_path / "nowhere") == []
+    assert repair_checkpoint(tmp_path / "nowhere") == []

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from penstock.core.errors import PenstockError
-from penstock.spark.sink import writer as sink
 from penstock.spark.sink.rows import address, encoder_for
+from penstock.spark.sink.writer import StreamSink, make_stream_writer, make_writer, read_target
 from penstock.spark.source.errors import SourceError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
@@ -157,10 +157,8 @@ def test_a_row_for_a_space_needs_no_type_and_says_how_its_payload_is_meant():
 
 
 def test_all_rows_for_a_space_need_no_column_but_the_payload():
-    made = sink.make_stream_writer(
-        {"url": GOOD["url"], "app": "x", "to": "space:demo/x"}, ENOUGH, overwrite=False
-    )
-    assert isinstance(made, sink.StreamSink)
+    made = make_stream_writer({"url": GOOD["url"], "app": "x", "to": "space:demo/x"}, ENOUGH, overwrite=False)
+    assert isinstance(made, StreamSink)
 
 
 # Options and columns
@@ -194,27 +192,25 @@ GOOD = {"url": "http://127.0.0.1:1", "app": "x", "to": "sam", "type": "t"}
 def test_mistakes_are_told_on_the_driver_with_their_cure(options, schema, message):
     given = {name: value for name, value in options.items() if value is not None}
     with pytest.raises(PenstockError, match=message):
-        sink.make_stream_writer(given, schema, overwrite=False)
+        make_stream_writer(given, schema, overwrite=False)
 
 
 def test_a_queue_cannot_be_overwritten():
-    for make in (sink.make_stream_writer, sink.make_writer):
+    for make in (make_stream_writer, make_writer):
         with pytest.raises(PenstockError, match="overwritten"):
             make(GOOD, ENOUGH, overwrite=True)
 
 
 def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("SINK_TOKEN", "secret")
-    target = sink.read_target(
-        {**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"}
-    )
+    target = read_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
     assert (target.token, target.patience_s) == ("secret", 120.0)
     assert "secret" not in repr(target)
     (tmp_path / "token").write_text("kept\n")
-    assert sink.read_target({**GOOD, "tokenFile": str(tmp_path / "token")}).token == "kept"
+    assert read_target({**GOOD, "tokenFile": str(tmp_path / "token")}).token == "kept"
     with pytest.raises(SourceError, match="exclude each other"):
-        sink.read_target({**GOOD, "tokenFile": "x", "token": "y"})
-    writer = sink.make_stream_writer(
+        read_target({**GOOD, "tokenFile": "x", "token": "y"})
+    writer = make_stream_writer(
         GOOD, schema_of(payload=MapType(TEXT, TEXT), headers=MapType(TEXT, TEXT)), overwrite=False
     )
     assert pickle.loads(pickle.dumps(writer)).target == writer.target
@@ -223,10 +219,10 @@ def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypa
 # Batches, without a JVM
 
 
-def make(server: ServerProcess, app: str, **more: str) -> sink.StreamSink:
+def make(server: ServerProcess, app: str, **more: str) -> StreamSink:
     options = {"url": server.http, "app": app, "to": f"stream:{app}", "type": "t", **more}
-    writer = sink.make_stream_writer(options, ENOUGH, overwrite=False)
-    assert isinstance(writer, sink.StreamSink)
+    writer = make_stream_writer(options, ENOUGH, overwrite=False)
+    assert isinstance(writer, StreamSink)
     return writer
 
 
@@ -245,12 +241,12 @@ def test_of_two_attempts_of_a_partition_only_the_winner_counts(server, app):
 
 
 def test_a_large_partition_goes_out_in_parts(server, app, monkeypatch):
-    monkeypatch.setattr(sink, "PART_ROWS_MAX", 3)
+    monkeypatch.setattr("penstock.spark.sink.writer.PART_ROWS_MAX", 3)
     writer = make(server, app)
     batches = itertools.chain(rows(payload=[str(n) for n in range(7)]), rows(payload=["7", "8"]))
     staged = writer.stage(batches, 0, "0.1")
     assert (staged.parts, staged.rows) == (["0.1.0", "0.1.1", "0.1.2"], 9)
-    monkeypatch.setattr(sink, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr("penstock.spark.sink.writer.PART_BYTES_MAX", 10)
     one_each = writer.stage(rows(payload=['"a long one"', "1"]), 0, "1.1")
     assert len(one_each.parts) == 2
     writer.commit([staged], 0)
@@ -258,8 +254,8 @@ def test_a_large_partition_goes_out_in_parts(server, app, monkeypatch):
 
 
 def test_an_empty_batch_says_nothing_to_the_server(app):
-    unreachable = sink.make_stream_writer({**GOOD, "app": app}, ENOUGH, overwrite=False)
-    assert isinstance(unreachable, sink.StreamSink)
+    unreachable = make_stream_writer({**GOOD, "app": app}, ENOUGH, overwrite=False)
+    assert isinstance(unreachable, StreamSink)
     staged = unreachable.stage(rows(payload=pa.array([], pa.string())), 0, "0.1")
     unreachable.commit([staged, None], 0)
     unreachable.abort([staged, None], 0)
@@ -289,8 +285,8 @@ def test_a_batch_of_another_history_fails_instead_of_vanishing(server, app):
 
 def test_a_data_directory_stands_for_its_server(server, app):
     options = {"path": str(server.data), "app": app, "to": f"stream:{app}", "type": "t"}
-    writer = sink.make_stream_writer(options, ENOUGH, overwrite=False)
-    assert isinstance(writer, sink.StreamSink)
+    writer = make_stream_writer(options, ENOUGH, overwrite=False)
+    assert isinstance(writer, StreamSink)
     assert writer.target.url == server.http
     assert writer.target.token == (server.data / "run" / "operator.token").read_text().strip()
 

@@ -23,11 +23,11 @@ from penstock.journal.selection import Selection
 from penstock.spark.source import stream_reader
 from penstock.spark.source.body_format import json_texts, texts
 from penstock.spark.source.datasource import PenstockSource
-from penstock.spark.source.errors import DataLossError, GoneError, SourceError, telling
-from penstock.spark.source.location import Place, open_journals, open_one
-from penstock.spark.source.options import NAMES, read_options
-from penstock.spark.source.partitions import cut, plan, read_span
-from penstock.spark.source.stream_reader import limited
+from penstock.spark.source.errors import DataLossError, GoneError, SourceError, source_errors
+from penstock.spark.source.location import JournalLocation, open_journals, open_one
+from penstock.spark.source.options import NAMES, parse_options
+from penstock.spark.source.partitions import cut, plan, read_partition
+from penstock.spark.source.stream_reader import share_limit
 from tests.journal.histories import START_US
 from tests.spark.journals import SECOND_US, Written, batch, declared, stream, table
 
@@ -147,10 +147,10 @@ def test_any_split_of_any_range_gives_the_rows_of_one_read(
         tuple(data.draw(st.lists(st.sampled_from(["enqueue", "ack"]), max_size=1))),
         data.draw(st.booleans()),
     )
-    options = read_options({"path": str(journal.data), "minPartitions": str(data.draw(st.integers(1, 9)))})
+    options = parse_options({"path": str(journal.data), "minPartitions": str(data.draw(st.integers(1, 9)))})
     journals = open_journals(options)
     spans = plan(options, journals, {journal.id: (first, end)})
-    split = [one for span in spans for one in read_span(options, choice, span)]
+    split = [one for span in spans for one in read_partition(options, choice, span)]
     whole = pa.Table.from_batches(journals[journal.id].batches(first, end), FILE_SCHEMA)
     kept = [choice.passed(one) for one in whole.to_batches()]
     expected = pa.Table.from_batches(kept, FILE_SCHEMA)
@@ -206,7 +206,7 @@ def _mixed(factory: pytest.TempPathFactory) -> Written:
 )
 def test_a_wrong_option_is_refused_with_its_cure(options: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError) as caught:
-        read_options({"path": "somewhere"} | options)
+        parse_options({"path": "somewhere"} | options)
     assert message in str(caught.value) and "secret" not in str(caught.value)
 
 
@@ -218,8 +218,8 @@ def test_options_are_read_in_any_case_and_paths_become_absolute(
         {"PATH": "one, file:///two/three", "STARTINGOFFSETS": "Latest", "maxtriggerdelay": "2 min"}
     )
     monkeypatch.chdir("/")
-    options = read_options(source.options)
-    assert [place.path for place in options.places] == [str(tmp_path / "one"), "/two/three"]
+    options = parse_options(source.options)
+    assert [location.path for location in options.locations] == [str(tmp_path / "one"), "/two/three"]
     assert (options.starting, options.delay_s, options.fails_on_loss) == (-1, 120.0, True)
     assert {"startingOffsets", "maxTriggerDelay", "path"} == options.given <= set(NAMES)
 
@@ -242,19 +242,19 @@ def test_tokens_come_from_where_they_are_said_to_be_and_are_never_shown(
         ({"token": "env:JOURNAL_TOKEN"}, "secret-2"),
         ({"tokenFile": str(tmp_path / "token")}, "secret-3"),
     ):
-        options = read_options(url | secret)
-        assert [(place.url, place.token) for place in options.places] == [
+        options = parse_options(url | secret)
+        assert [(location.url, location.token) for location in options.locations] == [
             ("http://one:1", token),
             ("https://two", token),
         ]
-        assert "secret" not in repr(options) + str(options.places)
+        assert "secret" not in repr(options) + str(options.locations)
         assert pickle.loads(pickle.dumps(options)) == options
     with pytest.raises(SourceError, match="the variable `MISSING` is not set"):
-        read_options(url | {"token": "env:MISSING"})
+        parse_options(url | {"token": "env:MISSING"})
     with pytest.raises(SourceError, match="cannot be read: No such file"):
-        read_options(url | {"tokenFile": str(tmp_path / "none")})
+        parse_options(url | {"tokenFile": str(tmp_path / "none")})
     with pytest.raises(SourceError, match="`one:1` is not the URL") as caught:
-        read_options({"url": "http://me:secret-4@one:1"})
+        parse_options({"url": "http://me:secret-4@one:1"})
     assert "secret" not in str(caught.value)
 
 
@@ -458,9 +458,9 @@ def test_available_now_never_passes_its_end(written: Written) -> None:
 
 
 def test_shares_of_a_limit_follow_what_waits() -> None:
-    assert limited({"a": 0, "b": 100}, {"a": 90, "b": 110}, 10) == {"a": 9, "b": 101}
-    assert limited({"a": 0, "b": 0}, {"a": 3, "b": 3}, 10) == {"a": 3, "b": 3}
-    assert limited({"a": 0, "b": 0, "c": 5}, {"a": 1, "b": 1, "c": 5}, 1) == {"a": 1, "b": 0, "c": 5}
+    assert share_limit({"a": 0, "b": 100}, {"a": 90, "b": 110}, 10) == {"a": 9, "b": 101}
+    assert share_limit({"a": 0, "b": 0}, {"a": 3, "b": 3}, 10) == {"a": 3, "b": 3}
+    assert share_limit({"a": 0, "b": 0, "c": 5}, {"a": 1, "b": 1, "c": 5}, 1) == {"a": 1, "b": 0, "c": 5}
 
 
 @pytest.mark.promise(
@@ -624,7 +624,7 @@ def test_a_directory_that_goes_away_says_so(written: Written) -> None:
 def test_a_file_that_may_not_be_read_says_who_may() -> None:
     with (
         pytest.raises(SourceError, match=r"no access to `/x/watermark`.* Run Spark as that user"),
-        telling("`/x`"),
+        source_errors("`/x`"),
     ):
         raise PermissionError(13, "Permission denied", "/x/watermark")
 
@@ -675,9 +675,9 @@ def test_places_are_kept_open_and_bounded(tmp_path: Path) -> None:
     for number in range(location.OPENED_MAX + 2):
         journal = Written(tmp_path / str(number), f"{number:032x}")
         journal.add(1)
-        journals.append(Place(path=str(journal.data)))
+        journals.append(JournalLocation(path=str(journal.data)))
     opened = journals[0].open()
     assert journals[0].open() is opened
-    assert [place.open().id for place in journals] == [f"{n:032x}" for n in range(len(journals))]
+    assert [location.open().id for location in journals] == [f"{n:032x}" for n in range(len(journals))]
     assert len(location._opened) == location.OPENED_MAX
     assert journals[0].open() is not opened

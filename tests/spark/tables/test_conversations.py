@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.spark.lake.schemas import CONVERSATIONS
 from penstock.spark.tables import conversations, silver
-from penstock.spark.tables.conversations import Member, conversation
+from penstock.spark.tables.conversations import ConversationEvent, conversation
 from tests.spark.journaled import Journaled, holder
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 def sent(
     offset: int, id_: str, *, to: str = "jobs", agent: str | None = None, refs: list[str] | None = None
-) -> Member:
+) -> ConversationEvent:
     """An envelope that came at its offset, in milliseconds."""
     owner = to.split("/")[1] if to.startswith("agents/") else None
-    return Member("j", "c", offset, offset * 1000, to, offset, id_, "courier", agent, owner, refs)
+    return ConversationEvent("j", "c", offset, offset * 1000, to, offset, id_, "courier", agent, owner, refs)
 
 
-def ended(offset: int, of: Member, outcome: str = "acked") -> Member:
-    return Member("j", "c", offset, offset * 1000, of.channel, of.seq, outcome=outcome)
+def ended(offset: int, of: ConversationEvent, outcome: str = "acked") -> ConversationEvent:
+    return ConversationEvent("j", "c", offset, offset * 1000, of.channel, of.seq, outcome=outcome)
 
 
-def made(*members: Member, members_max: int = 100) -> dict[str, Any]:
+def made(*members: ConversationEvent, members_max: int = 100) -> dict[str, Any]:
     row = conversation(members, members_max)
     assert row is not None
     return row
@@ -123,7 +123,7 @@ def test_a_long_conversation_is_counted_whole_and_its_path_is_that_of_its_first(
     )
 )
 def test_the_path_is_a_chain_of_answers_in_time(steps: list[tuple[str, str, list[int], bool]]) -> None:
-    members: list[Member] = []
+    members: list[ConversationEvent] = []
     for number, (agent, owner, refs, settles) in enumerate(steps):
         member = sent(
             2 * number,
@@ -166,10 +166,10 @@ def test_batches_of_any_size_give_the_same_rows() -> None:
 SHAPE = pa.schema(
     [
         (name, pa.int64() if name in ("offset", "at_us", "seq") else pa.string())
-        for name in Member._fields
+        for name in ConversationEvent._fields
         if name != "refs"
     ]
-).insert(Member._fields.index("refs"), pa.field("refs", pa.list_(pa.string())))
+).insert(ConversationEvent._fields.index("refs"), pa.field("refs", pa.list_(pa.string())))
 
 
 def test_conversations_come_from_silver_rows(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
 from penstock.spark.tables.token_keys import KeyFile, KeysError, TokenKey, known_keys, topic_hash
-from penstock.spark.tables.token_stream_state import Heard, Stream, fold, stream_of
+from penstock.spark.tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
 
 TOPIC = "0f" * 32
 KEY = TokenKey(TOPIC, b"\x07" * 32)
@@ -26,13 +26,13 @@ SECOND_US = 1_000_000
 class Tale:
     """Rows of one topic, a second apart."""
 
-    rows: list[Heard] = field(default_factory=list)
+    rows: list[TokenEvent] = field(default_factory=list)
     chunks: ChainedStreamHmac = field(default_factory=lambda: ChainedStreamHmac(KEY.mac_key, TOPIC))
     blocks: BlockChain = field(default_factory=lambda: BlockChain(KEY.mac_key, TOPIC))
 
     def add(self, event: str, **more: object) -> None:
         place = len(self.rows)
-        self.rows.append(Heard("j", HASH, place, place * SECOND_US, event, **more))  # type: ignore[arg-type]
+        self.rows.append(TokenEvent("j", HASH, place, place * SECOND_US, event, **more))  # type: ignore[arg-type]
 
     def counts(self, chunks: int, **more: int) -> None:
         meta = msgspec.json.encode({"chunks": chunks, **more}).decode()
@@ -50,7 +50,7 @@ class Tale:
         frame = encode.block(self.blocks.prev, payloads)
         self.add("chunk", format="block", body=frame + self.blocks.compute_next(frame))
 
-    def fold(self, key: TokenKey | None = None) -> list[Stream]:
+    def fold(self, key: TokenKey | None = None) -> list[TokenStreamRow]:
         return fold(self.rows, None, key)
 
     def one(self, key: TokenKey | None = None) -> dict:
@@ -228,13 +228,13 @@ def tales(draw: st.DrawFn) -> Tale:
 def test_any_way_of_cutting_the_rows_gives_the_same_streams(tale, cuts):
     whole = [stream.row() for stream in tale.fold(KEY)]
     made: dict[int, dict] = {}
-    before: Stream | None = None
+    before: TokenStreamRow | None = None
     edges = sorted({0, *cuts, len(tale.rows)})
     for first, end in pairwise(edges):
         for stream in fold(tale.rows[first:end], before, KEY):
             row = stream.row()
             made[row["started_at"]] = row
-            before = stream_of(row)  # what the table holds is all that is remembered
+            before = from_row(row)  # what the table holds is all that is remembered
     assert [made[at] for at in sorted(made)] == whole
 
 

@@ -17,8 +17,8 @@ from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.source import location
 from penstock.spark.tables.token_streams import token_chunks
+from tests.spark.journal_builder import JournalBuilder, content
 from tests.spark.journaled import MINUTE_0, events_of
-from tests.spark.stories import Story, content
 from tests.spark.tables.test_token_stream_state import HASH, KEY, TOPIC, Tale
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_an_audit_tells_whole_chains_from_others(spark: SparkSession) -> None:
     "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
 )
 def test_a_pipeline_with_keys_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    story = Story(tmp_path)
+    story = JournalBuilder(tmp_path)
     tale = told(5)
     keys = tmp_path / "keys"
     keys.touch(0o600)

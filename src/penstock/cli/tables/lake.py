@@ -118,7 +118,7 @@ def compact(
         done = []
         for one in _tables(place.data, table):
             with one.writing():
-                went, came = one.compact(files_min=2)
+                went, came = one.compact_files(files_min=2)
                 entries = compaction.shorten(one)
             done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
     return _report(place, done, "merged")

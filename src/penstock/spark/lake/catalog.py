@@ -9,7 +9,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from penstock.journal.tables import NAME, table_names
-from penstock.spark.lake.schemas import TABLES, Table
+from penstock.spark.lake.schemas import TABLES, TableDefinition
 from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable, live_files
 from penstock.spark.lake.table import Commit, LakeTable
 
@@ -44,7 +44,7 @@ def open_table(lake: Path, name: str) -> LakeTable:
     check_readable(table, name)
     partition_by = tuple(table.metadata().partition_columns)
     known = TABLES.get(name)
-    return LakeTable(lake, known or Table(name, arrow_schema(table), (), "append", partition_by))
+    return LakeTable(lake, known or TableDefinition(name, arrow_schema(table), (), "append", partition_by))
 
 
 def summary(lake: Path, name: str) -> Summary:

@@ -29,7 +29,7 @@ FILES_PER_DATE_MAX = 200
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class CompactionResult:
     """What was done."""
 
     merged_files: int = 0
@@ -39,12 +39,12 @@ class Upkeep:
     removed_bytes: int = 0
 
 
-def everything(table: LakeTable, now: float) -> Upkeep:
+def run(table: LakeTable, now: float) -> CompactionResult:
     """Merge, shorten, sweep. The caller is the only writer."""
-    went, came = table.compact()
+    went, came = table.compact_files()
     entries = shorten(table)
     files, size = sweep(table, now)
-    return Upkeep(went, came, entries, files, size)
+    return CompactionResult(went, came, entries, files, size)
 
 
 def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:

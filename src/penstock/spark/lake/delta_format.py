@@ -44,9 +44,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from penstock.journal.delta_log import SWEEP_AGE_S
 from penstock.spark.lake import compaction, data_files
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -121,7 +121,7 @@ class DeltaReader(DataSourceReader):
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedWrite(WriterCommitMessage):
     """What one task wrote."""
 
     files: list[StagedFile]
@@ -130,7 +130,7 @@ class Staged(WriterCommitMessage):
 
 
 @dataclass
-class Target:
+class DeltaTarget:
     """What is written, and how; made on the driver, sent to the tasks."""
 
     table: LakeTable
@@ -139,32 +139,32 @@ class Target:
     app: str | None = None
     folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
 
-    def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
         """Write the rows of a task; runs on executors."""
         if not self.keys:
-            return Staged(self.table.stage(batches))
+            return StagedWrite(self.table.stage(batches))
         schema = self.table.definition.schema
         root = self.table.path / self.folder
         parts = (
             data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name)
             for batch in batches
         )
-        return Staged(data_files.write(root, Layout(schema), parts), self.folder)
+        return StagedWrite(data_files.write(root, Layout(schema), parts), self.folder)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
         """Make what was staged part of the table, once."""
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = [message for message in messages if isinstance(message, StagedWrite)]
         files = [file for message in staged for file in message.files]
-        spans = {} if self.app is None or version is None else {self.app: Span(version, version)}
+        progress = {} if self.app is None or version is None else {self.app: Progress(version, version)}
         if self.keys:
-            is_new = self.table.merge(self._staged_rows(files), spans)
+            is_new = self.table.merge(self._staged_rows(files), progress)
             shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
         elif self.overwrites:
-            is_new = self.table.overwrite(files, spans)
+            is_new = self.table.overwrite(files, progress)
         else:
-            is_new = self.table.append(files, spans)
+            is_new = self.table.append(files, progress)
         if is_new and (self.table.version() or 0) % compaction.EVERY_COMMITS == 0:
-            self.table.upkeep(is_forced=True)
+            self.table.compact(is_forced=True)
         return is_new
 
     def _staged_rows(self, files: Sequence[StagedFile]) -> pa.Table:
@@ -180,7 +180,7 @@ class Target:
         """Remove what was staged."""
         shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
         for message in messages:
-            if isinstance(message, Staged) and message.folder is None:
+            if isinstance(message, StagedWrite) and message.folder is None:
                 self.table.discard(message.files)
 
 
@@ -254,7 +254,7 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
     table = DeltaTable(str(path))
     check_readable(table, path.name)
     partition_by = tuple(table.metadata().partition_columns)
-    return LakeTable(path.parent, Table(path.name, arrow_schema(table), (), "append", partition_by))
+    return LakeTable(path.parent, TableDefinition(path.name, arrow_schema(table), (), "append", partition_by))
 
 
 def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) -> pa.Schema:
@@ -284,7 +284,7 @@ def _version(options: Mapping[str, str]) -> int | None:
     return _existing(options).version_at(int(at.timestamp() * 1000))
 
 
-def _target(options: Mapping[str, str], schema: StructType) -> Target:
+def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     path = _path(options)
     keys, by = _names(options, "mergeKeys"), _names(options, "partitionBy")
     fields = {one.name: one.with_nullable(True) for one in to_arrow_schema(schema, timezone="UTC")}
@@ -312,10 +312,12 @@ def _target(options: Mapping[str, str], schema: StructType) -> Target:
             raise SchemaError(
                 f"column `{missing[0]}` of `{kind}` is missing; the rows have {', '.join(fields)}"
             )
-    definition = Table(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
+    definition = TableDefinition(
+        path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by
+    )
     table = LakeTable(path.parent, definition)
     table.check_definition()
-    return Target(table, keys, app=options.get("appId"))
+    return DeltaTarget(table, keys, app=options.get("appId"))
 
 
 def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ SMALL_ROWS = 4_000
 
 
 @dataclass
-class Change:
+class MergePlan:
     """What one commit takes out and puts in."""
 
     removed: list[LiveFile] = field(default_factory=list)
@@ -58,9 +58,9 @@ def plan(
     schema: pa.Schema,
     key: Sequence[str],
     newest: str | None,
-) -> Change:
+) -> MergePlan:
     """What merging rows, each key once, does to the files of a table."""
-    change = Change()
+    change = MergePlan()
     if rows.num_rows == 0:
         return change
     source = {one: index for index, one in enumerate(_keys(rows, key))}

@@ -23,7 +23,7 @@ FLAG = pa.bool_()
 
 
 @dataclass(frozen=True)
-class Table:
+class TableDefinition:
     """One table of the lake."""
 
     name: str
@@ -40,9 +40,9 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
 
 
-EVENTS = Table("events", EVENTS_SCHEMA, ("journal", "shard", "offset"), "append", ("date",))
+EVENTS = TableDefinition("events", EVENTS_SCHEMA, ("journal", "shard", "offset"), "append", ("date",))
 
-ENVELOPES = Table(
+ENVELOPES = TableDefinition(
     "envelopes",
     _schema(
         journal=TEXT,
@@ -72,7 +72,7 @@ ENVELOPES = Table(
     ("date",),
 )
 
-DELIVERIES = Table(
+DELIVERIES = TableDefinition(
     "deliveries",
     _schema(
         journal=TEXT,
@@ -100,7 +100,7 @@ DELIVERIES = Table(
     ("date",),
 )
 
-FRAMES = Table(
+FRAMES = TableDefinition(
     "frames",
     _schema(
         journal=TEXT,
@@ -122,7 +122,7 @@ FRAMES = Table(
     ("date",),
 )
 
-TOKEN_CHUNKS = Table(
+TOKEN_CHUNKS = TableDefinition(
     "token_chunks",
     _schema(
         journal=TEXT,
@@ -143,14 +143,14 @@ TOKEN_CHUNKS = Table(
     ("date",),
 )
 
-GAPS = Table(
+GAPS = TableDefinition(
     "gaps",
     _schema(journal=TEXT, from_offset=WHOLE, to_offset=WHOLE, reason=TEXT),
     ("journal", "from_offset"),
     "append",
 )
 
-QUEUE_MINUTES = Table(
+QUEUE_MINUTES = TableDefinition(
     "queue_minutes",
     _schema(
         journal=TEXT,
@@ -184,7 +184,7 @@ QUEUE_MINUTES = Table(
     ("date",),
 )
 
-TRIGGER_MINUTES = Table(
+TRIGGER_MINUTES = TableDefinition(
     "trigger_minutes",
     _schema(
         journal=TEXT,
@@ -204,7 +204,7 @@ TRIGGER_MINUTES = Table(
     ("date",),
 )
 
-FANOUT_MINUTES = Table(
+FANOUT_MINUTES = TableDefinition(
     "fanout_minutes",
     _schema(
         journal=TEXT,
@@ -224,7 +224,7 @@ FANOUT_MINUTES = Table(
     ("date",),
 )
 
-LATEST_PER_AGENT = Table(
+LATEST_PER_AGENT = TableDefinition(
     "latest_per_agent",
     _schema(
         journal=TEXT,
@@ -244,7 +244,7 @@ LATEST_PER_AGENT = Table(
     newest="offset",
 )
 
-TOKEN_STREAMS = Table(
+TOKEN_STREAMS = TableDefinition(
     "token_streams",
     _schema(
         journal=TEXT,
@@ -277,7 +277,7 @@ TOKEN_STREAMS = Table(
     "merge",
 )
 
-CONVERSATIONS = Table(
+CONVERSATIONS = TableDefinition(
     "conversations",
     _schema(
         journal=TEXT,
@@ -302,7 +302,7 @@ CONVERSATIONS = Table(
     "merge",
 )
 
-ALERTS = Table(
+ALERTS = TableDefinition(
     "alerts",
     _schema(
         journal=TEXT,
@@ -324,7 +324,7 @@ ALERTS = Table(
     "merge",
 )
 
-AGENTS = Table(
+AGENTS = TableDefinition(
     "agents",
     _schema(journal=TEXT, agent=TEXT, offset=WHOLE, last_at=TIME, event=TEXT, channel=TEXT),
     ("journal", "agent"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 
 STATISTICS_MAX = 32
 """Columns with statistics where a table does not say which: the number that Delta itself assumes."""
@@ -66,7 +66,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
     ]
 
 
-def layout(schema: pa.Schema, definition: Table, table: DeltaTable | None) -> Layout:
+def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | None) -> Layout:
     """How new files of a table are laid out: as the table says, or as its definition does before the first write."""
     told = None if table is None else table.metadata().configuration.get(STATISTICS_SETTING)
     if table is None:
@@ -85,7 +85,7 @@ def layout(schema: pa.Schema, definition: Table, table: DeltaTable | None) -> La
     return Layout(schema, definition.partition_by, usable)
 
 
-def statistics_of(definition: Table) -> tuple[str, ...]:
+def statistics_of(definition: TableDefinition) -> tuple[str, ...]:
     """The columns that readers ask for: the key, offsets and times; everything where there is no key."""
     schema = definition.schema
     if definition.key:

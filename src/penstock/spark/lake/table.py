@@ -25,13 +25,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, DeltaLog
 from penstock.journal.tables import NAME
-from penstock.spark.lake import compaction as upkeep
-from penstock.spark.lake import data_files
-from penstock.spark.lake import merge as merging
+from penstock.spark.lake import compaction, data_files, merge
 from penstock.spark.lake.compaction import TIER_FILES
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.locks import TableLock
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.snapshots import (
     STATISTICS_SETTING,
     LakeError,
@@ -44,7 +42,7 @@ from penstock.spark.lake.snapshots import (
 
 
 @dataclass(frozen=True)
-class Span:
+class Progress:
     """How far one application has come with a write: from `first` up to, not including, `end`."""
 
     first: int
@@ -67,7 +65,7 @@ class Commit:
 class LakeTable:
     """One table in a directory of a lake. Can be sent to executors, which may only stage."""
 
-    def __init__(self, lake: Path, table: Table, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, lake: Path, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
         self.lake = lake
         self.definition = table
         self.name = table.name
@@ -78,7 +76,7 @@ class LakeTable:
         self._delta: DeltaTable | None = None
         self._is_ready = False
         self._commits = 0
-        self._upkeep_at: float | None = None
+        self._compacted_at: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LakeTable, (self.lake, self.definition, self.clock)
@@ -208,15 +206,15 @@ class LakeTable:
         for file in files:
             (self.path / file.path).unlink(missing_ok=True)
 
-    def append(self, rows: pa.Table | Sequence[StagedFile], spans: Mapping[str, Span]) -> bool:
+    def append(self, rows: pa.Table | Sequence[StagedFile], progress: Mapping[str, Progress]) -> bool:
         """Add rows or staged files. False, and nothing is added, when every span was stored before.
 
         A commit without rows still moves the progress. Rows of what is stored already must be left out before.
         """
         with self.writing():
             table = self._ready()
-            fresh = self._fresh(table, spans)
-            if spans and not fresh:
+            fresh = self._fresh(table, progress)
+            if progress and not fresh:
                 if not isinstance(rows, pa.Table):
                     self.discard(rows)
                 return False
@@ -231,22 +229,22 @@ class LakeTable:
             self._commit(table, "append", fresh, files)
             return True
 
-    def merge(self, rows: pa.Table, spans: Mapping[str, Span]) -> bool:
+    def merge(self, rows: pa.Table, progress: Mapping[str, Progress]) -> bool:
         """Put rows in the place of those with the same key. False when every span was stored before."""
         definition = self.definition
         if not definition.key:
             raise LakeError(f"table `{self.name}` has no key to merge by; name its columns, or append")
         with self.writing():
             table = self._ready()
-            fresh = self._fresh(table, spans)
-            if spans and not fresh:
+            fresh = self._fresh(table, progress)
+            if progress and not fresh:
                 return False
             schema = arrow_schema(table)
-            rows = merging.one_per_key(
+            rows = merge.one_per_key(
                 self._fit(rows, schema), definition.key, definition.newest, definition.name
             )
             files = live_files(table)
-            change = merging.plan(self.path, files, rows, schema, definition.key, definition.newest)
+            change = merge.plan(self.path, files, rows, schema, definition.key, definition.newest)
             added = self._staged(table, change.together)
             for left in change.apart:
                 added += self._staged(table, [left])
@@ -256,7 +254,7 @@ class LakeTable:
     def overwrite(
         self,
         rows: pa.Table | Sequence[StagedFile],
-        spans: Mapping[str, Span],
+        progress: Mapping[str, Progress],
         *,
         may_go_back: bool = False,
     ) -> bool:
@@ -266,8 +264,8 @@ class LakeTable:
         """
         with self.writing():
             table = self._ready()
-            fresh = dict(spans) if may_go_back else self._fresh(table, spans)
-            if spans and not fresh:
+            fresh = dict(progress) if may_go_back else self._fresh(table, progress)
+            if progress and not fresh:
                 if not isinstance(rows, pa.Table):
                     self.discard(rows)
                 return False
@@ -288,34 +286,34 @@ class LakeTable:
             os.link(other.path / file.path, to)
             data_files.sync(to.parent)
         ends = {app: source.transaction_version(app) for app in apps}
-        spans = {app: Span(0, end) for app, end in ends.items() if end is not None}
-        self.overwrite([file.staged(int(now * 1000)) for file in files], spans, may_go_back=True)
+        progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
+        self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
 
     # keeping it small
 
-    def upkeep(self, now: float | None = None, *, is_forced: bool = False) -> upkeep.Upkeep:
+    def compact(self, now: float | None = None, *, is_forced: bool = False) -> compaction.CompactionResult:
         """Merge small files, shorten the log, sweep up; does nothing when it is not due yet."""
         now = self.clock() if now is None else now
         is_due = (
-            self._upkeep_at is None
-            or now - self._upkeep_at >= upkeep.EVERY_S
-            or self._commits >= upkeep.EVERY_COMMITS
+            self._compacted_at is None
+            or now - self._compacted_at >= compaction.EVERY_S
+            or self._commits >= compaction.EVERY_COMMITS
         )
         if not is_forced and not is_due:
-            return upkeep.Upkeep()
+            return compaction.CompactionResult()
         with self.try_writing() as mine:
             if not mine or self.delta() is None:
-                return upkeep.Upkeep()
-            self._upkeep_at, self._commits = now, 0
-            return upkeep.everything(self, now)
+                return compaction.CompactionResult()
+            self._compacted_at, self._commits = now, 0
+            return compaction.run(self, now)
 
-    def compact(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
+    def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
         """Merge small files of a partition into larger ones; returns how many went and how many came."""
         with self.writing():
             table = self._ready()
             went, came = 0, 0
             schema = arrow_schema(table)
-            for group in upkeep.groups(live_files(table), files_min):
+            for group in compaction.groups(live_files(table), files_min):
                 parts = (data_files.read(self.path, file, schema) for file in group)
                 merged = data_files.write(self.path, layout(schema, self.definition, table), parts)
                 self._commit(table, "compact", {}, merged, group)
@@ -418,10 +416,10 @@ class LakeTable:
         )
 
     @staticmethod
-    def _fresh(table: DeltaTable, spans: Mapping[str, Span]) -> dict[str, Span]:
+    def _fresh(table: DeltaTable, progress: Mapping[str, Progress]) -> dict[str, Progress]:
         """The spans that are not stored. Delta takes a lower number silently, so it is looked at here."""
         fresh = {}
-        for app, span in spans.items():
+        for app, span in progress.items():
             stored = table.transaction_version(app)
             if stored is None or stored < span.end:
                 fresh[app] = span
@@ -431,7 +429,7 @@ class LakeTable:
         self,
         table: DeltaTable,
         operation: str,
-        spans: Mapping[str, Span],
+        progress: Mapping[str, Progress],
         added: Iterable[StagedFile],
         removed: Iterable[LiveFile] = (),
     ) -> None:
@@ -443,12 +441,12 @@ class LakeTable:
             os.utime(self.path / file.path, (now, now))
             actions.append(file.removal(int(now * 1000), is_change=is_change))
         about = {"penstock.operation": operation}
-        if len(spans) == 1:
-            [(app, span)] = spans.items()
+        if len(progress) == 1:
+            [(app, span)] = progress.items()
             about |= {"penstock.app": app, "penstock.from": str(span.first), "penstock.to": str(span.end)}
-        elif spans:
-            about["penstock.from"] = _json({app: span.first for app, span in spans.items()})
-            about["penstock.to"] = _json({app: span.end for app, span in spans.items()})
+        elif progress:
+            about["penstock.from"] = _json({app: span.first for app, span in progress.items()})
+            about["penstock.to"] = _json({app: span.end for app, span in progress.items()})
         table.create_write_transaction(
             actions,
             "append",
@@ -456,7 +454,7 @@ class LakeTable:
             partition_by=list(self.definition.partition_by),
             commit_properties=CommitProperties(
                 custom_metadata=about,
-                app_transactions=[Transaction(app, span.end) for app, span in spans.items()],
+                app_transactions=[Transaction(app, span.end) for app, span in progress.items()],
             ),
         )
         # The handle still shows the version before; whoever looks next asks for the newest.

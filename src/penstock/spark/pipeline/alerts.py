@@ -179,19 +179,19 @@ def episodes(
     those do that were still running. `until_us` is the time of the last row that was looked at.
     """
     by_id = {rule.id: rule for rule in rules}
-    spans: dict[tuple[str, str], list[_Span]] = {}
+    progress: dict[tuple[str, str], list[_Span]] = {}
     for alert in known:
         if not isinstance(by_id.get(alert.rule), Silence):
             span = _Span(
                 alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
             )
-            spans.setdefault((alert.rule, alert.subject), []).append(span)
+            progress.setdefault((alert.rule, alert.subject), []).append(span)
     for breach in found:
         end_us = breach.minute_us + MINUTE_US
         span = _Span(breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
-        spans.setdefault((breach.rule, breach.subject), []).append(span)
+        progress.setdefault((breach.rule, breach.subject), []).append(span)
     changed = []
-    for (rule, subject), pieces in spans.items():
+    for (rule, subject), pieces in progress.items():
         for run in _runs(pieces):
             alert = _episode(journal, by_id.get(rule), rule, subject, run, until_us)
             changed += _news(alert, run[0].alert)

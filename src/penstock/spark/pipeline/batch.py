@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.lake.table import LakeTable
-    from penstock.spark.source.location import Journal, Place
+    from penstock.spark.source.location import JournalLocation, SourceJournal
 
 SMALL_ROWS = 50_000
 """So many rows are worked on in one piece: moving them about would take longer than the work."""
@@ -39,7 +39,7 @@ def time_of(us: int) -> datetime:
 
 
 def journal_frame(
-    spark: SparkSession, place: Place, first: int, end: int, columns: list[str] | None = None
+    spark: SparkSession, location: JournalLocation, first: int, end: int, columns: list[str] | None = None
 ) -> DataFrame:
     """Rows `first` to `end - 1` as a DataFrame, read where the tasks run."""
     import pyarrow as pa
@@ -50,7 +50,7 @@ def journal_frame(
     names = columns or FILE_SCHEMA.names
     schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
 
-    known = place.open().id
+    known = location.open().id
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from penstock.spark.source.partitions import check_present
@@ -59,7 +59,7 @@ def journal_frame(
             for number in batch.column(0).to_pylist():
                 start = first + number * step
                 stop = min(start + step, end)
-                journal = place.open()
+                journal = location.open()
                 check_present(journal, known, stop)
                 yield from journal.batches(start, stop, names)
 
@@ -67,10 +67,10 @@ def journal_frame(
     return rows.coalesce(1) if count == 1 else rows  # which tells Spark that there is nothing to move about
 
 
-class Recent:
+class RecentRows:
     """The latest rows of a journal without their bodies, kept so that a batch need not read the minutes it falls into again."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SourceJournal) -> None:
         self._journal = journal
         self._id = journal.id
         self._first = 0
@@ -106,14 +106,14 @@ class Recent:
 
 
 @contextmanager
-def batch_slice(
+def open_batch(
     spark: SparkSession,
-    journal: Journal,
+    journal: SourceJournal,
     lake: Callable[[str], LakeTable],
     rows: DataFrame,
-    recent: Recent,
+    recent: RecentRows,
     conditions: Sequence[str] = (),
-) -> Iterator[Slice | None]:
+) -> Iterator[JournalBatch | None]:
     """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows.
 
     It knows which of some conditions, given as SQL, no row meets.
@@ -127,17 +127,17 @@ def batch_slice(
             yield None
         else:
             unmet = [condition for condition, count in zip(conditions, met, strict=True) if not count]
-            yield Slice(spark, journal, lake, first, last + 1, until_us, rows, tuple(unmet), recent)
+            yield JournalBatch(spark, journal, lake, first, last + 1, until_us, rows, tuple(unmet), recent)
     finally:
         rows.unpersist()
 
 
 @dataclass
-class Slice:
+class JournalBatch:
     """Rows `first` to `end - 1` of one journal, and what else a step may need to know about them."""
 
     spark: SparkSession
-    journal: Journal
+    journal: SourceJournal
     lake: Callable[[str], LakeTable]
     first: int
     end: int
@@ -147,7 +147,7 @@ class Slice:
     """The rows, where the caller has them already."""
     unmet: tuple[str, ...] = ()
     """Conditions that are known to be met by none of them."""
-    recent: Recent | None = None
+    recent: RecentRows | None = None
     """Rows before them that may be at hand."""
 
     @property
@@ -159,19 +159,19 @@ class Slice:
         """The rows, without what the pipeline itself sent."""
         rows = self.given
         if rows is None:
-            rows = journal_frame(self.spark, self.journal.place, self.first, self.end)
+            rows = journal_frame(self.spark, self.journal.location, self.first, self.end)
         elif self.end - self.first <= SMALL_ROWS:
             rows = rows.coalesce(1)
         return without_own(rows)
 
-    def since(self, first: int) -> Slice:
+    def since(self, first: int) -> JournalBatch:
         """The same up to its end, from another row on."""
         if first == self.first:
             return self
         rows = None
         if self.given is not None and first > self.first:
             rows = self.given.where(f"offset >= {first}")
-        return Slice(
+        return JournalBatch(
             self.spark, self.journal, self.lake, first, self.end, self.until_us, rows, recent=self.recent
         )
 
@@ -208,7 +208,7 @@ class Slice:
         if held is not None:
             rows = self.spark.createDataFrame(held).coalesce(1)
         else:
-            rows = journal_frame(self.spark, self.journal.place, first, self.end, MEASURED)
+            rows = journal_frame(self.spark, self.journal.location, first, self.end, MEASURED)
         since_us = since_us // MINUTE_US * MINUTE_US
         return without_own(rows).where(f"recorded_at >= timestamp_micros({since_us})")
 

@@ -12,7 +12,7 @@ OFFSETS = "offsets"
 """Where a checkpoint has a file for each batch that was planned, named by its number."""
 
 
-def mend(checkpoint: Path) -> list[str]:
+def repair_checkpoint(checkpoint: Path) -> list[str]:
     """Remove what an interrupted first batch left; the names of what was removed. A checkpoint with a batch is not touched."""
     try:
         files = sorted((checkpoint / OFFSETS).iterdir())

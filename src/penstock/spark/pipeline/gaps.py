@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock.journal.tables import table_names
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline.ingest import note_gap
 from penstock.spark.source import location
 
@@ -26,7 +26,7 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
         stored = table.progress(app)
         if stored is not None and stored < oldest:
             with table.writing():
-                table.append(table.definition.schema.empty_table(), {app: Span(stored, oldest)})
+                table.append(table.definition.schema.empty_table(), {app: Progress(stored, oldest)})
             skipped[name] = (stored, oldest)
     if skipped:
         gaps = LakeTable(lake, GAPS)

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import GAPS, TABLES
-from penstock.spark.lake.table import LakeTable, Span
-from penstock.spark.pipeline.batch import Recent, Slice, batch_slice
+from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
 from penstock.spark.pipeline.steps import Step, only, ordered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.source.location import Journal
+    from penstock.spark.source.location import SourceJournal
 
 CHUNK_ROWS = 1_000_000
 """Journal rows by which a table that is behind is brought up at a time."""
@@ -33,7 +33,7 @@ SHARD = 0
 WRITERS = 4
 """Tables that are written side by side."""
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with a table, how far it is, and how far it has to go."""
 
 
@@ -47,7 +47,7 @@ class Ingest:
     def __init__(
         self,
         spark: SparkSession,
-        journal: Journal,
+        journal: SourceJournal,
         lake: Path,
         steps: Sequence[Step],
         read_lake: Path | None = None,
@@ -63,7 +63,7 @@ class Ingest:
         """Under this name tables know how far they are."""
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
-        self._recent = Recent(journal)
+        self._recent = RecentRows(journal)
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="tables")
         self._turn = threading.Lock()
         self.behind: dict[str, int] = {}
@@ -113,22 +113,22 @@ class Ingest:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Bring every table up to the end of a batch. For `foreachBatch`."""
-        with batch_slice(self._spark, self.journal, self.table, rows, self._recent, self._conditions) as part:
-            if part is not None:  # a new query begins with an empty batch
-                self.advance(part)
+        with open_batch(self._spark, self.journal, self.table, rows, self._recent, self._conditions) as batch:
+            if batch is not None:  # a new query begins with an empty batch
+                self.advance(batch)
 
-    def advance(self, part: Slice) -> None:
+    def advance(self, batch: JournalBatch) -> None:
         """Bring every table forward over a stretch of rows."""
         with self._turn:
             self._note_gap()
             self.behind = {}
             for steps in self._rounds:
-                results = [self._pool.submit(self._bring, step, part) for step in steps]
+                results = [self._pool.submit(self._bring, step, batch) for step in steps]
                 for result in results:
                     result.exception()  # let all of them end before one of them is raised
                 for result in results:
                     result.result()
-            self.end = part.end
+            self.end = batch.end
 
     def rejoin(self) -> None:
         """Bring up what was left to somebody else, once that one is done: new rows may be long in coming."""
@@ -146,7 +146,7 @@ class Ingest:
         finally:
             self._turn.release()
 
-    def _bring(self, step: Step, part: Slice) -> None:
+    def _bring(self, step: Step, batch: JournalBatch) -> None:
         """Bring one table forward, from wherever it is."""
         name = step.table.name
         if any(source in self.behind for source in step.after):
@@ -157,13 +157,13 @@ class Ingest:
             if not is_ours:  # being filled beside us; what it misses then is brought up later
                 self.behind[name] = self._stored(step)
                 return
-            self._catch_up(step, part.first)
+            self._catch_up(step, batch.first)
             stored = self._stored(step)
-            if stored >= part.end:
+            if stored >= batch.end:
                 return
-            self._write(step, part.since(stored))
+            self._write(step, batch.since(stored))
 
-    def _catch_up(self, step: Step, until: int, progress: Progress | None = None) -> None:
+    def _catch_up(self, step: Step, until: int, on_progress: OnProgress | None = None) -> None:
         """Give a table the rows before `until` that it lacks, a chunk at a time."""
         first = self._stored(step)
         if first >= until:
@@ -172,21 +172,21 @@ class Ingest:
         while first < until:
             end = min(first + CHUNK_ROWS, until)
             until_us = self.journal.time_of(end - 1)
-            self._write(step, Slice(self._spark, self.journal, self.table, first, end, until_us))
+            self._write(step, JournalBatch(self._spark, self.journal, self.table, first, end, until_us))
             first = end
-            if progress is not None:
-                progress(step.table.name, first, until)
+            if on_progress is not None:
+                on_progress(step.table.name, first, until)
 
-    def _write(self, step: Step, part: Slice) -> None:
+    def _write(self, step: Step, batch: JournalBatch) -> None:
         table = self._tables[step.table.name]
-        spans = {self.app: Span(part.first, part.end)}
-        if step.when in part.unmet and not (step.by_minute and _may_close(table, part)):
+        progress = {self.app: Progress(batch.first, batch.end)}
+        if step.when in batch.unmet and not (step.by_minute and _may_close(table, batch)):
             nothing = step.table.schema.empty_table()
-            _ = table.append([], spans) if step.table.write == "append" else table.merge(nothing, spans)
+            _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
         elif step.table.write == "append":
-            table.append(stage(step.rows(part), table), spans)
+            table.append(stage(step.rows(batch), table), progress)
         else:
-            table.merge(step.rows(part).toArrow(), spans)
+            table.merge(step.rows(batch).toArrow(), progress)
 
     def _note_gap(self) -> None:
         """What was gone before anybody read it is written down, once."""
@@ -196,25 +196,25 @@ class Ingest:
 
     # Beside the query
 
-    def backfill(self, names: Sequence[str] | None = None, progress: Progress | None = None) -> int:
+    def backfill(self, names: Sequence[str] | None = None, on_progress: OnProgress | None = None) -> int:
         """Bring tables up to the end of the journal without a query; returns that end."""
         until = self.journal.bounds().end
         for step in (step for steps in self._rounds for step in steps):
             if names is None or step.table.name in names:
                 with self._tables[step.table.name].writing():
-                    self._catch_up(step, until, progress)
+                    self._catch_up(step, until, on_progress)
         return until
 
-    def upkeep(self, now_s: float | None = None) -> None:
+    def compact_tables(self, now_s: float | None = None) -> None:
         """Merge small files and shorten logs, where that is due and nobody else writes."""
         moment = time.time() if now_s is None else now_s
         for table in [*self._tables.values(), self._gaps]:
             with table.try_writing() as is_ours:
                 if is_ours:
-                    table.upkeep(moment)
+                    table.compact(moment)
 
 
-def check_kept(journal: Journal, lake: Path, steps: Sequence[Step]) -> None:
+def check_kept(journal: SourceJournal, lake: Path, steps: Sequence[Step]) -> None:
     """Refuse to begin where a table needs rows that are gone; told without Spark, which takes long to start."""
     oldest = journal.bounds().first
     for step in steps:
@@ -231,15 +231,15 @@ def _check_kept(name: str, first: int, oldest: int) -> None:
         )
 
 
-def _may_close(table: LakeTable, part: Slice) -> bool:
+def _may_close(table: LakeTable, batch: JournalBatch) -> bool:
     """Whether a table has a minute that was not final before these rows; told by its files' bounds."""
-    return table.version() is not None and bool(table.files({"minute": (part.minutes_since, None)}))
+    return table.version() is not None and bool(table.files({"minute": (batch.minutes_since, None)}))
 
 
 def note_gap(gaps: LakeTable, journal: str, app: str, first: int, end: int) -> None:
     """Write down that rows `first` to `end - 1` were never seen; with none, that nothing was missed so far."""
     rows = [{"journal": journal, "from_offset": first, "to_offset": end - 1, "reason": "retention"}]
-    gaps.append(pa.Table.from_pylist(rows if end > first else [], GAPS.schema), {app: Span(first, end)})
+    gaps.append(pa.Table.from_pylist(rows if end > first else [], GAPS.schema), {app: Progress(first, end)})
 
 
 def stage(rows: DataFrame, table: LakeTable) -> list[StagedFile]:

@@ -22,8 +22,8 @@ import msgspec
 from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, Pipeline, QueryStatus, Status, Task
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.master import MasterError
-from penstock.spark.pipeline.checkpoints import mend
-from penstock.spark.pipeline.user_queries import load as load_queries
+from penstock.spark.pipeline.checkpoints import repair_checkpoint
+from penstock.spark.pipeline.user_queries import load_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from penstock.client.staging import Stage
     from penstock.spark.pipeline.ingest import Ingest
-    from penstock.spark.pipeline.user_queries import OwnQuery
-    from penstock.spark.pipeline.watch import Watch
-    from penstock.spark.source.location import Journal
+    from penstock.spark.pipeline.user_queries import UserQuery
+    from penstock.spark.pipeline.watch import AlertWatch
+    from penstock.spark.source.location import SourceJournal
 
 LOOK_S = 0.5
 """How often the process looks after its queries."""
@@ -131,7 +131,7 @@ class Runner:
         self._lake = self._data / "lake"
         self._stop = threading.Event()
         self._scratch = ""
-        self._own: list[OwnQuery] = []
+        self._own: list[UserQuery] = []
 
     def stop(self) -> None:
         """Have `run` end as soon as the batches under way are done."""
@@ -155,9 +155,9 @@ class Runner:
         try:
             spark, journal, ingest, watch = self._prepare()
             reporter.status.ui = spark.sparkContext.uiWebUrl
-            for name, part in (("ingest", ingest), ("watch", watch)):
+            for name, work in (("ingest", ingest), ("watch", watch)):
                 # Both from the start: what one has read must not go before the other has.
-                journal.hold(f"{READER}-{name}", part.end)
+                journal.hold(f"{READER}-{name}", work.end)
             if self._task.once:
                 return self._run_once(spark, journal, ingest, watch)
             return self._run_on(spark, journal, ingest, watch)
@@ -167,10 +167,10 @@ class Runner:
             if spark is not None:
                 spark.stop()
 
-    def _prepare(self) -> tuple[SparkSession, Journal, Ingest, Watch]:
+    def _prepare(self) -> tuple[SparkSession, SourceJournal, Ingest, AlertWatch]:
         from penstock.spark.pipeline import steps
         from penstock.spark.pipeline.ingest import Ingest, check_kept
-        from penstock.spark.pipeline.watch import Watch
+        from penstock.spark.pipeline.watch import AlertWatch
         from penstock.spark.session import make_session
         from penstock.spark.source import location
 
@@ -183,7 +183,7 @@ class Runner:
         every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
         ingest = Ingest(spark, journal, self._lake, every)
         ingest.check()
-        return spark, journal, ingest, Watch(spark, journal, self._lake, settings.alerts, self._stage())
+        return spark, journal, ingest, AlertWatch(spark, journal, self._lake, settings.alerts, self._stage())
 
     def _stage(self) -> Stage | None:
         """The way back into the queues, where there is a server."""
@@ -204,47 +204,49 @@ class Runner:
         return operator_token(task.url, self._data / "run" / "endpoints.json")
 
     def _start(
-        self, spark: SparkSession, journal: Journal, name: str, part: Ingest | Watch
+        self, spark: SparkSession, journal: SourceJournal, name: str, work: Ingest | AlertWatch
     ) -> StreamingQuery:
         """Start a query where its tables are, or where its checkpoint is."""
         settings = self._task.settings
         status = self._reporter.status.queries.setdefault(name, QueryStatus())
-        status.offset = part.end
+        status.offset = work.end
 
         def on_batch(rows, number):  # type: ignore[no-untyped-def]
             start = time.monotonic()
-            before = part.end
-            part.on_batch(rows, number)
-            status.offset = part.end
+            before = work.end
+            work.on_batch(rows, number)
+            status.offset = work.end
             status.batches += 1
-            status.rows = max(part.end - before, 0)
+            status.rows = max(work.end - before, 0)
             status.batch_ms = int((time.monotonic() - start) * 1000)
             status.at_us = time.time_ns() // 1000
-            part.upkeep()  # between two batches, when it is due
+            work.compact_tables()  # between two batches, when it is due
 
         pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
-        mend(self._lake / CHECKPOINTS / name)
+        repair_checkpoint(self._lake / CHECKPOINTS / name)
         return start_query(
             spark,
             journal,
             name,
             on_batch,
             self._lake / CHECKPOINTS / name,
-            start=part.end,
+            start=work.end,
             rows_max=settings.batch_rows_max,
             pause_ms=None if self._task.once else pause_ms,
         )
 
-    def _run_once(self, spark: SparkSession, journal: Journal, ingest: Ingest, watch: Watch) -> int:
+    def _run_once(
+        self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch
+    ) -> int:
         """Bring every table up to the end of the journal as it is now."""
         reporter = self._reporter
-        parts: list[tuple[str, Ingest | Watch]] = [("ingest", ingest), ("watch", watch)]
+        works: list[tuple[str, Ingest | AlertWatch]] = [("ingest", ingest), ("watch", watch)]
         reporter.status.journal = journal.id
-        for name, part in parts:
+        for name, work in works:
             reporter.status.state = "running"
             reporter.status.end = journal.mark().end
             reporter.write()
-            query = self._start(spark, journal, name, part)
+            query = self._start(spark, journal, name, work)
             while query.isActive:
                 time.sleep(LOOK_S)
                 reporter.status.end = journal.mark().end
@@ -260,14 +262,14 @@ class Runner:
             # Tables that are new, or were left behind.
             reporter.status.queries["ingest"].offset = ingest.backfill()
             watch.on_clock(time.time_ns() // 1000)
-            ingest.upkeep()
-            watch.upkeep()
+            ingest.compact_tables()
+            watch.compact_tables()
         reporter.status.state = "stopped"
         reporter.status.behind = dict(ingest.behind)
         reporter.write()
         return 0
 
-    def _run_on(self, spark: SparkSession, journal: Journal, ingest: Ingest, watch: Watch) -> int:
+    def _run_on(self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch) -> int:
         """Run until told to stop, or until a query fails."""
         reporter = self._reporter
         ingest.level()
@@ -296,16 +298,16 @@ class Runner:
         reporter.write()
         return 0
 
-    def _look_after_own(self, spark: SparkSession, journal: Journal) -> None:
+    def _look_after_own(self, spark: SparkSession, journal: SourceJournal) -> None:
         """Start what is due of the queries that users have, and say how they are."""
         for own in self._own:
-            own.look(time.monotonic(), spark, journal.place.options, self._lake / CHECKPOINTS, _innermost)
+            own.look(time.monotonic(), spark, journal.location.options, self._lake / CHECKPOINTS, _innermost)
         self._reporter.status.own = {own.name: own.state for own in self._own}
 
 
 def start_query(
     spark: SparkSession,
-    journal: Journal,
+    journal: SourceJournal,
     name: str,
     on_batch: Callable[[DataFrame, int], None],
     checkpoint: Path,
@@ -317,7 +319,7 @@ def start_query(
     """Start a query that hands the journal's rows on, batch by batch: what is there now, or on and on with pauses."""
     reader = (
         spark.readStream.format("penstock")
-        .options(**journal.place.options)
+        .options(**journal.location.options)
         .option("startingOffsets", f'{{"v":1,"journals":{{"{journal.id}":{{"{SHARD}":{start}}}}}}}')
         .option("maxOffsetsPerTrigger", rows_max)
         .option("includePipeline", "true")  # left out where tables are made, so that offsets stay dense here

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from penstock.spark.pipeline.ingest import LostRowsError
 
 if TYPE_CHECKING:
-    from penstock.spark.pipeline.ingest import Ingest, Progress
+    from penstock.spark.pipeline.ingest import Ingest, OnProgress
 
 WORKSHOP = "_rebuild"
 """Where tables are made, in the lake."""
 
 
 def rebuild_table(
-    ingest: Ingest, name: str, *, accept_loss: bool = False, progress: Progress | None = None
+    ingest: Ingest, name: str, *, accept_loss: bool = False, on_progress: OnProgress | None = None
 ) -> int:
     """Make one table anew and put it in the place of the old one; returns the offset it reaches to.
 
@@ -32,11 +32,11 @@ def rebuild_table(
     shutil.rmtree(workshop / name, ignore_errors=True)
     beside = ingest.beside(workshop, name)
     try:
-        beside.backfill(progress=progress)
+        beside.backfill(on_progress=on_progress)
         table = ingest.table(name)
         fresh = beside.table(name)
         with table.writing():
-            end = beside.backfill(progress=progress)  # what came meanwhile
+            end = beside.backfill(on_progress=on_progress)  # what came meanwhile
             table.replace_with(fresh, [ingest.app])
     finally:
         beside.close()

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.tables import NAME
 from penstock.spark.lake import schemas
-from penstock.spark.lake.schemas import Table
+from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.pipeline.batch import INBOXES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.pipeline.batch import Slice
+    from penstock.spark.pipeline.batch import JournalBatch
 
-Rows = Callable[["Slice"], "DataFrame"]
+
+Rows = Callable[["JournalBatch"], "DataFrame"]
 Window = Literal["minute"]
 
 
@@ -34,7 +35,7 @@ class StepError(Exception):
 class Step:
     """How one table comes from the journal."""
 
-    table: Table
+    table: TableDefinition
     rows: Rows
     after: tuple[str, ...] = ()
     """Tables that it reads, which are brought forward before it."""
@@ -55,41 +56,41 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
         # First, because people watch it.
         Step(
             schemas.QUEUE_MINUTES,
-            lambda part: gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since),
+            lambda batch: gold.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
         ),
-        Step(schemas.ENVELOPES, lambda part: silver.envelopes(part.events), when=silver.SENT),
-        Step(schemas.DELIVERIES, lambda part: silver.deliveries(part.events), when=settled),
-        Step(schemas.FRAMES, lambda part: fanout.frames(part.events), when=fanout.FRAMED),
+        Step(schemas.ENVELOPES, lambda batch: silver.envelopes(batch.events), when=silver.SENT),
+        Step(schemas.DELIVERIES, lambda batch: silver.deliveries(batch.events), when=settled),
+        Step(schemas.FRAMES, lambda batch: fanout.frames(batch.events), when=fanout.FRAMED),
         Step(
             schemas.TOKEN_CHUNKS,
-            lambda part: token_streams.token_chunks(part.events),
+            lambda batch: token_streams.token_chunks(batch.events),
             when=token_streams.PASSED,
         ),
         Step(
             schemas.LATEST_PER_AGENT,
-            lambda part: gold.latest_per_agent(silver.envelopes(part.inboxes)),
+            lambda batch: gold.latest_per_agent(silver.envelopes(batch.inboxes)),
             when=INBOXES,
         ),
         Step(
             schemas.TRIGGER_MINUTES,
-            lambda part: gold.trigger_minutes(part.whole_minutes, part.until),
+            lambda batch: gold.trigger_minutes(batch.whole_minutes, batch.until),
             when=gold.TRIGGERED,
             by_minute=True,
         ),
         Step(
             schemas.FANOUT_MINUTES,
-            lambda part: fanout.fanout_minutes(part.whole_minutes, part.until),
+            lambda batch: fanout.fanout_minutes(batch.whole_minutes, batch.until),
             when=fanout.FANNED,
             by_minute=True,
         ),
         Step(
             schemas.TOKEN_STREAMS,
-            lambda part: token_streams.token_streams(part, {} if key_file is None else key_file.keys()),
+            lambda batch: token_streams.token_streams(batch, {} if key_file is None else key_file.keys()),
             when=token_streams.RELAYED,
         ),
         Step(
             schemas.CONVERSATIONS,
-            lambda part: conversations.conversations(*part.touched_conversations()),
+            lambda batch: conversations.conversations(*batch.touched_conversations()),
             after=("envelopes", "deliveries"),
             when=f"{silver.TOUCHED} is not null",
         ),
@@ -178,11 +179,11 @@ def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
         if column not in schema.names:
             raise StepError(f"`{file}`: the table `{found.name}` has no column `{column}`; add it")
     partition_by = ("date",) if "date" in schema.names else ()
-    made = Table(found.name, schema, found.key, found.write, partition_by, found.newest)
+    made = TableDefinition(found.name, schema, found.key, found.write, partition_by, found.newest)
     function = found.function
     if found.window:
-        return Step(made, lambda part: function(part.whole_minutes))
-    return Step(made, lambda part: function(part.events))
+        return Step(made, lambda batch: function(batch.whole_minutes))
+    return Step(made, lambda batch: function(batch.events))
 
 
 def ordered(steps: Sequence[Step]) -> list[list[Step]]:

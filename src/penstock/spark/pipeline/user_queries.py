@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.pipeline.checkpoints import mend
+from penstock.spark.pipeline.checkpoints import repair_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class QueryError(Exception):
     """A file of `pipeline.queries` that cannot be used; the message says what to change."""
 
 
-class OwnQuery:
+class UserQuery:
     """One query of a user's."""
 
     def __init__(self, name: str, start: Start) -> None:
@@ -65,7 +65,7 @@ class OwnQuery:
         elif now_s >= self._due_s:
             self._began_s = now_s
             try:
-                mend(checkpoints / self.name)
+                repair_checkpoint(checkpoints / self.name)
                 self._query = self._start(spark, place, str(checkpoints / self.name))
                 self.state = RUNNING
             except Exception as error:
@@ -83,14 +83,14 @@ Say = Callable[[BaseException], str]
 """Makes one line of a failure."""
 
 
-def load(files: Sequence[str]) -> list[OwnQuery]:
+def load_queries(files: Sequence[str]) -> list[UserQuery]:
     """The queries of these files; QueryError when one cannot be used."""
-    found: dict[str, OwnQuery] = {}
+    found: dict[str, UserQuery] = {}
     for file in files:
         name = f"{OWN}{Path(file).stem}"
         if name in found:
             raise QueryError(f"`pipeline.queries` names two files `{Path(file).name}`; rename one of them")
-        found[name] = OwnQuery(name, _function(Path(file)))
+        found[name] = UserQuery(name, _function(Path(file)))
     return list(found.values())
 
 

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from penstock.ipc.pipeline import Alerts, Silence, TriggerFailures
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
-from penstock.spark.pipeline.batch import Recent, Slice, batch_slice
+from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
 from penstock.spark.pipeline.ingest import SHARD
 from penstock.spark.tables import gold
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.client.staging import Stage
-    from penstock.spark.source.location import Journal
+    from penstock.spark.source.location import SourceJournal
 
 APP = "penstock"
 """The application under which the server knows the pipeline's batches; `from` is `pipeline/penstock`."""
@@ -39,11 +39,11 @@ _BATCH_BITS = 20
 """A batch of rows has the number of its end, with this many bits behind it for what the clock brings up before the next."""
 
 
-class Watch:
+class AlertWatch:
     """Looks for what the rules describe."""
 
     def __init__(
-        self, spark: SparkSession, journal: Journal, lake: Path, settings: Alerts, stage: Stage | None
+        self, spark: SparkSession, journal: SourceJournal, lake: Path, settings: Alerts, stage: Stage | None
     ) -> None:
         self._spark = spark
         self._journal = journal
@@ -54,7 +54,7 @@ class Watch:
         self._alerts = LakeTable(lake, ALERTS)
         self._agents = LakeTable(lake, AGENTS)
         self._lock = threading.Lock()
-        self._recent = Recent(journal)
+        self._recent = RecentRows(journal)
         self._watches_minutes = any(
             not isinstance(rule, Silence | TriggerFailures) for rule in settings.rules
         )
@@ -65,8 +65,8 @@ class Watch:
         if looked > self._stored(self._agents):
             # Killed between the two commits: who was seen in those rows must not seem silent.
             until_us = journal.time_of(looked - 1)
-            self._bring_agents(
-                Slice(spark, journal, self._table, self._stored(self._agents), looked, until_us)
+            self._update_agents(
+                JournalBatch(spark, journal, self._table, self._stored(self._agents), looked, until_us)
             )
         self._firing = self._read_firing()
         self._seen = self._read_seen()
@@ -84,7 +84,7 @@ class Watch:
         is_there = (pc.field("journal") != self._journal.id) | (pc.field("offset") < end)
         for table, kept in ((self._alerts, None), (self._agents, is_there)):
             if self._stored(table) > end:
-                table.overwrite(table.rows(filter=kept), {self._app: Span(0, end)}, may_go_back=True)
+                table.overwrite(table.rows(filter=kept), {self._app: Progress(0, end)}, may_go_back=True)
 
     def _read_firing(self) -> dict[str, Alert]:
         if self._alerts.version() is None:
@@ -104,57 +104,57 @@ class Watch:
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Look at a batch of journal rows. For `foreachBatch`."""
         asked = [gold.TRIGGERED] if self._watches_triggers else []
-        with batch_slice(self._spark, self._journal, self._table, rows, self._recent, asked) as part:
-            if part is not None:
-                self._look(part)
+        with open_batch(self._spark, self._journal, self._table, rows, self._recent, asked) as batch:
+            if batch is not None:
+                self._look(batch)
 
     def _table(self, name: str) -> LakeTable:
         return LakeTable(self._lake, TABLES[name])
 
-    def _look(self, part: Slice) -> None:
+    def _look(self, batch: JournalBatch) -> None:
         with self._lock:
             stored = self._stored(self._alerts)
-            if stored < part.end:
-                part = part.since(stored)
-                acts = self._acts(part)
+            if stored < batch.end:
+                batch = batch.since(stored)
+                acts = self._acts(batch)
                 known = list(self._firing.values())
-                found = self._found(part)
+                found = self._found(batch)
                 rules = self._settings.rules
-                made = alerts.episodes(self._journal.id, rules, known, found, part.until_us)
+                made = alerts.episodes(self._journal.id, rules, known, found, batch.until_us)
                 silent, seen = alerts.silences(
-                    self._journal.id, rules, self._seen, acts, known, part.until_us
+                    self._journal.id, rules, self._seen, acts, known, batch.until_us
                 )
-                self._tell([*made, *silent], part.first, part.end)
+                self._tell([*made, *silent], batch.first, batch.end)
                 self._seen = seen
-            self._bring_agents(part)
-            self.end = part.end
+            self._update_agents(batch)
+            self.end = batch.end
 
-    def _bring_agents(self, part: Slice) -> None:
+    def _update_agents(self, batch: JournalBatch) -> None:
         stored = self._stored(self._agents)
-        if stored < part.end:
-            part = part.since(stored)
-            self._agents.merge(gold.agents(part.events).toArrow(), {self._app: Span(stored, part.end)})
+        if stored < batch.end:
+            batch = batch.since(stored)
+            self._agents.merge(gold.agents(batch.events).toArrow(), {self._app: Progress(stored, batch.end)})
 
-    def _found(self, part: Slice) -> list[Breach]:
+    def _found(self, batch: JournalBatch) -> list[Breach]:
         """Minutes in which a rule was broken, of those that the new rows may have changed."""
         found: list[Breach] = []
         if self._watches_minutes:
-            minutes = gold.queue_minutes(part.whole_minutes, part.until, part.minutes_since)
+            minutes = gold.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)
             found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
-        if self._watches_triggers and gold.TRIGGERED not in part.unmet:
-            minutes = gold.trigger_minutes(part.whole_minutes, part.until)
+        if self._watches_triggers and gold.TRIGGERED not in batch.unmet:
+            minutes = gold.trigger_minutes(batch.whole_minutes, batch.until)
             broken = alerts.breaches(minutes, self._settings.rules, "trigger")
             found += [Breach(*row) for row in broken.collect()]
         return found
 
-    def _acts(self, part: Slice) -> list[Act]:
+    def _acts(self, batch: JournalBatch) -> list[Act]:
         """When agents were at work, with every pause that a rule may mind."""
         shortest_ms = min(
             (rule.for_ms for rule in self._settings.rules if isinstance(rule, Silence)), default=None
         )
         if shortest_ms is None:
             return []
-        return [Act(*row) for row in gold.turns(part.events, shortest_ms).collect()]
+        return [Act(*row) for row in gold.turns(batch.events, shortest_ms).collect()]
 
     # The clock
 
@@ -179,8 +179,8 @@ class Watch:
         """Send what is new, then write it down; with `first == end` no rows were looked at."""
         told = [self._addressed(alert) for alert in made]
         self._send(told, end, is_clock=first == end)
-        spans = {self._app: Span(first, end)} if end > first else {}
-        self._alerts.merge(alerts.table(told), spans)
+        progress = {self._app: Progress(first, end)} if end > first else {}
+        self._alerts.merge(alerts.table(told), progress)
         for alert in told:
             if alert.state == "firing":
                 self._firing[alert.id] = alert
@@ -200,17 +200,17 @@ class Watch:
             return
         lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
         # A batch that comes again has the number it had, and the server knows it; the clock's come after it.
-        batch = end << _BATCH_BITS
+        number = end << _BATCH_BITS
         if is_clock:
-            batch = max(batch, self._stage.last(APP) or 0) + 1
-        self._stage.part(APP, batch, PART, lines)
-        self._stage.commit(APP, batch, [PART])
+            number = max(number, self._stage.last(APP) or 0) + 1
+        self._stage.part(APP, number, PART, lines)
+        self._stage.commit(APP, number, [PART])
 
     def _is_news(self, alert: Alert) -> bool:
         known = self._firing.get(alert.id)
         return known is None or known.state != alert.state
 
-    def upkeep(self) -> None:
+    def compact_tables(self) -> None:
         """Merge small files and shorten logs, where that is due."""
-        self._alerts.upkeep()
-        self._agents.upkeep()
+        self._alerts.compact()
+        self._agents.compact()

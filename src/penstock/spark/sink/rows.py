@@ -28,7 +28,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 _any = msgspec.json.Decoder()
 
 
-def wrong(message: str, hint: str) -> PenstockError:
+def sink_error(message: str, hint: str) -> PenstockError:
     """A mistake in how the sink is used, and its cure."""
     return PenstockError(Refusal("InvalidRequest", message, hint=hint))
 
@@ -39,12 +39,12 @@ def address(to: str) -> str:
     if to.startswith(SPACE_FORM):
         space, _, stream = to.removeprefix(SPACE_FORM).rpartition("/")
         if not space or not stream:
-            raise wrong(f"`{to}` is not the stream of a space", "use `space:<space>/<stream>`")
+            raise sink_error(f"`{to}` is not the stream of a space", "use `space:<space>/<stream>`")
         return to
     if to.startswith(STREAM_FORM) and len(to) > len(STREAM_FORM):
         return to.removeprefix(STREAM_FORM)
     if not to or ":" in to:
-        raise wrong(
+        raise sink_error(
             f"`{to}` is no address", "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`"
         )
     return inbox(to)
@@ -59,21 +59,21 @@ def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
         hint = 'put them into the payload: `select(to_json(struct("…")).alias("payload"))`; an envelope has '
-        raise wrong(f"an envelope has no column {names}", hint + ", ".join(COLUMNS))
+        raise sink_error(f"an envelope has no column {names}", hint + ", ".join(COLUMNS))
     if "payload" not in schema.names:
-        raise wrong(
+        raise sink_error(
             "the column `payload` is missing", 'name one: `select(to_json(struct("*")).alias("payload"))`'
         )
     needs_no_type = has_type or (to is not None and to.startswith(SPACE_FORM))
     for name, is_given in (("to", to is not None), ("type", needs_no_type)):
         if name not in schema.names and not is_given:
-            raise wrong(
+            raise sink_error(
                 f"the column `{name}` is missing", f'add it, or give all rows one: `option("{name}", "…")`'
             )
     for field in schema.fields:
         expected = _expected(field.name, field.dataType)
         if expected is not None:
-            raise wrong(
+            raise sink_error(
                 f"the column `{field.name}` is {field.dataType.simpleString()}", f"make it {expected}"
             )
 
@@ -112,7 +112,7 @@ def _addressed(line: dict[str, Any], to: str | None, kind: str | None) -> dict[s
     for name, given in (("to", to), ("type", kind)):
         if name not in line and not (name == "type" and line["to"].startswith(SPACE_FORM)):
             if given is None:
-                raise wrong(
+                raise sink_error(
                     f"a row has no `{name}`", f'fill it, or give such rows one: `option("{name}", "…")`'
                 )
             line[name] = given
@@ -138,7 +138,7 @@ def _json(text: str) -> msgspec.Raw:
         _any.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         hint = '`option("payloadAs", "text")` sends strings as they are; `to_json(…)` makes JSON of columns'
-        raise wrong(f"a row's `payload` is not JSON: {error}", hint) from None
+        raise sink_error(f"a row's `payload` is not JSON: {error}", hint) from None
     if "\n" in text:
         text = msgspec.json.format(text, indent=-1)
     return msgspec.Raw(text.encode())

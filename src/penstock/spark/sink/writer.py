@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.address import operator_token, read_endpoints
 from penstock.client.staging import PATIENCE_S, Committed, Stage
 from penstock.core.errors import PenstockError
-from penstock.spark.sink.rows import address, check_columns, encoder_for, wrong
-from penstock.spark.source.location import places_of
+from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
+from penstock.spark.source.location import parse_locations
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ OPTIONS = (
 _DURATION = re.compile(r"(\d+) *([smh])")
 
 
-class Target(NamedTuple):
+class SinkTarget(NamedTuple):
     """Where the rows go, as the options say; travels to the executors."""
 
     url: str
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedParts(WriterCommitMessage):
     """What one task staged."""
 
     parts: list[str]
@@ -86,7 +86,7 @@ def make_stream_writer(
     a frame, and nothing else is said.
     """
     if overwrite:
-        raise wrong("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
+        raise sink_error("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
     target = read_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     return StreamSink(target)
@@ -99,7 +99,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     write takes the number after the newest that the server has.
     """
     if overwrite:
-        raise wrong("a queue cannot be overwritten", 'use `mode("append")`')
+        raise sink_error("a queue cannot be overwritten", 'use `mode("append")`')
     target = read_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     given = {name.lower(): value for name, value in options.items()}.get("batch")
@@ -113,13 +113,13 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 class _Sink:
     """What both writers share: staging on executors."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkTarget) -> None:
         self.target = target
 
-    def stage(self, batches: Iterator[pa.RecordBatch], batch: int, prefix: str) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch], batch: int, prefix: str) -> StagedParts:
         """Stage the rows of one task as parts whose names begin with `prefix`."""
         target = self.target
-        staged = Staged([], 0)
+        staged = StagedParts([], 0)
         encode = encoder_for(target.to, target.kind, is_text=target.is_text)
         lines: list[bytes] = []
         size = 0
@@ -144,7 +144,7 @@ class _Sink:
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Committed | None:
         """Commit what the winning tasks staged; nothing needs to be said of a batch without rows."""
-        parts = [name for message in messages if isinstance(message, Staged) for name in message.parts]
+        parts = [name for message in messages if isinstance(message, StagedParts) for name in message.parts]
         if not parts:
             return None
         with self.target.stage() as stage:
@@ -167,7 +167,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_PROPERTY)
         if batch is None:
             message = f"Spark did not tell this task its batch (`{BATCH_PROPERTY}`)"
-            raise wrong(message, "use the Spark version that Penstock is tested with")
+            raise sink_error(message, "use the Spark version that Penstock is tested with")
         return self.stage(iterator, int(batch), f"{context.partitionId()}.{context.taskAttemptId()}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark names it
@@ -183,7 +183,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             hint = (
                 'give the query a new `app`, or `option("onOldBatch", "skip")` if those rows are in already'
             )
-            raise wrong(message, hint)
+            raise sink_error(message, hint)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark names it
         self.give_up(batchId)
@@ -192,7 +192,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 class BatchSink(_Sink, DataSourceArrowWriter):
     """Writes one DataFrame."""
 
-    def __init__(self, target: Target, batch: int, *, is_chosen: bool) -> None:
+    def __init__(self, target: SinkTarget, batch: int, *, is_chosen: bool) -> None:
         super().__init__(target)
         self.batch = batch
         self.is_chosen = is_chosen
@@ -206,7 +206,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         done = self.publish(messages, self.batch)
         if done is not None and done.duplicate and self.is_chosen and done.tries == 1:
             message = f"another write of `{self.target.app}` was quicker, and this one was not enqueued"
-            raise wrong(message, "write again; give writers that run at the same time an `app` each")
+            raise sink_error(message, "write again; give writers that run at the same time an `app` each")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.give_up(self.batch)
@@ -218,7 +218,7 @@ def _context() -> TaskContext:
     return context
 
 
-def read_target(options: Mapping[str, str]) -> Target:
+def read_target(options: Mapping[str, str]) -> SinkTarget:
     """The options of the sink, checked on the driver."""
     given = {name.lower(): value for name, value in options.items()}
     _check_spelling(given)
@@ -227,15 +227,15 @@ def read_target(options: Mapping[str, str]) -> Target:
     app = given.get("app")
     if not app:
         hint = '`option("app", "my-query")`: the server remembers under this name which batches came in'
-        raise wrong("the option `app` is missing", hint)
+        raise sink_error("the option `app` is missing", hint)
     form = given.get("payloadas", "json")
     if form not in ("json", "text"):
-        raise wrong(f"the option `payloadAs` is `{form}`", "use `json` or `text`")
+        raise sink_error(f"the option `payloadAs` is `{form}`", "use `json` or `text`")
     old = given.get("onoldbatch", "fail")
     if old not in ("fail", "skip"):
-        raise wrong(f"the option `onOldBatch` is `{old}`", "use `fail` or `skip`")
+        raise sink_error(f"the option `onOldBatch` is `{old}`", "use `fail` or `skip`")
     to = given.get("to")
-    return Target(
+    return SinkTarget(
         url,
         token,
         app,
@@ -255,19 +255,19 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
         hint = (
             '`option("url", "http://host:8787")`, or the data directory of a server on this machine as `path`'
         )
-        raise wrong("give `url` or `path`, one of them", hint)
+        raise sink_error("give `url` or `path`, one of them", hint)
     token, token_file = given.get("token"), given.get("tokenfile")
     if url is not None:
-        place, *others = places_of(None, url, token, token_file, patience_s)
-        if others or place.url is None:
-            raise wrong(f"`{url}` are several servers", "rows go to one; start a query for each")
-        return place.url, place.token
+        location, *others = parse_locations(None, url, token, token_file, patience_s)
+        if others or location.url is None:
+            raise sink_error(f"`{url}` are several servers", "rows go to one; start a query for each")
+        return location.url, location.token
     file = Path(path or ".").absolute() / "run" / "endpoints.json"
     endpoints = read_endpoints(file)
     if endpoints is None or endpoints.http is None:
-        raise wrong(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")
-    place = places_of(None, endpoints.http, token, token_file, patience_s)[0]
-    return endpoints.http, place.token or operator_token(endpoints.http, file)
+        raise sink_error(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")
+    location = parse_locations(None, endpoints.http, token, token_file, patience_s)[0]
+    return endpoints.http, location.token or operator_token(endpoints.http, file)
 
 
 def _check_spelling(given: Mapping[str, str]) -> None:
@@ -276,17 +276,17 @@ def _check_spelling(given: Mapping[str, str]) -> None:
     for name in given:
         near = get_close_matches(name, known, 1, cutoff=0.8)
         if name not in known and near:
-            raise wrong(f"there is no option `{name}`", f"did you mean `{known[near[0]]}`?")
+            raise sink_error(f"there is no option `{name}`", f"did you mean `{known[near[0]]}`?")
 
 
 def _duration_s(text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise wrong(f"the option `retryTimeout` is `{text}`", "write a duration like `30s` or `15m`")
+        raise sink_error(f"the option `retryTimeout` is `{text}`", "write a duration like `30s` or `15m`")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3_600}[found[2]]
 
 
 def _batch(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
-    raise wrong(f"the option `batch` is `{text}`", "use a whole number from 0 on")
+    raise sink_error(f"the option `batch` is `{text}`", "use a whole number from 0 on")

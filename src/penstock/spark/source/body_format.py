@@ -10,7 +10,7 @@ import pyarrow as pa
 _JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
-def shaped(batch: pa.RecordBatch, schema: pa.Schema, body_as: str) -> pa.RecordBatch:
+def fit_schema(batch: pa.RecordBatch, schema: pa.Schema, body_as: str) -> pa.RecordBatch:
     """A batch with exactly this schema."""
     if body_as == "binary" or "body" not in schema.names:
         return batch if batch.schema.equals(schema) else batch.cast(schema)

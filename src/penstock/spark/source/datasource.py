@@ -26,8 +26,8 @@ from penstock.spark.source.bounds import ending, starting
 from penstock.spark.source.errors import SourceError
 from penstock.spark.source.location import absolute_paths, open_journals
 from penstock.spark.source.offsets import EARLIEST
-from penstock.spark.source.options import STREAM_ONLY, Options, read_options
-from penstock.spark.source.partitions import Span, plan, read_span
+from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options
+from penstock.spark.source.partitions import JournalPartition, plan, read_partition
 from penstock.spark.source.stream_reader import JournalStreamReader
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the options choose."""
-        return from_arrow_schema(read_options(self.options).schema)
+        return from_arrow_schema(parse_options(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return JournalBatchReader(self._checked(schema))
@@ -68,9 +68,9 @@ class PenstockSource(DataSource):
 
         return make_stream_writer(self.options, schema, overwrite)
 
-    def _checked(self, schema: StructType) -> Options:
+    def _checked(self, schema: StructType) -> SourceOptions:
         """The options, when the schema is theirs: a journal's rows have the columns they have."""
-        options = read_options(self.options)
+        options = parse_options(self.options)
         declared = from_arrow_schema(options.schema)
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in declared.fields]:
@@ -84,7 +84,7 @@ class PenstockSource(DataSource):
 class JournalBatchReader(DataSourceReader):
     """Reads ranges of journals once."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         options.refuse(STREAM_ONLY, "a batch read")
         self._options = options
         self._selection = replace(options.selection, with_pipeline=options.includes_pipeline is not False)
@@ -98,12 +98,12 @@ class JournalBatchReader(DataSourceReader):
         for one, (first, stop) in ranges.items():
             if first > stop:
                 raise SourceError(
-                    f"the read of {journals[one].place} begins at row {first} and ends at {stop}, before that; swap them"
+                    f"the read of {journals[one].location} begins at row {first} and ends at {stop}, before that; swap them"
                 )
         return [*plan(self._options, journals, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a span; runs in executors. Spark asks for a partition even where there is none."""
-        if not isinstance(partition, Span):
+        if not isinstance(partition, JournalPartition):
             return iter(())
-        return read_span(self._options, self._selection, partition)
+        return read_partition(self._options, self._selection, partition)

@@ -38,7 +38,7 @@ class GoneError(DataLossError):
 
 
 @contextmanager
-def telling(where: str) -> Iterator[None]:
+def source_errors(where: str) -> Iterator[None]:
     """Failures of a journal as a source's. `where`: the directory or the URL, never a token."""
     try:
         yield

@@ -22,10 +22,10 @@ from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.reader import Bounds, JournalReader, Mark
 from penstock.journal.selection import Selection
-from penstock.spark.source.errors import SourceError, telling
+from penstock.spark.source.errors import SourceError, source_errors
 
 if TYPE_CHECKING:
-    from penstock.spark.source.options import Options
+    from penstock.spark.source.options import SourceOptions
 
 OPENED_MAX = 16
 """Journals that a process keeps open."""
@@ -36,7 +36,7 @@ AnyBounds: TypeAlias = Bounds | RemoteBounds
 
 
 @dataclass(frozen=True)
-class Place:
+class JournalLocation:
     """A data directory (absolute) or a URL with what is needed to be let in."""
 
     path: str | None = None
@@ -53,38 +53,38 @@ class Place:
         given = {"path": self.path, "url": self.url, "token": self.token}
         return {key: text for key, text in given.items() if text is not None}
 
-    def open(self) -> Journal:
+    def open(self) -> SourceJournal:
         """The journal there; the same one each time in a process, while it is asked for often enough."""
         with _opening:
-            journal = _opened.pop(self, None) or Journal(self)
+            journal = _opened.pop(self, None) or SourceJournal(self)
             while len(_opened) >= OPENED_MAX:
                 _opened.pop(next(iter(_opened)))
             _opened[self] = journal
         return journal
 
 
-_opened: dict[Place, Journal] = {}
+_opened: dict[JournalLocation, SourceJournal] = {}
 _opening = threading.Lock()
 
 
-class Journal:
+class SourceJournal:
     """A journal that can be read, by any thread; failures are told in a source's words."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, location: JournalLocation) -> None:
+        self.location = location
         self._kept = threading.local()
         """The reader of each thread: two queries of one driver must not move each other's places."""
         self._remote: RemoteJournal | None = None
-        with telling(str(place)):
-            if place.url is not None:
-                self._remote = RemoteJournal(place.url, place.token, retry_s=place.retry_s)
+        with source_errors(str(location)):
+            if location.url is not None:
+                self._remote = RemoteJournal(location.url, location.token, retry_s=location.retry_s)
             else:
-                self._kept.reader = _directory(Path(place.path or "."))
+                self._kept.reader = _directory(Path(location.path or "."))
 
     @property
     def _local(self) -> JournalReader | None:
         if self._remote is None and not hasattr(self._kept, "reader"):
-            self._kept.reader = _directory(Path(self.place.path or "."))
+            self._kept.reader = _directory(Path(self.location.path or "."))
         return getattr(self._kept, "reader", None)
 
     @property
@@ -94,7 +94,7 @@ class Journal:
 
     def mark(self) -> Mark:
         """How far the committed rows reach. Cheap: this is asked all day."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             if self._local is not None:
                 return self._local.mark()
             bounds = self.bounds()
@@ -102,7 +102,7 @@ class Journal:
 
     def bounds(self) -> AnyBounds:
         """What can be read."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             return (self._local or self._far).bounds()
 
     def batches(
@@ -113,7 +113,7 @@ class Journal:
         selection: Selection | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1` in order; with a selection, those that pass it."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             if self._local is not None:
                 yield from self._local.batches(first, end, columns, selection)
                 return
@@ -134,7 +134,7 @@ class Journal:
 
     def offset_at(self, time_us: int) -> int:
         """The first row that is not before a time, or the end. Times never decrease, so the search halves the range."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             bounds = self.bounds()
             low, high = (bounds.first, bounds.end) if self._local is None else self._local.around(time_us)
         while low < high:
@@ -147,14 +147,14 @@ class Journal:
 
     def seams(self) -> list[int]:
         """Offsets at which a range is best cut."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             return self._local.seams() if self._local is not None else []
 
     def hold(self, name: str, offset: int) -> None:
         """A named reader has everything before `offset`; retention waits for it."""
-        with telling(str(self.place)):
+        with source_errors(str(self.location)):
             if self._local is not None:
-                disk = RealDisk(Path(self.place.path or ".") / "journal")
+                disk = RealDisk(Path(self.location.path or ".") / "journal")
                 named_readers.advance(disk, name, offset, time.time_ns() // 1000)
             else:
                 self._far.hold(name, offset)
@@ -167,37 +167,39 @@ class Journal:
     def _whole(self, offset: int, column: str) -> int:
         for batch in self.batches(offset, offset + 1, [column]):
             return int(batch.column(0).cast(pa.int64())[0].as_py())
-        raise SourceError(f"row {offset} is not in the journal at {self.place}; it ends at {self.mark().end}")
+        raise SourceError(
+            f"row {offset} is not in the journal at {self.location}; it ends at {self.mark().end}"
+        )
 
 
-def open_one(data: Path, url: str | None = None, token: str | None = None) -> Journal:
+def open_one(data: Path, url: str | None = None, token: str | None = None) -> SourceJournal:
     """The journal of a server by its URL, else of a data directory."""
     if url is not None:
-        return Place(url=url, token=token).open()
-    return Place(path=str(data.absolute())).open()
+        return JournalLocation(url=url, token=token).open()
+    return JournalLocation(path=str(data.absolute())).open()
 
 
-def open_journals(options: Options | Mapping[str, str]) -> dict[str, Journal]:
+def open_journals(options: SourceOptions | Mapping[str, str]) -> dict[str, SourceJournal]:
     """Every journal that a source's options name, by its id."""
     if isinstance(options, Mapping):
-        from penstock.spark.source.options import read_options
+        from penstock.spark.source.options import parse_options
 
-        options = read_options(options)
-    found: dict[str, Journal] = {}
-    for place in options.places:
-        journal = place.open()
+        options = parse_options(options)
+    found: dict[str, SourceJournal] = {}
+    for location in options.locations:
+        journal = location.open()
         twin = found.setdefault(journal.id, journal)
         if twin is not journal:
             raise SourceError(
-                f"{twin.place} and {place} are the same journal, {journal.id}: its rows would come twice. Name it once;"
+                f"{twin.location} and {location} are the same journal, {journal.id}: its rows would come twice. Name it once;"
                 " of a copied directory, read either the copy or the original."
             )
     return found
 
 
-def places_of(
+def parse_locations(
     path: str | None, url: str | None, token: str | None, token_file: str | None, retry_s: float
-) -> tuple[Place, ...]:
+) -> tuple[JournalLocation, ...]:
     """The places that the options name; paths become absolute and tokens are looked up here, on the driver."""
     if bool(path) == bool(url):
         raise SourceError(
@@ -205,10 +207,12 @@ def places_of(
         )
     if url:
         secret = _token(token, token_file)
-        return tuple(Place(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url))
+        return tuple(
+            JournalLocation(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url)
+        )
     if token or token_file:
         raise SourceError("a token is for a server; leave it out, or name the server with the option `url`")
-    return tuple(Place(path=_absolute(one)) for one in _several(path or ""))
+    return tuple(JournalLocation(path=_absolute(one)) for one in _several(path or ""))
 
 
 def absolute_paths(text: str) -> str:

@@ -21,7 +21,7 @@ from penstock.journal.named_readers import name_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.selection import Selection
 from penstock.spark.source.errors import SourceError
-from penstock.spark.source.location import RETRY_S, Place, places_of
+from penstock.spark.source.location import RETRY_S, JournalLocation, parse_locations
 from penstock.spark.source.offsets import Points, parse
 
 NAMES = (
@@ -42,10 +42,10 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """What a query asked for. Travels to executors."""
 
-    places: tuple[Place, ...]
+    locations: tuple[JournalLocation, ...]
     given: frozenset[str]
     """Names of the options that were given."""
     columns: tuple[str, ...]
@@ -78,7 +78,7 @@ class Options:
                 raise SourceError(f"`{name}` means nothing for {where}; leave it out")
 
 
-def read_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Every option of a source; an unknown one is an error that names the nearest."""
     spelled = {name.lower(): name for name in NAMES}
     values: dict[str, str] = {}
@@ -95,8 +95,8 @@ def read_options(given: Mapping[str, str]) -> Options:
             raise SourceError(f"`{one}` and `{other}` exclude each other; give one of them")
     retry_s = read.duration("retryTimeout", RETRY_S)
     starting, ending = values.get("startingOffsets"), values.get("endingOffsets")
-    return Options(
-        places=places_of(
+    return SourceOptions(
+        locations=parse_locations(
             values.get("path"), values.get("url"), values.get("token"), values.get("tokenFile"), retry_s
         ),
         given=frozenset(values),

@@ -14,54 +14,56 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.journal.selection import Selection
-from penstock.spark.source.body_format import shaped
+from penstock.spark.source.body_format import fit_schema
 from penstock.spark.source.errors import DataLossError, GoneError, SourceError
-from penstock.spark.source.location import Journal
-from penstock.spark.source.options import Options
+from penstock.spark.source.location import SourceJournal
+from penstock.spark.source.options import SourceOptions
 
-ROWS_PER_SPAN = 256 * 1024
+PARTITION_ROWS = 256 * 1024
 """Rows of a span, about, where the query does not ask for more of them."""
 
 _log = logging.getLogger("penstock.spark")
 
 
-class Span(InputPartition):
+class JournalPartition(InputPartition):
     """Rows `first` to `end - 1` of the journal at one of a query's places."""
 
-    def __init__(self, place: int, journal: str, first: int, end: int) -> None:
+    def __init__(self, location: int, journal: str, first: int, end: int) -> None:
         super().__init__(None)
-        self.place = place
+        self.location = location
         self.journal = journal
         self.first = first
         self.end = end
 
     def __repr__(self) -> str:
-        return f"Span({self.journal}, {self.first} to {self.end - 1})"
+        return f"JournalPartition({self.journal}, {self.first} to {self.end - 1})"
 
 
 def plan(
-    options: Options, journals: Mapping[str, Journal], ranges: Mapping[str, tuple[int, int]]
-) -> list[Span]:
+    options: SourceOptions, journals: Mapping[str, SourceJournal], ranges: Mapping[str, tuple[int, int]]
+) -> list[JournalPartition]:
     """The spans of a batch: every range, without what is no longer kept, cut for the tasks."""
     kept = {
         journal: _kept(options, journals[journal], first, end)
         for journal, (first, end) in ranges.items()
         if first < end
     }
-    spans = []
+    partitions = []
     for journal, (first, end) in sorted(kept.items()):
-        place = options.places.index(journals[journal].place)
+        location = options.locations.index(journals[journal].location)
         seams = journals[journal].seams()
-        spans += [Span(place, journal, *part) for part in cut(first, end, seams, ROWS_PER_SPAN)]
+        partitions += [
+            JournalPartition(location, journal, *part) for part in cut(first, end, seams, PARTITION_ROWS)
+        ]
     wanted = options.partitions_min or 0
     total = sum(end - first for first, end in kept.values())
-    if len(spans) < min(wanted, total):
+    if len(partitions) < min(wanted, total):
         return [
-            Span(options.places.index(journals[journal].place), journal, *part)
+            JournalPartition(options.locations.index(journals[journal].location), journal, *part)
             for journal, (first, end) in sorted(kept.items())
             for part in cut(first, end, [], max(1, total // wanted))
         ]
-    return spans
+    return partitions
 
 
 def cut(first: int, end: int, seams: Sequence[int], rows: int) -> list[tuple[int, int]]:
@@ -80,52 +82,54 @@ def cut(first: int, end: int, seams: Sequence[int], rows: int) -> list[tuple[int
     return parts
 
 
-def _kept(options: Options, journal: Journal, first: int, end: int) -> tuple[int, int]:
+def _kept(options: SourceOptions, journal: SourceJournal, first: int, end: int) -> tuple[int, int]:
     oldest = journal.bounds().first
     if first >= oldest:
         return first, end
     gone = min(oldest, end)
     what = f"rows {first} to {gone - 1} are no longer kept; the oldest is {oldest}"
     if options.fails_on_loss:
-        raise GoneError(str(journal.place), first, oldest, what)
-    _log.warning("%s, in the journal at %s: left out, as failOnDataLoss is false", what, journal.place)
+        raise GoneError(str(journal.location), first, oldest, what)
+    _log.warning("%s, in the journal at %s: left out, as failOnDataLoss is false", what, journal.location)
     return gone, end
 
 
-def read_span(options: Options, selection: Selection, span: Span) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    options: SourceOptions, selection: Selection, partition: JournalPartition
+) -> Iterator[pa.RecordBatch]:
     """The rows of a span, with exactly the schema that the source declares."""
-    journal = options.places[span.place].open()
-    check_present(journal, span.journal, span.end)
+    journal = options.locations[partition.location].open()
+    check_present(journal, partition.journal, partition.end)
     schema = options.schema
-    first = span.first
+    first = partition.first
     while True:
         try:
-            for batch in journal.batches(first, span.end, options.columns, selection):
-                yield shaped(batch, schema, options.body_as)
+            for batch in journal.batches(first, partition.end, options.columns, selection):
+                yield fit_schema(batch, schema, options.body_as)
             return
         except GoneError:
             oldest = journal.bounds().first
             if options.fails_on_loss or oldest <= first:
                 raise
-            first, _ = _kept(options, journal, first, span.end)
+            first, _ = _kept(options, journal, first, partition.end)
 
 
-def check_present(journal: Journal, known: str, end: int) -> None:
+def check_present(journal: SourceJournal, known: str, end: int) -> None:
     """The journal is the one that was planned with, and reaches as far as it did."""
     mark = journal.mark()
     if mark.journal != known:
-        raise recreated([known], {mark.journal: journal})
+        raise journal_changed([known], {mark.journal: journal})
     if mark.end < end:
         raise DataLossError(
-            f"rows {mark.end} to {end - 1} of the journal at {journal.place} were there and are not any more. Where the"
+            f"rows {mark.end} to {end - 1} of the journal at {journal.location} were there and are not any more. Where the"
             " directory is a network mount, start the query again; else restore it, or start with a new checkpoint"
             " (`penstock pipeline reset` for the built-in pipeline)."
         )
 
 
-def recreated(known: Sequence[str], found: Mapping[str, Journal]) -> SourceError:
+def journal_changed(known: Sequence[str], found: Mapping[str, SourceJournal]) -> SourceError:
     """The error for a checkpoint of journals that are not there."""
-    here = ", ".join(f"{journal.place} holds journal {one}" for one, journal in sorted(found.items()))
+    here = ", ".join(f"{journal.location} holds journal {one}" for one, journal in sorted(found.items()))
     return DataLossError(
         f"the checkpoint is of journal {', '.join(known)}, and {here or 'no other is there'}: the directory was made anew, or"
         " is another one. Read the directory that belongs to the checkpoint, or start with a new checkpoint"

@@ -25,10 +25,10 @@ from pyspark.sql.streaming.datasource import (
 from penstock.journal.reader import Mark
 from penstock.spark.source.bounds import starting
 from penstock.spark.source.errors import DataLossError
-from penstock.spark.source.location import Journal, open_journals
+from penstock.spark.source.location import SourceJournal, open_journals
 from penstock.spark.source.offsets import LATEST, Point, Points, decode, encode
-from penstock.spark.source.options import BATCH_ONLY, Options
-from penstock.spark.source.partitions import Span, plan, read_span, recreated
+from penstock.spark.source.options import BATCH_ONLY, SourceOptions
+from penstock.spark.source.partitions import JournalPartition, journal_changed, plan, read_partition
 
 _log = logging.getLogger("penstock.spark")
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("penstock.spark")
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads journals as streams."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         options.refuse(BATCH_ONLY, "a stream")
         self._options = options
         self._selection = replace(options.selection, with_pipeline=bool(options.includes_pipeline))
@@ -77,7 +77,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._newest or self._is_too_early(begin, ends, limit):
             return start
         if isinstance(limit, ReadMaxRows):
-            ends = limited({one: point.offset for one, point in begin.items()}, ends, limit.max_rows)
+            ends = share_limit({one: point.offset for one, point in begin.items()}, ends, limit.max_rows)
         return encode({one: Point(end, marks[one].epoch) for one, end in ends.items()})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 (Spark's name)
@@ -90,7 +90,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         journals = open_journals(self._options)
         missing = sorted(set(stop) - set(journals))
         if missing:
-            raise recreated(missing, {one: each for one, each in journals.items() if one not in stop})
+            raise journal_changed(missing, {one: each for one, each in journals.items() if one not in stop})
         ranges = {
             one: (self._first(journals[one], begin.get(one), point), point.offset)
             for one, point in stop.items()
@@ -99,8 +99,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a span; runs in executors."""
-        assert isinstance(partition, Span)
-        return read_span(self._options, self._selection, partition)
+        assert isinstance(partition, JournalPartition)
+        return read_partition(self._options, self._selection, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything before `end` is done: a named reader may let it go."""
@@ -113,20 +113,22 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if one in points:
                 journal.hold(self._options.reader, points[one].offset)
 
-    def _look(self, points: Points) -> tuple[dict[str, Journal], dict[str, Mark]]:
+    def _look(self, points: Points) -> tuple[dict[str, SourceJournal], dict[str, Mark]]:
         """The journals and how far they reach; a journal of the checkpoint that is not there is an error."""
-        journals: dict[str, Journal] = {}
+        journals: dict[str, SourceJournal] = {}
         marks: dict[str, Mark] = {}
-        for place in self._options.places:
-            journal = place.open()
+        for location in self._options.locations:
+            journal = location.open()
             mark = journal.mark()
             journals[mark.journal], marks[mark.journal] = journal, mark
         missing = sorted(set(points) - set(marks))
         if missing:
-            raise recreated(missing, {one: each for one, each in journals.items() if one not in points})
+            raise journal_changed(missing, {one: each for one, each in journals.items() if one not in points})
         return journals, marks
 
-    def _resumed(self, points: Points, journals: Mapping[str, Journal], marks: Mapping[str, Mark]) -> Points:
+    def _resumed(
+        self, points: Points, journals: Mapping[str, SourceJournal], marks: Mapping[str, Mark]
+    ) -> Points:
         """Where reading goes on: the checkpoint, unless rows that were read are lost; the oldest row of a new journal."""
         begin: Points = {}
         for one, mark in marks.items():
@@ -142,7 +144,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin[one] = Point(kept, mark.epoch)
         return begin
 
-    def _first(self, journal: Journal, begin: Point | None, stop: Point) -> int:
+    def _first(self, journal: SourceJournal, begin: Point | None, stop: Point) -> int:
         """Where a batch begins. One that crosses a loss begins where the rows do that took the place of the lost ones."""
         if begin is None:
             return journal.bounds().first
@@ -150,7 +152,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin.offset
         return self._unchanged(journal, begin.epoch, min(begin.offset, stop.offset))
 
-    def _unchanged(self, journal: Journal, epoch: int, end: int) -> int:
+    def _unchanged(self, journal: SourceJournal, epoch: int, end: int) -> int:
         """The end of the rows that are still those of an epoch. Epochs never decrease, so the search halves the range."""
         low, high = min(journal.bounds().first, end), end
         while low < high:
@@ -161,9 +163,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 low = middle + 1
         return low
 
-    def _lose(self, journal: Journal, first: int, end: int) -> None:
+    def _lose(self, journal: SourceJournal, first: int, end: int) -> None:
         what = (
-            f"rows {first} to {end - 1} of the journal at {journal.place}, which this query has read, were lost when its"
+            f"rows {first} to {end - 1} of the journal at {journal.location}, which this query has read, were lost when its"
             " server crashed or an older copy took its place"
         )
         if self._options.fails_on_loss:
@@ -186,7 +188,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
 
-def limited(begin: Mapping[str, int], ends: Mapping[str, int], rows_max: int) -> dict[str, int]:
+def share_limit(begin: Mapping[str, int], ends: Mapping[str, int], rows_max: int) -> dict[str, int]:
     """Ends that are at most so many rows away in all: each journal gets the share that it has of what waits."""
     waiting = {one: end - begin[one] for one, end in ends.items()}
     total = sum(waiting.values())

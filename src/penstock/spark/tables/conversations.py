@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 4_096
 """Conversations handed back to Spark at a time."""
 
 
-class Member(NamedTuple):
+class ConversationEvent(NamedTuple):
     """One envelope of a conversation, or with an outcome: that one was settled."""
 
     journal: str
@@ -61,7 +61,7 @@ with members as (
   select journal, corr, offset, unix_micros(settled_at), channel, seq, null, null, null, null, null, outcome
   from {{deliveries}}
 )
-select {", ".join(Member._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
+select {", ".join(ConversationEvent._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
 distribute by journal, corr sort by journal, corr, offset
 """
 
@@ -69,7 +69,7 @@ distribute by journal, corr sort by journal, corr, offset
 def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Where the tasks run: members in order become conversations."""
     members = (
-        Member(*row)
+        ConversationEvent(*row)
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
@@ -90,7 +90,7 @@ class _Node:
 
     __slots__ = ("depth", "end_us", "id", "offset", "parent", "start_us")
 
-    def __init__(self, member: Member, parent: _Node | None) -> None:
+    def __init__(self, member: ConversationEvent, parent: _Node | None) -> None:
         self.id = member.id or ""
         self.offset = member.offset
         self.start_us = self.end_us = member.at_us
@@ -109,7 +109,7 @@ class _Tree:
         self.root: _Node | None = None
         self.depth = 0
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ConversationEvent) -> None:
         if len(self._by_place) >= self._members_max:
             return
         node = _Node(member, self._parent(member))
@@ -120,14 +120,14 @@ class _Tree:
         if member.owner is not None:
             self._by_owner[member.owner] = node
 
-    def _parent(self, member: Member) -> _Node | None:
+    def _parent(self, member: ConversationEvent) -> _Node | None:
         """What an envelope answers, among those that came before it."""
         named = [self._by_id[ref] for ref in member.refs or () if ref in self._by_id]
         if named:
             return max(named, key=lambda node: node.offset)
         return None if member.agent is None else self._by_owner.get(member.agent)
 
-    def settle(self, member: Member) -> None:
+    def settle(self, member: ConversationEvent) -> None:
         node = self._by_place.get((False, member.channel, member.seq))
         if node is not None:
             node.end_us = max(node.end_us, member.at_us)
@@ -142,12 +142,14 @@ class _Tree:
         return chain[::-1]
 
 
-def conversation(members: Iterable[Member], members_max: int = MEMBERS_MAX) -> dict[str, Any] | None:
+def conversation(
+    members: Iterable[ConversationEvent], members_max: int = MEMBERS_MAX
+) -> dict[str, Any] | None:
     """The row of one conversation, from its envelopes and settles in order of their offsets; None without an envelope."""
     tree = _Tree(members_max)
     agents: dict[str, None] = {}
     doors: dict[str, None] = {}
-    first: Member | None = None
+    first: ConversationEvent | None = None
     last_us = envelopes = queued = settled = dead = 0
     for member in members:
         last_us = max(last_us, member.at_us)

@@ -39,7 +39,7 @@ class TokenKey(msgspec.Struct, frozen=True):
 
 Keys: TypeAlias = Mapping[str, TokenKey]
 """By the hash of the topic, as rows name it."""
-Given: TypeAlias = Mapping[str, "bytes | str | TokenKey"]
+GivenKeys: TypeAlias = Mapping[str, "bytes | str | TokenKey"]
 """By the topic itself: the key as bytes or in hexadecimal, or with its suite."""
 
 
@@ -57,7 +57,7 @@ def topic_hash(topic: str) -> str:
     return sha256(topic.encode()).hexdigest()
 
 
-def known_keys(given: Given) -> dict[str, TokenKey]:
+def known_keys(given: GivenKeys) -> dict[str, TokenKey]:
     """Keys by the hashes of their topics."""
     found = {}
     for topic, key in given.items():

@@ -28,7 +28,7 @@ INT_MAX = 2**31 - 1
 """What a column of a whole number of 32 bits holds; counts stop there."""
 
 
-class Heard(NamedTuple):
+class TokenEvent(NamedTuple):
     """What a row of the journal says of a topic."""
 
     journal: str
@@ -55,7 +55,7 @@ class _Counts(msgspec.Struct):
 _counts = msgspec.json.Decoder(_Counts)
 
 
-class Stream(msgspec.Struct):
+class TokenStreamRow(msgspec.Struct):
     """A row of the table `token_streams`; times are in microseconds since 1970."""
 
     journal: str
@@ -95,9 +95,9 @@ class Stream(msgspec.Struct):
         return msgspec.structs.asdict(self)
 
 
-def stream_of(row: Mapping[str, Any]) -> Stream:
+def from_row(row: Mapping[str, Any]) -> TokenStreamRow:
     """A stream from its row, with times in microseconds."""
-    return Stream(**row)
+    return TokenStreamRow(**row)
 
 
 class Checked(NamedTuple):
@@ -156,14 +156,16 @@ def _payloads(kind: str, data: bytes) -> list[Payload]:
     return [] if isinstance(payload, Fault) else [payload]
 
 
-def fold(rows: Iterable[Heard], before: Stream | None = None, key: TokenKey | None = None) -> list[Stream]:
+def fold(
+    rows: Iterable[TokenEvent], before: TokenStreamRow | None = None, key: TokenKey | None = None
+) -> list[TokenStreamRow]:
     """The streams that the rows of one topic, in order, are about; `before` is the topic's newest so far."""
-    touched: list[Stream] = []
+    touched: list[TokenStreamRow] = []
     stream = None if before is None else msgspec.structs.replace(before)
     inspector = None
     for row in rows:
         if stream is None or _begins(stream, row):
-            stream = Stream(row.journal, row.topic_hash, row.at_us)
+            stream = TokenStreamRow(row.journal, row.topic_hash, row.at_us)
         if not touched or touched[-1] is not stream:
             touched.append(stream)
         if row.event == "chunk" and key is not None and inspector is None:
@@ -172,7 +174,7 @@ def fold(rows: Iterable[Heard], before: Stream | None = None, key: TokenKey | No
     return touched
 
 
-def _begins(stream: Stream, row: Heard) -> bool:
+def _begins(stream: TokenStreamRow, row: TokenEvent) -> bool:
     """Whether a row begins another stream of its topic."""
     return row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
 
@@ -184,7 +186,7 @@ def _inspector(key: TokenKey) -> Inspector | None:
         return None
 
 
-def _take(stream: Stream, row: Heard, inspector: Inspector | None) -> None:
+def _take(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) -> None:
     if row.event == "chunk":
         stream.journaled += 1
         _moved(stream, row.at_us)
@@ -216,7 +218,7 @@ def _told(meta: str | None) -> _Counts:
         return _Counts()
 
 
-def _moved(stream: Stream, at_us: int) -> None:
+def _moved(stream: TokenStreamRow, at_us: int) -> None:
     """A message came, or some did."""
     if stream.last_at is not None:
         gap_ms = max(at_us - stream.last_at, 0) / 1000
@@ -224,7 +226,7 @@ def _moved(stream: Stream, at_us: int) -> None:
     stream.last_at = at_us
 
 
-def _check(stream: Stream, row: Heard, body: bytes, inspector: Inspector) -> None:
+def _check(stream: TokenStreamRow, row: TokenEvent, body: bytes, inspector: Inspector) -> None:
     stream.tokens, stream.forged, stream.breaks = stream.tokens or 0, stream.forged or 0, stream.breaks or 0
     checked = inspector.check(row.format, body)
     if checked is None:
@@ -242,7 +244,7 @@ def _check(stream: Stream, row: Heard, body: bytes, inspector: Inspector) -> Non
             _end(stream, row.at_us, payload)
 
 
-def _end(stream: Stream, at_us: int, payload: Complete | Failure) -> None:
+def _end(stream: TokenStreamRow, at_us: int, payload: Complete | Failure) -> None:
     """A stream says that it is over; the first word counts."""
     if stream.ended in ("complete", "error"):
         return

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
 from penstock.spark.tables.silver import date_of
-from penstock.spark.tables.token_keys import Given, Keys, known_keys
-from penstock.spark.tables.token_stream_state import Heard, Stream, fold, stream_of
+from penstock.spark.tables.token_keys import GivenKeys, Keys, known_keys
+from penstock.spark.tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from penstock.spark.pipeline.batch import Slice
+    from penstock.spark.pipeline.batch import JournalBatch
 
 DOOR = "streamservice"
 PASSED = f"door = '{DOOR}' and event in ('chunk', 'chunk_counts')"
@@ -59,7 +59,7 @@ def token_chunks(events: DataFrame) -> DataFrame:
 _COUNTED = "chunks bigint, replayed bigint, waiting bigint, held boolean"
 
 
-def token_audit(events: DataFrame, keys: Given) -> DataFrame:
+def token_audit(events: DataFrame, keys: GivenKeys) -> DataFrame:
     """Every stream in these rows of the journal, its chain checked from one end to the other where its key is known.
 
     Parameters
@@ -78,7 +78,7 @@ def token_audit(events: DataFrame, keys: Given) -> DataFrame:
     return streams(events, known_keys(keys), {})
 
 
-def streams(events: DataFrame, keys: Keys, before: Mapping[tuple[str, str], Stream]) -> DataFrame:
+def streams(events: DataFrame, keys: Keys, before: Mapping[tuple[str, str], TokenStreamRow]) -> DataFrame:
     """The streams that rows of the journal are about, going on from what those of their topics came to before."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -94,13 +94,13 @@ distribute by journal, channel sort by journal, channel, offset
 
 
 def _folding(
-    keys: Keys, before: Mapping[tuple[str, str], Stream]
+    keys: Keys, before: Mapping[tuple[str, str], TokenStreamRow]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Where the tasks run: rows in order become streams."""
 
     def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         heard = (
-            Heard(*row)
+            TokenEvent(*row)
             for batch in batches
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
@@ -116,27 +116,27 @@ def _folding(
     return put_together
 
 
-def token_streams(part: Slice, keys: Keys) -> DataFrame:
+def token_streams(batch: JournalBatch, keys: Keys) -> DataFrame:
     """The rows of the table `token_streams` that a stretch of the journal changes."""
-    touched = part.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
+    touched = batch.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
     known = {topic: keys[topic] for topic in touched.to_pylist() if topic in keys}
-    return streams(part.events, known, _before(part, touched))
+    return streams(batch.events, known, _before(batch, touched))
 
 
-def _before(part: Slice, touched: pa.ChunkedArray) -> dict[tuple[str, str], Stream]:
+def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, str], TokenStreamRow]:
     """The newest stream so far of each topic that the stretch is about, if it may go on."""
     import pyarrow.compute as pc
 
-    table = part.lake(TOKEN_STREAMS.name)
+    table = batch.lake(TOKEN_STREAMS.name)
     if table.version() is None:
         return {}
     is_touched = pc.field("topic_hash").isin(touched.combine_chunks())
-    known = table.rows(filter=(pc.field("journal") == part.journal.id) & is_touched)
+    known = table.rows(filter=(pc.field("journal") == batch.journal.id) & is_touched)
     plain = known.cast(_PLAIN).to_pylist()
-    since_us = part.journal.time_of(part.first) - TRAIL_US
-    found: dict[tuple[str, str], Stream] = {}
+    since_us = batch.journal.time_of(batch.first) - TRAIL_US
+    found: dict[tuple[str, str], TokenStreamRow] = {}
     for row in sorted(plain, key=lambda one: one["started_at"]):
-        found[row["journal"], row["topic_hash"]] = stream_of(row)
+        found[row["journal"], row["topic_hash"]] = from_row(row)
     return {one: stream for one, stream in found.items() if (stream.expired_at or since_us) >= since_us}
 
 

@@ -25,7 +25,7 @@ INGESTED = [name for name in TABLES if name not in ("events", "alerts", "agents"
 WATCHED = ["alerts", "agents"]
 
 
-class Story(Journaled):
+class JournalBuilder(Journaled):
     """A queue whose facts go into a real journal directory."""
 
     def __init__(self, data: Path, journal: str = JOURNAL, policy: Policy | None = None) -> None:
@@ -77,7 +77,7 @@ class Story(Journaled):
         self._disk.unlock()
 
 
-def work(story: Story, minutes: int = 3, each: int = 8) -> None:
+def work(story: JournalBuilder, minutes: int = 3, each: int = 8) -> None:
     """Some minutes of traffic: jobs done, given back, hopeless; questions and answers; quiet in between."""
     if not story.consumers:
         story.consumers = [
@@ -110,7 +110,7 @@ def work(story: Story, minutes: int = 3, each: int = 8) -> None:
             story.wait(60 / (2 * each))
 
 
-def talk(story: Story, first: int) -> None:
+def talk(story: JournalBuilder, first: int) -> None:
     """A minute in a space: two requests, answers to the two before them, a word on a job, frames in full and counted."""
     counts = {"frames": 10, "bytes": 100, "deliveries": 10, "participants": 4, "broadcast": 40}
     for number in (first, first + 1):
@@ -127,7 +127,7 @@ def talk(story: Story, first: int) -> None:
         story.wait(1)
 
 
-def speak(story: Story, first: int) -> None:
+def speak(story: JournalBuilder, first: int) -> None:
     """Two token streams, one of which goes on from call to call, is over in the second one, and comes back."""
     long, short = "a" * 64, f"{first:064x}"
     if first == 0:
