@@ -300,7 +300,9 @@ def rebuild(
     from penstock.spark.pipeline.rebuild import rebuild_table
 
     with _session(place.data, config) as ingest, _bars() as show:
-        ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}
+        ends = {
+            name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables
+        }
     status = _read(place.data)
     if status is not None and status.state == "halted":
         _mended(place.data)
