@@ -27,10 +27,10 @@ from penstock.journal.port import Journal
 from penstock.server.admin import relay
 from penstock.server.admin import spaces as space_desk
 from penstock.server.admin.lake import Lake
-from penstock.server.admin.reload import Report, admit, differences, merged
-from penstock.server.admin.sql import Asking
+from penstock.server.admin.reload import ReloadReport, admit, differences, merged
+from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
-from penstock.server.admin.tokens import TokenDesk, learn
+from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
 from penstock.server.auth.tokens import (
     UNIX_PEER,
@@ -51,10 +51,9 @@ from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.private import write_private
 from penstock.server.http.admin_routes import Desk
-from penstock.server.http.by_path import Doors
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
-from penstock.server.http.listener import CourierDoor
+from penstock.server.http.listener import HttpEndpoint
 from penstock.server.http.queue_routes import Api
 from penstock.server.journal.lifecycle import Archive, progress_bar
 from penstock.server.logging import logs
@@ -63,7 +62,7 @@ from penstock.server.ops.kernel_endpoints import Advertising
 from penstock.server.ops.pipeline_supervisor import PipelineProcess, pipeline_shown
 from penstock.server.relay.supervisor import RelayError, Relaying
 from penstock.server.spaces.files import Hosting
-from penstock.server.spaces.listener import MewDoor
+from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
 from penstock.transports.outbox import Wire
@@ -257,14 +256,14 @@ class Service:
         desk.add("reload", lambda ask: self.reload())
         data = None if self.archive is None else self.archive.data
         desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining, self.tokens.renewed).tail)
-        desk.add("sql", Asking(data, lambda: self._config.console).sql)
+        desk.add("sql", SqlEndpoint(data, lambda: self._config.console).sql)
         lake = Lake(data)
         desk.add("lake", lake.tables)
         desk.add("alerts", lake.alerts)
         desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
         space_desk.serve(desk, self.halls.spaces)
         desk.add("relay_topics", lambda ask: relay.topics_shown(self.relay, ask))
-        tokens = TokenDesk(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
+        tokens = TokenAdmin(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
         tokens.serve(desk)
         return desk
 
@@ -294,15 +293,14 @@ class Service:
 
     async def _start_http(self, api: Api, address: HostPort) -> str:
         is_local = all(is_loopback(host) for host in address.hosts)
-        courier = CourierDoor(api, is_loopback_bind=is_local)
-        door = Doors(courier, MewDoor(self.halls.spaces, self.guard, is_loopback_bind=is_local))
-        listener = HttpListener(door)
+        spaces = SpaceEndpoint(self.halls.spaces, self.guard, is_loopback_bind=is_local)
+        listener = HttpListener(HttpEndpoint(api, spaces, is_loopback_bind=is_local))
         self._listeners.append(listener)
         port = await listener.start(address.hosts, address.port)
         self.halls.serve_at(address.host, port)
         return f"http://{HostPort(address.host, port)}"
 
-    def reload(self) -> Report | Refusal:
+    def reload(self) -> ReloadReport | Refusal:
         """Read the config again and go on with it, or keep the old one whole and say every problem."""
         if self._reread is None:
             return Refusal("Unsupported", "this server has no config to read again")

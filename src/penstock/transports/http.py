@@ -1,6 +1,6 @@
-"""HTTP and WebSocket on one port, with aiohttp: reads requests whole, carries replies, upgrades sockets.
+"""HTTP and WebSocket on one port, with aiohttp: reads requests, writes replies, upgrades sockets.
 
-What a request means is the `Door`'s business; every aiohttp name of the server is in this file.
+A request goes to its `HttpHandler` once. All aiohttp names of the server are in this file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
@@ -23,7 +24,7 @@ HEAD_TIMEOUT_S = 30.0
 KEEPALIVE_S = 75.0
 
 
-class Plan(ABC):
+class Upgrade(ABC):
     """How an upgrade goes on."""
 
     merge = False
@@ -38,7 +39,7 @@ class Plan(ABC):
         """The socket is open: make its endpoint, or close it through the wire."""
 
 
-class Stream(ABC):
+class StreamingReply(ABC):
     """How an answer goes on that has no end."""
 
     head: bytes
@@ -49,19 +50,31 @@ class Stream(ABC):
         """The head is written: make the endpoint, or close it through the wire."""
 
 
-class Answer(Protocol):
-    """What a request is answered with."""
+class Reply(msgspec.Struct):
+    """A whole HTTP response."""
 
     status: int
     body: bytes
-    content_type: str
-    headers: dict[str, str]
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+
+
+def json_reply(status: int, body: object) -> Reply:
+    return Reply(status, msgspec.json.encode(body))
+
+
+class BodyTooLargeError(Exception):
+    """The body is over the handler's `body_max`."""
+
+
+class BodyMalformedError(Exception):
+    """The body breaks its transfer coding; the text says how."""
 
 
 class Exchange:
-    """One request as the door sees it."""
+    """One request as its handler sees it."""
 
-    __slots__ = ("_request", "admitted", "body", "headers", "is_upgrade", "method", "path", "peer", "size")
+    __slots__ = ("_request", "headers", "is_upgrade", "method", "path", "peer", "size")
 
     def __init__(self, request: web.BaseRequest) -> None:
         self._request = request
@@ -71,45 +84,51 @@ class Exchange:
         self.peer = request.remote or ""
         self.size = request.content_length
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
-        self.body = b""
-        self.admitted: Any = None
-        """What the door found out when it let the request in."""
 
     @property
     def query_pairs(self) -> list[tuple[str, str]]:
         return list(self._request.query.items())
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether a part of the body has not arrived."""
+        return self._request.can_read_body and not self._request.content.is_eof()
 
-class Door(Protocol):
-    """Answers requests. `answer` is called with the body read, `admit` before it."""
+    async def read(self) -> bytes:
+        """Read the whole body. Raises BodyTooLargeError, BodyMalformedError or TimeoutError."""
+        request = self._request
+        if not request.can_read_body:
+            return b""
+        try:
+            if request.content.is_eof():  # a small body comes with the head and needs no timer
+                return await request.read()
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                if self.headers.get("Expect", "").lower() == "100-continue":
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    request.writer.output_size = 0  # the final response has not begun
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise BodyTooLargeError from None
+        except (RequestPayloadError, HttpProcessingError) as error:
+            request.content.feed_eof()  # otherwise aiohttp reads on and fails again
+            raise BodyMalformedError(_reason(error)) from error
+
+
+class HttpHandler(Protocol):
+    """Answers the requests of one port."""
 
     @property
     def body_max(self) -> int:
         """Bytes of the largest body."""
 
-    def admit(self, exchange: Exchange) -> Answer | None:
-        """Refuse before the body is read, or None."""
+    async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
+        """Answer a request; the handler decides when to read its body."""
 
-    async def answer(self, exchange: Exchange) -> Answer:
-        """The answer to a plain request."""
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
+        """The answer when `handle` raised."""
 
-    def stream(self, exchange: Exchange) -> Stream | Answer | None:
-        """How to go on with an answer that has no end; None for all others."""
-
-    def upgrade(self, exchange: Exchange) -> Plan | Answer:
-        """How to go on with a WebSocket, or why not."""
-
-    def too_large(self, exchange: Exchange) -> Answer:
-        """The answer to a body over the bound."""
-
-    def malformed(self, reason: str) -> Answer:
-        """The answer to bytes that are no proper request."""
-
-    def failed(self, exchange: Exchange, error: BaseException) -> Answer:
-        """The answer when we failed."""
-
-    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Headers that every answer to this request carries beside its own."""
+    def malformed(self, reason: str) -> Reply:
+        """The answer to bytes that are not an HTTP request."""
 
 
 class _Handler(RequestHandler):
@@ -118,7 +137,7 @@ class _Handler(RequestHandler):
     A peer that connects and asks for nothing is let go, so idle sockets cannot pile up.
     """
 
-    door: Door
+    handler: HttpHandler
     endpoint: Endpoint | None = None
     _patience: asyncio.TimerHandle | None = None
 
@@ -146,9 +165,7 @@ class _Handler(RequestHandler):
         """A peer's mistake is answered like every other refusal, and is no error of ours to log."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
-        response = _response(self.door.malformed(_reason(exc)))
-        response.force_close()
-        return response
+        return _response(self.handler.malformed(_reason(exc)), closes=True)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -162,19 +179,19 @@ class _Handler(RequestHandler):
 
 
 class _Server(web.Server):
-    door: Door
+    handler: HttpHandler
 
     def __call__(self) -> RequestHandler:
         handler = _Handler(self, loop=self._loop, **self._kwargs)
-        handler.door = self.door
+        handler.handler = self.handler
         return handler
 
 
 class HttpListener:
-    """The HTTP port of one door."""
+    """One HTTP port."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, handler: HttpHandler) -> None:
+        self._handler = handler
         self._server: _Server | None = None
         self._listeners: list[asyncio.Server] = []
 
@@ -187,10 +204,10 @@ class HttpListener:
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
-            auto_decompress=False,  # the door knows how large a body may become
+            auto_decompress=False,  # the handler bounds what a body may become
             loop=loop,
         )
-        self._server.door = self._door
+        self._server.handler = self._handler
         for host in hosts:
             try:
                 listener = await loop.create_server(self._server, host, port, backlog=1024)
@@ -214,63 +231,28 @@ class HttpListener:
 
     def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
         loop = asyncio.get_running_loop()
-        limit = self._door.body_max
+        limit = self._handler.body_max
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(request)
-        response = await self._answer(request, exchange)
-        if not response.prepared:  # a WebSocket has said everything
-            response.headers.update(self._door.answer_headers(exchange))
-        return response
-
-    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         if isinstance(request.protocol, _Handler):
             request.protocol.asked()
         try:
-            if exchange.is_upgrade:
-                return await self._upgrade(request, exchange)
-            early = self._door.admit(exchange)
-            if early is not None:
-                return self._refuse_body(request, early)
-            if request.can_read_body:
-                if exchange.size is not None and exchange.size > self._door.body_max:
-                    return self._refuse_body(request, self._door.too_large(exchange))
-                if request.content.is_eof():  # it came with the head, as small ones do: no clock is needed
-                    exchange.body = await request.read()
-                else:
-                    exchange.body = await self._read_slowly(request, exchange)
-            stream = self._door.stream(exchange)
-            if isinstance(stream, Stream):
-                return await self._stream(request, stream)
-            return _response(stream or await self._door.answer(exchange))
-        except web.HTTPRequestEntityTooLarge:
-            return self._refuse_body(request, self._door.too_large(exchange))
-        except (RequestPayloadError, HttpProcessingError) as error:
-            request.content.feed_eof()  # or the library would read on, and fail again
-            response = _response(self._door.malformed(_reason(error)))
-            response.force_close()
-            return response
+            answer = await self._handler.handle(exchange)
+            if isinstance(answer, Reply):
+                return _response(answer, closes=exchange.is_unread)
+            if isinstance(answer, Upgrade):
+                return await self._upgrade(request, answer)
+            return await self._stream(request, answer)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            return _response(self._door.failed(exchange, error))
+            is_unread = isinstance(error, BodyTooLargeError) and exchange.is_unread
+            closes = is_unread or isinstance(error, BodyMalformedError)
+            return _response(self._handler.failed(exchange, error), closes=closes)
 
-    async def _read_slowly(self, request: web.BaseRequest, exchange: Exchange) -> bytes:
-        """A body that is still on its way."""
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            if exchange.headers.get("Expect", "").lower() == "100-continue":
-                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                request.writer.output_size = 0  # the answer has not begun
-            return await request.read()
-
-    def _refuse_body(self, request: web.BaseRequest, answer: Answer) -> web.Response:
-        response = _response(answer)
-        if request.can_read_body and not request.content.is_eof():
-            response.force_close()  # the rest of the body is not worth reading
-        return response
-
-    async def _stream(self, request: web.BaseRequest, stream: Stream) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest, stream: StreamingReply) -> web.StreamResponse:
         """Write until the connection ends; this task is cancelled then."""
         transport = request.transport
         protocol = request.protocol
@@ -292,10 +274,7 @@ class HttpListener:
             transport.abort()
         raise AssertionError("the future above has no result")
 
-    async def _upgrade(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        plan = self._door.upgrade(exchange)
-        if not isinstance(plan, Plan):
-            return _response(plan)
+    async def _upgrade(self, request: web.BaseRequest, plan: Upgrade) -> web.StreamResponse:
         protocols = (plan.subprotocol,) if plan.subprotocol else ()
         # aiohttp's bound is above ours, so that ours can say why before it closes.
         bound = 2 * plan.message_max
@@ -308,7 +287,7 @@ class HttpListener:
             decode_text=False,
         )
         if not ws.can_prepare(request):
-            return _response(self._door.failed(exchange, ValueError("not a WebSocket request")))
+            raise ValueError("not a WebSocket request")
         await ws.prepare(request)
         transport = request.transport
         if transport is None:
@@ -329,7 +308,7 @@ class HttpListener:
         return ws
 
     async def _carry(
-        self, ws: web.WebSocketResponse[Any], wire: SocketWire, endpoint: Endpoint | None, plan: Plan
+        self, ws: web.WebSocketResponse[Any], wire: SocketWire, endpoint: Endpoint | None, plan: Upgrade
     ) -> None:
         """Hand messages over until the peer says goodbye. The shortest loop that we can make of it: see it as the hot path."""
         text, binary = WSMsgType.TEXT, WSMsgType.BINARY
@@ -359,9 +338,10 @@ def _reason(error: BaseException) -> str:
     return text.partition("\n")[0].partition(": bytearray(")[0].rstrip(":.")
 
 
-def _response(answer: Answer) -> web.Response:
-    headers = answer.headers
-    response = web.Response(body=answer.body, status=answer.status, headers=headers or None)
-    response.headers["Content-Type"] = answer.content_type
+def _response(reply: Reply, *, closes: bool) -> web.Response:
+    response = web.Response(body=reply.body, status=reply.status, headers=reply.headers or None)
+    response.headers["Content-Type"] = reply.content_type
     response.headers["Server"] = "penstock"
+    if closes:
+        response.force_close()  # the rest of the body is not worth reading
     return response

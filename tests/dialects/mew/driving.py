@@ -30,7 +30,7 @@ from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler
 from penstock.server.spaces.host import SpaceConnection, Spaces
-from penstock.server.spaces.listener import MewDoor
+from penstock.server.spaces.listener import SpaceEndpoint
 from tests.core.driving import START_US, START_WALL_US, counting_entropy
 
 Message = dict[str, Any]
@@ -269,7 +269,7 @@ class House:
             settings("p1", "p2", "p3", "p4", guest=participant("guest", {"kind": "chat"})),
         ):
             self.spaces.add(each, "ws://localhost:8080/")
-        self.door = MewDoor(self.spaces, Guard(Config()), is_loopback_bind=True)
+        self.door = SpaceEndpoint(self.spaces, Guard(Config()), is_loopback_bind=True)
         self.run()
 
     def _log(self, event: str, **fields: Any) -> None:
@@ -353,10 +353,7 @@ class House:
         exchange = Exchange(method, path, body, query, headers or {}, key)
 
         async def asked() -> Any:
-            early = self.door.admit(exchange)
-            if early is not None:
-                return early
-            answering = asyncio.ensure_future(self.door.answer(exchange))
+            answering = asyncio.ensure_future(self.door.handle(exchange))
             while not answering.done():
                 await asyncio.sleep(0)
                 self.run()
@@ -376,7 +373,8 @@ class Exchange:
 
     is_upgrade = False
     peer = "127.0.0.1"
-    admitted: Any = None
+    on_read: Callable[[], object] = staticmethod(lambda: None)
+    """What happens while the body is on its way."""
 
     def __init__(
         self,
@@ -395,6 +393,10 @@ class Exchange:
         self.headers = dict(headers)
         if key is not None:
             self.headers["Authorization"] = f"Bearer {key}"
+
+    async def read(self) -> bytes:
+        self.on_read()
+        return self.body
 
 
 def picture(memory: Memory) -> Any:

@@ -13,8 +13,8 @@ from deltalake import write_deltalake
 from penstock.core.errors import Refusal
 from penstock.core.scopes import OPERATOR
 from penstock.server.admin import sql_process
-from penstock.server.admin.sql import RUNNING_MAX, Asking
-from penstock.server.admin.sql_process import Task
+from penstock.server.admin.sql import RUNNING_MAX, SqlEndpoint
+from penstock.server.admin.sql_process import SqlTask
 from penstock.server.config.sections import ConsoleSection
 from penstock.server.http.admin_routes import Ask
 from penstock.server.http.routes import SqlRequest
@@ -41,7 +41,7 @@ def asked(asking, query, **more):
 
 
 def test_an_answer_is_cut_at_the_rows_that_were_asked_for_and_at_those_that_are_allowed(data):
-    asking = Asking(data, lambda: ConsoleSection(sql_rows=30))
+    asking = SqlEndpoint(data, lambda: ConsoleSection(sql_rows=30))
     reply = asked(asking, "select n, text from notes order by n", limit=7)
     answer = msgspec.json.decode(reply.body)
     assert answer["columns"] == ["n", "text"] and answer["types"] == ["int64", "string"]
@@ -51,7 +51,7 @@ def test_an_answer_is_cut_at_the_rows_that_were_asked_for_and_at_those_that_are_
 
 
 def run(data, query, rows_max=1_000):
-    return msgspec.json.decode(sql_process.run(Task(str(data / "lake"), query, rows_max, 1_000)))
+    return msgspec.json.decode(sql_process.run(SqlTask(str(data / "lake"), query, rows_max, 1_000)))
 
 
 @pytest.mark.promise(
@@ -70,7 +70,7 @@ def test_an_answer_is_cut_at_its_bytes(data):
 def test_what_is_wrong_with_a_question_comes_back_as_a_refusal(data):
     told = run(data, "select * from nope")["refused"]
     assert told["code"] == "InvalidRequest" and told["hint"] == "there are: notes"
-    refused = asked(Asking(data, ConsoleSection), "drop table notes")
+    refused = asked(SqlEndpoint(data, ConsoleSection), "drop table notes")
     assert isinstance(refused, Refusal) and "DropTable" in refused.message
 
 
@@ -81,7 +81,7 @@ def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, m
     for name in ("resource", "signal", "msgspec", "penstock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
-    assert asked(Asking(data, ConsoleSection), "select n from notes").status == 200
+    assert asked(SqlEndpoint(data, ConsoleSection), "select n from notes").status == 200
 
 
 @pytest.mark.promise(
@@ -89,7 +89,7 @@ def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, m
     "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
 )
 def test_a_question_that_takes_too_long_is_ended(data):
-    asking = Asking(data, lambda: ConsoleSection(sql_ms=900))
+    asking = SqlEndpoint(data, lambda: ConsoleSection(sql_ms=900))
     refused = asked(asking, ENDLESS)
     assert isinstance(refused, Refusal) and refused.code == "Timeout" and "900 ms" in refused.message
     assert answerers(os.getpid()) == []
@@ -100,7 +100,7 @@ def test_a_question_that_takes_too_long_is_ended(data):
     "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
 )
 def test_a_question_that_needs_too_much_memory_ends_alone(data):
-    refused = asked(Asking(data, ConsoleSection), HUGE)
+    refused = asked(SqlEndpoint(data, ConsoleSection), HUGE)
     assert isinstance(refused, Refusal) and refused.code == "InvalidRequest"
     assert "more than 768 MB" in refused.message and refused.hint
 
@@ -110,7 +110,7 @@ def test_a_question_that_needs_too_much_memory_ends_alone(data):
     "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
 )
 def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
-    asking = Asking(data, lambda: ConsoleSection(sql_ms=600_000))
+    asking = SqlEndpoint(data, lambda: ConsoleSection(sql_ms=600_000))
 
     async def go():
         loop = asyncio.get_running_loop()
@@ -130,5 +130,5 @@ def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
 
 
 def test_a_server_without_a_directory_has_no_tables():
-    refused = asked(Asking(None, ConsoleSection), "select 1")
+    refused = asked(SqlEndpoint(None, ConsoleSection), "select 1")
     assert isinstance(refused, Refusal) and refused.code == "UnknownRoute" and refused.hint

@@ -15,8 +15,9 @@ from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.sections import Auth, Token
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, SESSION_S, Sessions
-from penstock.server.http.messages import Reply, Request
+from penstock.server.http.messages import Request
 from penstock.server.http.routes import Login
+from penstock.transports.http import Reply
 
 NOW_S = 1_800_000_000
 HOST = "localhost:8787"

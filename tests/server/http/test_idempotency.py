@@ -9,7 +9,8 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.server.http.idempotency import ENTRY_COST, HEADER, REPLAYED, Replays
-from penstock.server.http.messages import Reply, Request
+from penstock.server.http.messages import Request
+from penstock.transports.http import Reply
 
 SAM = Principal("sam", credential="1")
 LIMITS = Limits()

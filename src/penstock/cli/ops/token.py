@@ -90,9 +90,9 @@ def new(
         made = server.mint(name, scope, agent=agent, tenant=tenant)
     else:
         from penstock.server.admin import offline_tokens
-        from penstock.server.auth.minted_tokens import Wish
+        from penstock.server.auth.minted_tokens import TokenSpec
 
-        made = offline_tokens.mint(place.data, Wish(name, scope, agent, tenant))
+        made = offline_tokens.mint(place.data, TokenSpec(name, scope, agent, tenant))
     if place.as_json:
         print_json(made)
         return 0

@@ -12,7 +12,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.journal.disk import RealDisk
 from penstock.server.admin.tokens import shown
-from penstock.server.auth.minted_tokens import FILE, MintedTokens, Wish
+from penstock.server.auth.minted_tokens import FILE, MintedTokens, TokenSpec
 from penstock.server.files.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def listed(data: Path) -> dict[str, Any]:
     return {"tokens": [shown(minted) for minted in tokens], "required": len(tokens) > 0, "kept": True}
 
 
-def mint(data: Path, wish: Wish) -> dict[str, Any]:
+def mint(data: Path, wish: TokenSpec) -> dict[str, Any]:
     """Make a token for the next start."""
     with _locked(data) as tokens:
         token = tokens.mint(wish, time.time_ns() // 1000, bound=Limits().tokens_max)

@@ -41,7 +41,7 @@ REVOKED = Refusal("Unauthorized", "the token that opened this connection is not 
 SHRUNK = Refusal("Forbidden", "the token does not allow a subscription of this connection any more")
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReloadReport(msgspec.Struct, frozen=True):
     """What a reload did."""
 
     changed: list[str]
@@ -52,11 +52,11 @@ class Report(msgspec.Struct, frozen=True):
     """Connections whose token is gone, or allows no longer what they do."""
 
 
-def differences(old: Config, new: Config) -> Report:
+def differences(old: Config, new: Config) -> ReloadReport:
     """Which settings differ, by their paths."""
     paths = list(_differing(old, new))
     restart = [path for path in paths if path.startswith(RESTART)]
-    return Report([path for path in paths if path not in restart], restart)
+    return ReloadReport([path for path in paths if path not in restart], restart)
 
 
 def _differing(old: Config, new: Config) -> Iterator[str]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.server.admin.sql_process import MEMORY_MAX, Task
+from penstock.server.admin.sql_process import MEMORY_MAX, SqlTask
 from penstock.server.config.sections import ConsoleSection
 from penstock.server.http.admin_routes import Ask
-from penstock.server.http.messages import Reply
 from penstock.server.logging import logs
+from penstock.transports.http import Reply
 
 RUNNING_MAX = 2
 """Questions at a time: the messages need the machine too."""
@@ -30,7 +30,7 @@ class _Refused(msgspec.Struct):
     refused: Refusal
 
 
-class Asking:
+class SqlEndpoint:
     """Answers of `/v1/sql`."""
 
     def __init__(self, data: Path | None, settings: Callable[[], ConsoleSection]) -> None:
@@ -47,7 +47,7 @@ class Asking:
             return Refusal("RateLimited", f"{self._running} questions are being answered")
         settings = self._settings()
         rows = min(ask.body.limit, settings.sql_rows)
-        task = Task(str(self._data / "lake"), ask.body.query, rows, settings.sql_ms + ALARM_SLACK_MS)
+        task = SqlTask(str(self._data / "lake"), ask.body.query, rows, settings.sql_ms + ALARM_SLACK_MS)
         self._running += 1
         try:
             async with asyncio.timeout(settings.sql_ms / 1000):
@@ -58,7 +58,7 @@ class Asking:
             self._running -= 1
 
 
-async def _answered(task: Task) -> Reply | Refusal:
+async def _answered(task: SqlTask) -> Reply | Refusal:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # what lies in the working directory is none of our modules

@@ -27,7 +27,7 @@ BYTES_MAX = 1024 * 1024
 """Bytes of the rows of an answer."""
 
 
-class Task(msgspec.Struct):
+class SqlTask(msgspec.Struct):
     """What is asked of which tables, and how much may come back."""
 
     lake: str
@@ -45,7 +45,7 @@ def bound(alarm_ms: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, alarm_ms / 1000)
 
 
-def run(task: Task) -> bytes:
+def run(task: SqlTask) -> bytes:
     """The answer as JSON, or what is wrong with the question."""
     begun = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def _gathered(answer: Answer, rows_max: int) -> tuple[list[Any], bool]:
 def main() -> int:
     os.nice(10)  # questions can wait, messages cannot
     hide_pandas()
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlTask)
     bound(task.alarm_ms)
     sys.stdout.buffer.write(run(task))
     sys.stdout.flush()

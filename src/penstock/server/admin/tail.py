@@ -27,9 +27,9 @@ from penstock.journal.selection import Selection
 from penstock.server.admin.reload import REVOKED
 from penstock.server.http.admin_routes import Ask
 from penstock.server.http.journal_routes import guarded
-from penstock.server.http.messages import Reply
 from penstock.server.http.routes import TailQuery
 from penstock.server.journal.lifecycle import Archive
+from penstock.transports.http import Reply
 
 BODY_CHARS = 2_000
 """Characters of a body that are shown."""
@@ -62,7 +62,7 @@ _BODY_BYTES = BODY_CHARS * 4 + 4
 """No character is longer than four bytes: what is shown never ends in half of one."""
 
 
-class Found(msgspec.Struct):
+class TailPage(msgspec.Struct):
     """What one look at the journal found."""
 
     rows: list[msgspec.Raw]
@@ -149,7 +149,7 @@ class Tail:
                 await asyncio.sleep(min(LOOK_S, rest_s))
                 is_new = archive.journal.next_offset > found.next
 
-    def _look(self, data: Path, query: TailQuery) -> Found | Refusal:
+    def _look(self, data: Path, query: TailQuery) -> TailPage | Refusal:
         return guarded(lambda: look(self._reader(data), query))
 
     def _reader(self, data: Path) -> JournalReader:
@@ -160,7 +160,7 @@ class Tail:
         return reader
 
 
-def look(reader: JournalReader, query: TailQuery) -> Found:
+def look(reader: JournalReader, query: TailQuery) -> TailPage:
     """The rows from `after` on that pass, up to the bounds of one answer."""
     for again in range(GONE_MAX, -1, -1):
         bounds = reader.bounds()
@@ -203,9 +203,9 @@ class _Walk:
         )
         self._ends_at = time.monotonic() + SCAN_S
 
-    def forward(self, first: int, missed: int) -> Found:
+    def forward(self, first: int, missed: int) -> TailPage:
         """The rows that pass from `first` on."""
-        found = Found([], first, missed, self._bounds)
+        found = TailPage([], first, missed, self._bounds)
         size = 0
         is_all = not self._selection.columns and self._query.text is None
         for begin, end in self._steps(first, self._query.max if is_all else SCAN_ROWS):

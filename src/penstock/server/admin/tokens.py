@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.errors import Refusal
-from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, Wish
+from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, TokenSpec
 from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http.admin_routes import Ask, Desk
 from penstock.server.logging import logs
 
 
-class TokenDesk:
+class TokenAdmin:
     """Answers about the tokens of a server. Those of the config file are shown and left alone."""
 
     def __init__(
@@ -60,7 +60,7 @@ class TokenDesk:
             return Refusal("InvalidRequest", "with a token everybody would need one", hint=hint)
         body = ask.body
         token = self._minted.mint(
-            Wish(body.name, body.scopes, body.agent, body.tenant),
+            TokenSpec(body.name, body.scopes, body.agent, body.tenant),
             self._runtime.scheduler.now().wall_us,
             configured=self._store.configured,
             bound=self._runtime.machine.limits.tokens_max,

@@ -44,7 +44,7 @@ class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         return Token(f"sha256:{self.digest}", self.scopes, self.name, self.agent, self.tenant)
 
 
-class Wish(msgspec.Struct, frozen=True):
+class TokenSpec(msgspec.Struct, frozen=True):
     """What a new token is to be."""
 
     name: str
@@ -83,7 +83,7 @@ class MintedTokens:
         return [minted.token for minted in self]
 
     def mint(
-        self, wish: Wish, wall_us: int, *, configured: Sequence[Token] = (), bound: int
+        self, wish: TokenSpec, wall_us: int, *, configured: Sequence[Token] = (), bound: int
     ) -> str | Refusal:
         """Make a token; it is told this once and never again."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))

@@ -12,7 +12,7 @@ from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, LiveQuery, Message, Style
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
-from penstock.transports.http import Plan, Stream
+from penstock.transports.http import StreamingReply, Upgrade
 from penstock.transports.outbox import PING, TEXT, EventWire, SocketWire, frame
 
 
@@ -43,7 +43,7 @@ def last_event(header: str | None) -> int | None:
     )
 
 
-class LivePlan(Plan):
+class LiveUpgrade(Upgrade):
     """Opens a follower's socket, or one that only says why it is refused."""
 
     def __init__(
@@ -81,7 +81,7 @@ def _refuse(wire: SocketWire, refusal: Refusal) -> None:
     wire.close(refusal.kind.close or 1008, refusal.code)
 
 
-class EventStream(Stream):
+class EventStream(StreamingReply):
     """Opens a follower by server-sent events."""
 
     head = _HEAD

@@ -15,8 +15,9 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
-from penstock.server.http.messages import Cancel, Done, Reply, error_reply, json_reply
+from penstock.server.http.messages import Cancel, Done, error_reply
 from penstock.server.logging import logs
+from penstock.transports.http import Reply, json_reply
 
 
 class Ask(msgspec.Struct):

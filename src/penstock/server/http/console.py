@@ -21,9 +21,10 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.server.http.console_sessions import Sessions
-from penstock.server.http.messages import Reply, Request, error_reply, json_reply
+from penstock.server.http.messages import Request, error_reply
 from penstock.server.http.routes import Login
 from penstock.server.logging import logs
+from penstock.transports.http import Reply, json_reply
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.server.auth.tokens import Guard
-from penstock.server.http.messages import Reply
 from penstock.server.http.routes import methods
+from penstock.transports.http import Reply
 
 MAX_AGE_S = 600
 """How long a browser may remember that it may ask: about as long as one looks at a settings page."""

@@ -17,7 +17,8 @@ from penstock.core.errors import Refusal
 if TYPE_CHECKING:
     from penstock.core.limits import Limits
     from penstock.core.scopes import Principal
-    from penstock.server.http.messages import Done, Reply, Request
+    from penstock.server.http.messages import Done, Request
+    from penstock.transports.http import Reply
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"

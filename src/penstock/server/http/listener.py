@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier.sessions import subscribe, view_feed
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
 from penstock.dialects.courier.sessions.view_feed import LiveQuery
 from penstock.server.auth.tokens import subprotocol
-from penstock.server.courier.event_streams import EventStream, LivePlan, open_events
+from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events
 from penstock.server.courier.frame_recorder import open_control
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http import cors
-from penstock.server.http.messages import Reply, Request, error_reply
+from penstock.server.http.messages import Request, error_reply
 from penstock.server.http.queue_routes import Api
 from penstock.server.http.routes import Match, methods
 from penstock.server.logging import logs
 from penstock.server.relay.supervisor import listen
+from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
 from penstock.transports import content_encoding
-from penstock.transports.http import Exchange, Plan
+from penstock.transports.http import (
+    BodyMalformedError,
+    BodyTooLargeError,
+    Exchange,
+    Reply,
+    StreamingReply,
+    Upgrade,
+)
 from penstock.transports.outbox import SocketWire
 
 SMALL_BODY = 64 * 1024
@@ -30,7 +40,7 @@ LARGE = ("enqueue", "send", "stage_part", "stage_commit", "space_send")
 """Routes whose bodies may be larger."""
 
 
-class SubscribePlan(Plan):
+class SubscribeUpgrade(Upgrade):
     """Opens a subscribe socket, or one that only says why it is refused."""
 
     def __init__(
@@ -60,7 +70,7 @@ class SubscribePlan(Plan):
         return connection
 
 
-class ControlPlan(Plan):
+class ControlUpgrade(Upgrade):
     """Opens a WebSocket that carries Control v1 lines."""
 
     merge = True
@@ -81,49 +91,95 @@ class ControlPlan(Plan):
         return connection
 
 
-class CourierDoor:
-    """Courier on the HTTP port."""
+class HttpEndpoint:
+    """The HTTP port: Courier's routes, and the spaces below `/participants`."""
 
-    def __init__(self, api: Api, *, is_loopback_bind: bool) -> None:
+    def __init__(self, api: Api, spaces: SpaceEndpoint, *, is_loopback_bind: bool) -> None:
         self._api = api
         self._runtime = api.runtime
+        self._spaces = spaces
         self._is_loopback_bind = is_loopback_bind
 
     @property
     def body_max(self) -> int:
-        return self._runtime.machine.limits.frame_max
+        return max(self._runtime.machine.limits.frame_max, self._spaces.body_max)
 
-    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
-        return cors.answer_headers(self._api.guard, exchange.headers)
+    async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
+        """Answer one request."""
+        if is_for_spaces(
+            exchange
+        ):  # the errors of a space have MEW's format, so its paths are not in the table
+            return await self._spaces.handle(exchange)
+        answer = await self._answer(exchange)
+        return self._with_cors(exchange, answer) if isinstance(answer, Reply) else answer
 
-    def admit(self, exchange: Exchange) -> Reply | None:
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
+        """The answer to a request whose handling raised."""
+        if isinstance(error, BodyMalformedError):
+            reply = self.malformed(str(error))
+        elif is_for_spaces(exchange):
+            return self._spaces.failed(exchange, error)
+        elif isinstance(error, BodyTooLargeError):
+            reply = _too_large(self._runtime.machine.limits.frame_max)
+        elif isinstance(error, TimeoutError):
+            reply = error_reply(Refusal("Timeout", "the body did not arrive in time"))
+        elif isinstance(error, ValueError) and exchange.is_upgrade:
+            reply = error_reply(Refusal("InvalidRequest", str(error)))
+        else:
+            logs.error("http.failed", exc=error, path=exchange.path)
+            reply = error_reply(Refusal("Internal", "the request failed; the log says why"))
+        return self._with_cors(exchange, reply)
+
+    def malformed(self, reason: str) -> Reply:
+        """The answer to bytes that are not an HTTP request."""
+        return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
+
+    def _with_cors(self, exchange: Exchange, reply: Reply) -> Reply:
+        more = cors.answer_headers(self._api.guard, exchange.headers)
+        # A copy: replies to an Idempotency-Key are kept, and another site may repeat the request.
+        return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
+
+    async def _answer(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
+        if exchange.is_upgrade:
+            return self._upgrade(exchange)
         if cors.is_preflight(exchange.method, exchange.headers):
-            reply = self._preflight(exchange)
-            if reply is not None:
-                return reply
+            preflight = self._preflight(exchange)
+            if preflight is not None:
+                return preflight
         checked = self._check(exchange)
         if isinstance(checked, Reply):
             return checked
-        request, match, _ = checked
-        if match.route.upgrade and not match.route.events:
+        request, match, principal = checked
+        route = match.route
+        if route.upgrade and not route.events:
             hint = f"open `{request.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
-        size = exchange.size
-        if size is not None and size > self._bound(match):
-            return self._too_large(self._bound(match))
-        name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
-        if name is not None and name not in content_encoding.KNOWN:
-            reply = error_reply(Refusal("UnsupportedEncoding", f"`{name[:40]}` is no encoding we read"))
-            reply.headers = {"Accept-Encoding": "gzip, deflate"}
-            return reply
-        exchange.admitted = checked
-        return None
+        bound = self._runtime.machine.limits.frame_max if route.name in LARGE else SMALL_BODY
+        refused = _body_refusal(exchange, bound)
+        if refused is not None:
+            return refused
+        body = _inflate(exchange, await exchange.read(), bound)
+        if isinstance(body, Reply):
+            return body
+        request.body = body
+        if route.events:
+            return self._events(exchange, request, principal)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    def _bound(self, match: Match) -> int:
-        return self.body_max if match.route.name in LARGE else SMALL_BODY
+        def done(reply: Reply) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        cancel = self._api.handle(request, match, principal, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if cancel is not None:
+                cancel()
+            raise
 
     def _preflight(self, exchange: Exchange) -> Reply | None:
-        """A browser asks whether a page may ask; nobody has shown a token yet. Pages of our own need not ask."""
+        """The answer to a CORS preflight, which carries no token; None for pages of this server."""
         headers = exchange.headers
         refusal = self._api.guard.check_headers(headers.get("Host"), headers.get("Origin"))
         if refusal is not None:
@@ -152,36 +208,7 @@ class CourierDoor:
             return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
         return request, match, principal
 
-    async def answer(self, exchange: Exchange) -> Reply:
-        assert exchange.admitted is not None
-        request, match, principal = exchange.admitted
-        request.body = exchange.body
-        name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
-        if name is not None and exchange.body:
-            try:
-                request.body = content_encoding.inflate(exchange.body, name, self._bound(match))
-            except content_encoding.OversizeError:
-                return self._too_large(self._bound(match))
-            except content_encoding.EncodingError as error:
-                return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply) -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        cancel = self._api.handle(request, match, principal, done)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if cancel is not None:
-                cancel()
-            raise
-
-    def stream(self, exchange: Exchange) -> EventStream | Reply | None:
-        request, match, principal = exchange.admitted
-        if not match.route.events:
-            return None
+    def _events(self, exchange: Exchange, request: Request, principal: Principal) -> EventStream | Reply:
         query = self._api.query(request, LiveQuery)
         if isinstance(query, Refusal):
             return error_reply(query)
@@ -191,10 +218,10 @@ class CourierDoor:
             return error_reply(stream)
         return stream if exchange.method == "GET" else Reply(200, b"", "text/event-stream")
 
-    def upgrade(self, exchange: Exchange) -> Plan | Reply:
+    def _upgrade(self, exchange: Exchange) -> Upgrade | Reply:
         checked = self._check(exchange)
         offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
-        plan: Plan
+        plan: Upgrade
         soft = dict(exchange.query_pairs).get("softAuth") == "1"
         if isinstance(checked, Reply):
             if not soft or checked.status not in (401, 403):
@@ -202,12 +229,12 @@ class CourierDoor:
             refusal = Refusal(
                 "Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted"
             )
-            plan = SubscribePlan(self._runtime, NOBODY, SubscribeQuery(""), refusal, exchange.peer)
+            plan = SubscribeUpgrade(self._runtime, NOBODY, SubscribeQuery(""), refusal, exchange.peer)
             plan.subprotocol = offered
             return plan
         request, match, principal = checked
         if match.route.name == "control":
-            plan = ControlPlan(self._api, principal, exchange.peer)
+            plan = ControlUpgrade(self._api, principal, exchange.peer)
         elif match.route.name == "subscribe":
             query = self._api.query(request, SubscribeQuery)
             if isinstance(query, Refusal):
@@ -215,7 +242,7 @@ class CourierDoor:
             refused = subscribe.check(self._runtime, principal, query)
             if refused is not None and not (soft and refused.status in (401, 403)):
                 return error_reply(refused)
-            plan = SubscribePlan(self._runtime, principal, query, refused, exchange.peer)
+            plan = SubscribeUpgrade(self._runtime, principal, query, refused, exchange.peer)
         elif match.route.name == "live":
             follow = self._api.query(request, LiveQuery)
             if isinstance(follow, Refusal):
@@ -223,7 +250,7 @@ class CourierDoor:
             seen = view_feed.check(self._runtime.machine, principal, follow)
             if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
                 return error_reply(seen)
-            plan = LivePlan(self._runtime, principal, follow, seen, exchange.peer)
+            plan = LiveUpgrade(self._runtime, principal, follow, seen, exchange.peer)
         elif match.route.name == "relay":
             listening = listen(self._api.relay, principal, exchange.peer)
             if isinstance(listening, Refusal):
@@ -234,19 +261,32 @@ class CourierDoor:
         plan.subprotocol = offered
         return plan
 
-    def too_large(self, exchange: Exchange) -> Reply:
-        return self._too_large(self.body_max)
 
-    def _too_large(self, bound: int) -> Reply:
-        return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))
+def _body_refusal(exchange: Exchange, bound: int) -> Reply | None:
+    """Why a body is not read."""
+    if exchange.size is not None and exchange.size > bound:
+        return _too_large(bound)
+    name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
+    if name is not None and name not in content_encoding.KNOWN:
+        message = f"unsupported Content-Encoding `{name[:40]}`; use gzip or deflate"
+        reply = error_reply(Refusal("UnsupportedEncoding", message))
+        reply.headers = {"Accept-Encoding": "gzip, deflate"}
+        return reply
+    return None
 
-    def malformed(self, reason: str) -> Reply:
-        return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
-    def failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        if isinstance(error, TimeoutError):
-            return error_reply(Refusal("Timeout", "the body did not arrive in time"))
-        if isinstance(error, ValueError) and exchange.is_upgrade:
-            return error_reply(Refusal("InvalidRequest", str(error)))
-        logs.error("http.failed", exc=error, path=exchange.path)
-        return error_reply(Refusal("Internal", "the request failed; the log says why"))
+def _inflate(exchange: Exchange, body: bytes, bound: int) -> bytes | Reply:
+    """The body without its content encoding."""
+    name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
+    if name is None or not body:
+        return body
+    try:
+        return content_encoding.inflate(body, name, bound)
+    except content_encoding.OversizeError:
+        return _too_large(bound)
+    except content_encoding.EncodingError as error:
+        return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
+
+
+def _too_large(bound: int) -> Reply:
+    return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))

@@ -8,6 +8,7 @@ from math import ceil
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.transports.http import Reply, json_reply
 
 
 class Request(msgspec.Struct):
@@ -22,21 +23,8 @@ class Request(msgspec.Struct):
     body: bytes = b""
 
 
-class Reply(msgspec.Struct):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    headers: dict[str, str] = {}
-
-
 Done = Callable[[Reply], None]
 Cancel = Callable[[], None]
-
-
-def json_reply(status: int, body: object) -> Reply:
-    return Reply(status, msgspec.json.encode(body))
 
 
 def error_reply(refusal: Refusal) -> Reply:

@@ -31,9 +31,10 @@ from penstock.server.http.admin_routes import Ask, Desk, permit
 from penstock.server.http.idempotency import Replays
 from penstock.server.http.journal_routes import CONTENT_TYPE, Answer, History, Rows
 from penstock.server.http.landing_page import landing
-from penstock.server.http.messages import Cancel, Done, Reply, Request, error_reply, json_reply
+from penstock.server.http.messages import Cancel, Done, Request, error_reply
 from penstock.server.http.routes import Login, Match, PeekQuery, StreamQuery, find, methods, nearest
 from penstock.server.metrics import prometheus_families
+from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:
     from penstock.ipc.pipeline import Status

@@ -25,7 +25,7 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
-from penstock.transports.http import Plan
+from penstock.transports.http import Upgrade
 from penstock.transports.outbox import TEXT, SocketWire, frame, frame_head
 from penstock.transports.zeromq import reached
 
@@ -251,7 +251,7 @@ class RelayHub:
             context.term()
 
 
-class RelayPlan(Plan):
+class RelayPlan(Upgrade):
     """Opens a listener's socket."""
 
     message_max = FIRST_MAX

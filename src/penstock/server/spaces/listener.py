@@ -21,11 +21,10 @@ from penstock.dialects.mew.participants import Answer
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.space import Participant, Space
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
-from penstock.server.http.messages import Reply, json_reply
 from penstock.server.logging import logs
 from penstock.server.spaces.host import SpaceConnection, Spaces
 from penstock.server.spaces.pollers import Pollers
-from penstock.transports.http import Exchange, Plan
+from penstock.transports.http import BodyTooLargeError, Exchange, Reply, Upgrade, json_reply
 from penstock.transports.outbox import SocketWire
 
 ELSEWHERE = ("/v1/", "/console", "/metrics", "/health")
@@ -41,7 +40,7 @@ def is_for_spaces(exchange: Exchange) -> bool:
     return path == ROOT or path.startswith(ROOT + "/")
 
 
-class MewPlan(Plan):
+class SpaceUpgrade(Upgrade):
     """Opens a participant's WebSocket."""
 
     hears_pongs = True
@@ -76,7 +75,7 @@ class Asked(msgspec.Struct):
     method: str = "GET"
 
 
-class MewDoor:
+class SpaceEndpoint:
     """Spaces on the HTTP port."""
 
     def __init__(self, spaces: Spaces, guard: Guard, *, is_loopback_bind: bool) -> None:
@@ -89,33 +88,33 @@ class MewDoor:
     def body_max(self) -> int:
         return self._spaces.limits.space_frame_max
 
-    def upgrade(self, exchange: Exchange) -> MewPlan | Reply:
-        exchange.peer = self._guard.client_address(exchange.peer, exchange.headers)
-        refusal = self._guard.check_origin(exchange.headers.get("Host"), exchange.headers.get("Origin"))
-        if refusal is not None:
-            return json_reply(403, {"error": "forbidden", "message": refusal.message})
-        if not self._spaces.count:
-            message = "this server has no spaces; the config section `spaces` adds them"
-            return json_reply(404, {"error": "unknown_space", "message": message})
-        return MewPlan(self._spaces, exchange, dict(exchange.query_pairs))
-
-    def admit(self, exchange: Exchange) -> Reply | None:
+    async def handle(self, exchange: Exchange) -> Reply | SpaceUpgrade:
+        """Answer a request for which `is_for_spaces` holds."""
         exchange.peer = self._guard.client_address(exchange.peer, exchange.headers)
         refusal = self._guard.check_origin(exchange.headers.get("Host"), exchange.headers.get("Origin"))
         if refusal is not None:
             return json_reply(403, {"error": "forbidden", "message": refusal.message})
         query = dict(exchange.query_pairs)
+        if exchange.is_upgrade:
+            if self._spaces.count:
+                return SpaceUpgrade(self._spaces, exchange, query)
+            message = "this server has no spaces; the config section `spaces` adds them"
+            return json_reply(404, {"error": "unknown_space", "message": message})
         space = self._spaces.find(query.get("space"))
         if isinstance(space, Fault):
             return _refusal(space)
         asked = self._asked(exchange, query, space)
         if isinstance(asked, Reply):
             return asked
-        size = exchange.size
-        if size is not None and size > self.body_max:
-            return self.too_large(exchange)
-        exchange.admitted = asked
-        return None
+        if exchange.size is not None and exchange.size > self.body_max:
+            return self._too_large()
+        body = await exchange.read()
+        if not asked.id:
+            return _participants(asked.space)
+        now = self._spaces.runtime.scheduler.now()
+        if asked.method == "GET":
+            return self._pollers.poll(now, asked.space, asked.id, asked.party)
+        return await self._take(now, asked, body)
 
     def _asked(self, exchange: Exchange, query: dict[str, str], space: Space) -> Asked | Reply:
         parts = exchange.path.split("/")[2:]
@@ -158,15 +157,6 @@ class MewDoor:
         reply = json_reply(401, {"error": "Missing or invalid authorization header"})
         reply.headers = {"WWW-Authenticate": "Bearer"}
         return reply
-
-    async def answer(self, exchange: Exchange) -> Reply:
-        asked = exchange.admitted
-        if not asked.id:
-            return _participants(asked.space)
-        now = self._spaces.runtime.scheduler.now()
-        if asked.method == "GET":
-            return self._pollers.poll(now, asked.space, asked.id, asked.party)
-        return await self._take(now, asked, exchange.body)
 
     async def _take(self, now: Now, asked: Asked, body: bytes) -> Reply:
         spaces, space = self._spaces, asked.space
@@ -215,26 +205,19 @@ class MewDoor:
         now = self._spaces.runtime.scheduler.now()
         return Reply(fault.status, self._spaces.voice.error(now, fault, id_))
 
-    def stream(self, exchange: Exchange) -> None:
-        return None
-
-    def too_large(self, exchange: Exchange) -> Reply:
+    def _too_large(self) -> Reply:
         message = f"the body is over `limits.space_frame_max`, which is {self.body_max} bytes"
         return json_reply(413, {"error": "too_large", "message": message})
 
-    def malformed(self, reason: str) -> Reply:
-        return json_reply(400, {"error": "invalid_request", "message": f"no proper HTTP request: {reason}"})
-
-    def failed(self, exchange: Exchange, error: BaseException) -> Reply:
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
+        if isinstance(error, BodyTooLargeError):
+            return self._too_large()
         if isinstance(error, TimeoutError):
             return json_reply(408, {"error": "timeout", "message": "the body did not arrive in time"})
         if isinstance(error, ValueError) and exchange.is_upgrade:
             return json_reply(400, {"error": "invalid_request", "message": str(error)})
         logs.error("mew.failed", exc=error, path=exchange.path)
         return json_reply(500, {"error": "internal", "message": "the request failed; the log says why"})
-
-    def answer_headers(self, exchange: Exchange) -> dict[str, str]:
-        return {}
 
 
 def _token(exchange: Exchange, query: dict[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from penstock.core.clock import Now
 from penstock.core.fanout.outbox import Outbox
 from penstock.dialects.mew import join
 from penstock.dialects.mew.space import Participant, Space
-from penstock.server.http.messages import Reply, json_reply
+from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:
     from penstock.server.spaces.host import Spaces
