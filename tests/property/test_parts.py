@@ -16,7 +16,7 @@ from penstock.core.queue.counters import (
     bucket_us,
 )
 from penstock.core.queue.policy import Retry
-from penstock.core.queue.ready_order import HeadFirst
+from penstock.core.queue.ready_order import SeqOrder
 from penstock.core.records import Record
 
 durations = st.integers(0, 1 << 36)
@@ -148,7 +148,7 @@ def test_a_retry_waits_longer_each_time_up_to_its_bound(retry: Retry, failures: 
 
 @given(st.lists(st.integers(0, 30), unique=True, max_size=20), st.data())
 def test_head_first_is_a_sorted_list(seqs: list[int], data: st.DataObject) -> None:
-    ready = HeadFirst()
+    ready = SeqOrder()
     records = {}
     for seq in seqs:
         record = Record(str(seq), "t", b"", seq=seq)

@@ -184,17 +184,17 @@ class QueueStateful(RuleBasedStateMachine):
             self.in_turn(record)
             if record.attempt == 1 and not record.scheduled_wall_us and place not in self.unordered:
                 # By the number of the lease: what is dealt round goes to each consumer in one piece.
-                alone = record.channel.policy.partitioned and record.lane is None
-                firsts = self.firsts.setdefault((place[0], place[1] if alone else record.lane), [])
+                alone = record.channel.policy.partitioned and record.sort_key is None
+                firsts = self.firsts.setdefault((place[0], place[1] if alone else record.sort_key), [])
                 insort(firsts, (record.lease, record.seq))
                 assert firsts == sorted(firsts, key=lambda first: first[1]), f"{place} is out of turn"
 
     def in_turn(self, record: Record) -> None:
         """Nothing of its key with a smaller number was passed over: such a one is being settled, or was never out."""
-        if not record.channel.policy.partitioned or record.lane is None:
+        if not record.channel.policy.partitioned or record.sort_key is None:
             return
         for other in record.channel.live.values():
-            if other.lane == record.lane and other.seq < record.seq:
+            if other.sort_key == record.sort_key and other.seq < record.seq:
                 place = (other.channel.name, other.seq)
                 is_scheduled = other.state == DELAYED and not other.attempt
                 assert other.state == HELD or is_scheduled or place in self.unordered, (

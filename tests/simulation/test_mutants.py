@@ -11,7 +11,7 @@ from penstock.core.errors import Refusal
 from penstock.core.queue import enqueue, settle
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.ready_order import Keyed, Levels
+from penstock.core.queue.ready_order import KeyedOrder, PriorityOrder
 from penstock.core.queue.state import QueueState
 from penstock.core.queue.views import View
 from penstock.core.records import READY
@@ -142,39 +142,41 @@ def ready_records_are_shuffled(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.ORDER)
 def new_records_overtake_those_of_their_level(patch: pytest.MonkeyPatch) -> None:
-    put = Levels.put
-    patch.setattr(Levels, "put", lambda line, record, now_us, first: put(line, record, now_us, first=True))
+    put = PriorityOrder.put
+    patch.setattr(
+        PriorityOrder, "put", lambda line, record, now_us, first: put(line, record, now_us, first=True)
+    )
 
 
 @breaks(checks.KEYS)
 def a_lease_does_not_block_its_key(patch: pytest.MonkeyPatch) -> None:
-    take = Keyed.take
+    take = KeyedOrder.take
 
-    def unblocked(line: Keyed) -> Any:
+    def unblocked(line: KeyedOrder) -> Any:
         record = take(line)
         key = line._key(record)
         if line._blocked.pop(key, key) is None:
             line.ring[key] = None
         return record
 
-    patch.setattr(Keyed, "take", unblocked)
+    patch.setattr(KeyedOrder, "take", unblocked)
 
 
 @breaks(checks.KEYS)
 def a_delay_does_not_block_its_key(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Keyed, "block", lambda line, record: setattr(line._key(record), "busy", 1))
+    patch.setattr(KeyedOrder, "block", lambda line, record: setattr(line._key(record), "busy", 1))
 
 
 @breaks(checks.KEYS)
 def a_freed_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    free = Keyed.free
+    free = KeyedOrder.free
 
-    def forget(line: Keyed, record: Any) -> None:
+    def forget(line: KeyedOrder, record: Any) -> None:
         free(line, record)
         if len(line.ring) > 1:
             line.ring.popitem()
 
-    patch.setattr(Keyed, "free", forget)
+    patch.setattr(KeyedOrder, "free", forget)
 
 
 @breaks(checks.HOLDER)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.fanout.frame_router import FrameRouter
 from penstock.core.fanout.outbox import Outbox
-from penstock.core.fanout.room import Room
 from penstock.dialects.mew import accept, join, stream_requests
 from penstock.dialects.mew.gateway_messages import Fault
 from penstock.dialects.mew.space import Participant, Space
@@ -34,17 +34,17 @@ def breaks(*invariants: str) -> Callable[[Plant], Plant]:
 
 @breaks(space_checks.TARGETS)
 def targets_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Room, "receivers", lambda room, lane: list(room.members.values()))
+    patch.setattr(FrameRouter, "receivers", lambda router, route: list(router.members.values()))
 
 
 @breaks(space_checks.TARGETS)
 def frames_lose_a_byte(patch: pytest.MonkeyPatch) -> None:
-    publish = Room.publish
+    publish = FrameRouter.publish
 
-    def trim(room: Room, writer: str, data: bytes, end: int) -> bool:
-        return publish(room, writer, data.rstrip(b"\x00"), end)
+    def trim(router: FrameRouter, writer: str, data: bytes, end: int) -> bool:
+        return publish(router, writer, data.rstrip(b"\x00"), end)
 
-    patch.setattr(Room, "publish", trim)
+    patch.setattr(FrameRouter, "publish", trim)
 
 
 @breaks(space_checks.TARGETS)
@@ -66,14 +66,14 @@ def drops_are_not_announced(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.TARGETS)
 def a_target_that_returns_hears_nothing(patch: pytest.MonkeyPatch) -> None:
-    enter = Room.enter
+    enter = FrameRouter.enter
 
-    def unnoticed(room: Room, member: Any) -> None:
-        before = room._version
-        enter(room, member)
-        room._version = before
+    def unnoticed(router: FrameRouter, member: Any) -> None:
+        before = router._version
+        enter(router, member)
+        router._version = before
 
-    patch.setattr(Room, "enter", unnoticed)
+    patch.setattr(FrameRouter, "enter", unnoticed)
 
 
 @breaks(space_checks.ORDER)
@@ -108,14 +108,14 @@ def the_kinds_of_the_gateway_are_everybodys(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.AUTHORITY)
 def everybody_writes(patch: pytest.MonkeyPatch) -> None:
-    publish = Room.publish
+    publish = FrameRouter.publish
 
-    def open_to_all(room: Room, writer: str, data: bytes, end: int) -> bool:
-        lane = room.lanes.get(data[1:end])
-        owner = writer if lane is None or writer in lane.writers else lane.owner
-        return publish(room, owner, data, end)
+    def open_to_all(router: FrameRouter, writer: str, data: bytes, end: int) -> bool:
+        route = router.routes.get(data[1:end])
+        owner = writer if route is None or writer in route.writers else route.owner
+        return publish(router, owner, data, end)
 
-    patch.setattr(Room, "publish", open_to_all)
+    patch.setattr(FrameRouter, "publish", open_to_all)
 
 
 @breaks(space_checks.AUTHORITY)
@@ -172,12 +172,12 @@ def a_snapshot_leaves_grants_out(patch: pytest.MonkeyPatch) -> None:
 def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
     commit = Space.commit
 
-    def eager(space: Space, sender: Any, entries: Any, tell: Any, done: Any = None, **more: Any) -> None:
+    def eager(space: Space, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any) -> None:
         if all(entry.event == "envelope" for entry in entries):
             space.ledger.facts.extend(entries)
-            tell(None)
+            announce(None)
         else:
-            commit(space, sender, entries, tell, done, **more)
+            commit(space, sender, entries, announce, done, **more)
 
     def relay(space: Space, sender: Any, envelope: Any, done: Any, *given: Any, **more: Any) -> None:
         data = envelope.encode()
@@ -185,7 +185,7 @@ def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> Non
             space,
             sender,
             [space.envelope_entry(sender, envelope, data)],
-            lambda now: space.tell(now, data, envelope.id),
+            lambda now: space.broadcast(now, data, envelope.id),
         )
 
     patch.setattr(Space, "relay", relay)
@@ -198,13 +198,13 @@ def a_refusal_is_kept_from_its_sender(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.EVERYBODY)
 def somebody_is_left_out(patch: pytest.MonkeyPatch) -> None:
-    tell = Room.tell
+    broadcast = FrameRouter.broadcast
 
-    def forget(room: Room, data: bytes, but: str | None = None) -> None:
+    def forget(router: FrameRouter, data: bytes, but: str | None = None) -> None:
         is_chat = b'"kind":"chat"' in data
-        tell(room, data, but or (next(iter(reversed(room.members)), None) if is_chat else None))
+        broadcast(router, data, but or (next(iter(reversed(router.members)), None) if is_chat else None))
 
-    patch.setattr(Room, "tell", forget)
+    patch.setattr(FrameRouter, "broadcast", forget)
 
 
 @breaks(space_checks.NUMBERS)

@@ -69,7 +69,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """May use the space a journal keeps for settles: it moves what is already accepted."""
     check: int | None = None
     """Checksum of the bytes its producer sent, where we have added to them."""
-    lane: str | int | None = None
+    sort_key: str | int | None = None
     """Where it waits in a channel that sorts: its partition key, or its level of urgency."""
 
     channel: Channel = None  # type: ignore[assignment]  # set when admitted
@@ -141,11 +141,11 @@ class Settle(msgspec.Struct, gc=False, eq=False):
 class Fired(Settle, gc=False, eq=False):
     """An observation: a rule acted on a record, or was kept from it by its cooldown. The peer is the rule."""
 
-    told: str | None = None
+    detail: str | None = None
 
     @property
     def meta(self) -> str | None:
-        return self.told
+        return self.detail
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -106,16 +106,16 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         """Whether it may do this on the channel."""
         return _allowed(self, "streams", verb, channel)
 
-    def place(self, stream: str) -> str:
-        """The channel that it means by a stream's name."""
+    def to_channel(self, stream: str) -> str:
+        """The channel behind a stream name of this principal."""
         return stream if self.tenant is None else prefix_of(self.tenant) + stream
 
     def meets(self, channel: str) -> bool:
         """Whether it may know that the channel exists at all: a tenant meets no others."""
         return self.tenant is None or channel.startswith(prefix_of(self.tenant))
 
-    def shown(self, channel: str) -> str:
-        """What it calls a channel."""
+    def from_channel(self, channel: str) -> str:
+        """The name by which this principal knows a channel."""
         return channel if self.tenant is None else channel.removeprefix(prefix_of(self.tenant))
 
     def allows_view(self, verb: str, view: str) -> bool:
@@ -144,7 +144,7 @@ def _allowed(principal: Principal, kind: ScopeKind, verb: str, name: str) -> boo
         if principal.tenant is not None:
             if not name.startswith(prefix_of(principal.tenant)):
                 return False
-            name = principal.shown(name)
+            name = principal.from_channel(name)
         elif name.startswith(TENANTS):
             # A pattern reaches into tenants only where it says so.
             return any(

@@ -12,7 +12,7 @@ from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.ready_order import Keyed
+from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
 from penstock.testing.history import History
 from penstock.testing.network import HIGH_WATER
@@ -96,30 +96,30 @@ def keys_are_out_once(machine: QueueMachine) -> None:
     out: dict[tuple[str, str | int], Record] = {}
     for consumer in machine.consumers.values():
         for record in consumer.leases.values():
-            if not record.channel.policy.partitioned or record.lane is None:
+            if not record.channel.policy.partitioned or record.sort_key is None:
                 continue
-            other = out.setdefault((record.channel.name, record.lane), record)
+            other = out.setdefault((record.channel.name, record.sort_key), record)
             if other is not record:
-                why = f"`{other.id}` and `{record.id}` of key `{record.lane}` are both leased"
+                why = f"`{other.id}` and `{record.id}` of key `{record.sort_key}` are both leased"
                 raise Broken(KEYS, f"`{record.channel.name}`: {why}")
 
 
 def keyed_lines_agree(machine: QueueMachine) -> None:
     """What may be leased next is what the states of the records say, counted by the simplest code. O(records)."""
     for channel in machine.channels.values():
-        line = channel.line
-        if not isinstance(line, Keyed):
+        line = channel.ready_order
+        if not isinstance(line, KeyedOrder):
             continue
         out: dict[str | int, int] = {}
         waiting: dict[str | int, int] = {}
         for record in channel.live.values():
-            key = f"alone {record.seq}" if record.lane is None else record.lane
+            key = f"alone {record.seq}" if record.sort_key is None else record.sort_key
             if record.state == LEASED or (record.state == DELAYED and record.attempt):
                 out[key] = out.get(key, 0) + 1
             elif record.state == READY:
                 waiting[key] = min(waiting.get(key, record.seq), record.seq)
         free = sorted(seq for key, seq in waiting.items() if key not in out)
-        turn = [record.seq for record in islice(line, len(line.turn))]
+        turn = [record.seq for record in islice(line, len(line.leasable))]
         if sorted(turn) != free:
             raise Broken(KEYS, f"`{channel.name}` would deliver {turn}, and {free} are free")
         blocked = len(waiting) - len(free)

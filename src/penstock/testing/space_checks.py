@@ -90,10 +90,10 @@ def spaces_are_their_rows(world: World) -> None:
     """What a space acts upon is what is durable: it is the same before a crash and after it."""
     for space in world.spaces.spaces.values():
         compare(world.listeners.models[space.id], space.state, "runs on")
-        lanes = sorted(lane.id for lane in space.room.lanes.values())
-        if lanes != sorted(space.state.streams):
+        routes = sorted(route.id for route in space.router.routes.values())
+        if routes != sorted(space.state.streams):
             raise Broken(
-                checks.DURABLE, f"frames pass on {lanes}, and {sorted(space.state.streams)} are open"
+                checks.DURABLE, f"frames pass on {routes}, and {sorted(space.state.streams)} are open"
             )
 
 
@@ -123,7 +123,7 @@ def _remembered(state: SpaceState) -> dict[str, Any]:
             name: {id_: list(each) for id_, each in granted.items()} for name, granted in state.grants.items()
         },
         "streams": {
-            id_: (each.lane.owner, sorted(each.lane.writers), list(each.lane.targets))
+            id_: (each.route.owner, sorted(each.route.writers), list(each.route.targets))
             for id_, each in state.streams.items()
         },
     }

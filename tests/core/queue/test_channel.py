@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.policy import Policy
-from penstock.core.queue.ready_order import HeadFirst
+from penstock.core.queue.ready_order import SeqOrder
 from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
 from tests.core.driving import record_of
 
@@ -29,7 +29,7 @@ def live(channel: Channel, record: Record) -> Record:
 class TestHeadFirst:
     @given(st.permutations(range(1, 9)))
     def test_gives_the_smallest_number_first_whatever_the_order(self, seqs: list[int]) -> None:
-        ready = HeadFirst()
+        ready = SeqOrder()
         for n, record in enumerate(numbered(*seqs)):
             (ready.appendleft if n % 2 else ready.append)(record)
         assert [record.seq for record in ready] == list(range(1, 9))
@@ -38,7 +38,7 @@ class TestHeadFirst:
 
     @given(st.permutations(range(1, 9)), st.integers(0, 7))
     def test_removing_one_keeps_the_order_of_the_rest(self, seqs: list[int], index: int) -> None:
-        ready = HeadFirst()
+        ready = SeqOrder()
         records = numbered(*seqs)
         for record in records:
             ready.append(record)
@@ -46,7 +46,7 @@ class TestHeadFirst:
         assert [ready.popleft().seq for _ in range(7)] == sorted(set(seqs) - {seqs[index]})
 
     def test_clear(self) -> None:
-        ready = HeadFirst()
+        ready = SeqOrder()
         ready.append(numbered(1)[0])
         ready.clear()
         assert len(ready) == 0 and list(ready) == []

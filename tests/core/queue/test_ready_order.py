@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.core.queue.policy import Policy, Retry
-from penstock.core.queue.ready_order import AGED_EVERY, Keyed, Levels
+from penstock.core.queue.ready_order import AGED_EVERY, KeyedOrder, PriorityOrder
 from penstock.core.queue.stage import Draft, Taken
 from penstock.core.records import Record
 from tests.core.driving import Bench, record_of
@@ -261,20 +261,20 @@ class TestKeys:
         bench.offer("q", Record("1", "t", b'{"id":"1","partitionKey":7}'))
         bench.commit()
         assert bench.ids() == ["a1", "a2", "1"]
-        assert {record.lane for record in bench.channel("q").live.values()} == {None}
+        assert {record.sort_key for record in bench.channel("q").live.values()} == {None}
 
     @pytest.mark.promise("Streams", "no look-ahead stall")
     def test_a_hundred_thousand_of_a_blocked_key_stall_nobody(self) -> None:
         """Each delivery is one step of the ring, so the work is counted, not timed."""
-        line = Keyed()
+        order = KeyedOrder()
         for seq in range(100_000):
-            line.put(Record(str(seq), "t", b"", lane="a", seq=seq), 0, first=False)
-        line.take()
+            order.put(Record(str(seq), "t", b"", sort_key="a", seq=seq), 0, first=False)
+        order.take()
         for seq in range(100_000, 100_010):
-            line.put(Record(str(seq), "t", b"", lane=f"k{seq}", seq=seq), 0, first=False)
-        assert (len(line), len(line.turn), line.blocked) == (100_009, 10, (99_999, 1))
-        assert [line.take().seq for _ in range(10)] == list(range(100_000, 100_010))
-        assert len(line.turn) == 0
+            order.put(Record(str(seq), "t", b"", sort_key=f"k{seq}", seq=seq), 0, first=False)
+        assert (len(order), len(order.leasable), order.blocked) == (100_009, 10, (99_999, 1))
+        assert [order.take().seq for _ in range(10)] == list(range(100_000, 100_010))
+        assert len(order.leasable) == 0
 
 
 class TestExplain:
@@ -399,13 +399,13 @@ class TestLevels:
         assert self.order(bench, 2) == ["1", "2"]
 
     def test_what_is_given_back_does_not_hide_how_long_others_waited(self) -> None:
-        line = Levels(10, by_number=False)
-        line.put(Record("old", "t", b"", lane=2, seq=1), 0, first=False)
-        line.put(Record("back", "t", b"", lane=2, seq=2), 100, first=True)
+        order = PriorityOrder(10, by_number=False)
+        order.put(Record("old", "t", b"", sort_key=2, seq=1), 0, first=False)
+        order.put(Record("back", "t", b"", sort_key=2, seq=2), 100, first=True)
         for seq in range(10):
-            line.put(Record("high", "t", b"", lane=8, seq=seq), 100, first=False)
-        line.at(100)
-        assert [line.popleft().id for _ in range(8)] == ["high"] * 3 + ["back"] + ["high"] * 3 + ["old"]
+            order.put(Record("high", "t", b"", sort_key=8, seq=seq), 100, first=False)
+        order.at(100)
+        assert [order.popleft().id for _ in range(8)] == ["high"] * 3 + ["back"] + ["high"] * 3 + ["old"]
 
     def test_the_least_urgent_is_dropped_for_room(self) -> None:
         bench = Bench(Policy(priority=True, max_depth=3, overflow="drop-oldest"))
@@ -444,17 +444,17 @@ class TestLevels:
 @settings(max_examples=60, deadline=None)
 def test_levels_are_a_list_searched_by_hand(ops: list[tuple[str, int]]) -> None:
     """The same choices as the simplest code that can be right."""
-    line = Levels(20, by_number=False)
+    order = PriorityOrder(20, by_number=False)
     model: list[tuple[int, int, int]] = []
     now_us = takes = 0
     for seq, (what, number) in enumerate(ops):
         now_us += 3
         if what == "put":
-            line.put(Record(str(seq), "t", b"", lane=number, seq=seq), now_us, first=False)
+            order.put(Record(str(seq), "t", b"", sort_key=number, seq=seq), now_us, first=False)
             model.append((number, now_us, seq))
             continue
         now_us += number
-        line.at(now_us)
+        order.at(now_us)
         if not model:
             continue
         takes += 1
@@ -465,16 +465,16 @@ def test_levels_are_a_list_searched_by_hand(ops: list[tuple[str, int]]) -> None:
             else max(model, key=lambda e: (e[0], -e[2]))
         )
         model.remove(best)
-        assert line.popleft().seq == best[2]
-        assert len(line) == len(model)
+        assert order.popleft().seq == best[2]
+        assert len(order) == len(model)
 
 
 def test_a_record_without_a_lane_is_normal() -> None:
-    line = Levels(20, by_number=False)
-    for seq, lane in enumerate((4, None, 6)):
-        line.put(Record(str(seq), "t", b"", lane=lane, seq=seq), 0, first=False)
-    assert [record.lane for record in line] == [6, None, 4]
-    assert [record.lane for record in line.expendable()] == [4, None, 6]
-    line.remove(next(iter(line)))
-    assert len(line) == 2
-    assert record_of("1").lane is None
+    order = PriorityOrder(20, by_number=False)
+    for seq, sort_key in enumerate((4, None, 6)):
+        order.put(Record(str(seq), "t", b"", sort_key=sort_key, seq=seq), 0, first=False)
+    assert [record.sort_key for record in order] == [6, None, 4]
+    assert [record.sort_key for record in order.expendable()] == [4, None, 6]
+    order.remove(next(iter(order)))
+    assert len(order) == 2
+    assert record_of("1").sort_key is None

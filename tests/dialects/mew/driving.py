@@ -416,9 +416,9 @@ def picture(memory: Memory) -> Any:
                     stream.overflow,
                     stream.request_id,
                     stream.open_id,
-                    stream.lane.keep,
-                    stream.lane.sheds,
-                    stream.lane.seq,
+                    stream.route.keep,
+                    stream.route.sheds,
+                    stream.route.seq,
                 )
                 for stream in state.streams.values()
             },

@@ -311,8 +311,8 @@ class TestWriters:
         else:
             assert body["error"] == code
         assert p3.heard() == []
-        lane = house.space.state.streams["stream-1"].lane
-        assert (lane.owner, list(lane.writers)) == ("p1", ["p1"])
+        route = house.space.state.streams["stream-1"].route
+        assert (route.owner, list(route.writers)) == ("p1", ["p1"])
 
     @pytest.mark.parametrize("kind", OPERATIONS)
     def test_without_a_payload_it_is_refused(
@@ -487,7 +487,7 @@ class TestReconnect:
         for _ in range(3):
             for client in house.joined("p1", "p2", "p3"):
                 client.gone()
-        assert house.space.present == {} and house.space.room.members == {} and house.spaces.sessions == {}
+        assert house.space.present == {} and house.space.router.members == {} and house.spaces.sessions == {}
         assert [row.event for row in house.journal.rows].count("leave") == 9
 
 
@@ -517,7 +517,7 @@ class TestSlowReaders:
             id_,
             50 - len(numbers),
         )
-        assert house.space.state.streams[id_].lane.dropped == 50 - len(numbers)
+        assert house.space.state.streams[id_].route.dropped == 50 - len(numbers)
         assert p2.is_open
 
     @pytest.mark.promise(
@@ -562,4 +562,4 @@ class TestSlowReaders:
             p1.put(f"#{id_}#" + "x" * 1_000)
             house.run()
         assert p2.wire.closed == (4008, "slow_consumer")
-        assert house.space.state.streams[id_].lane.dropped == 0
+        assert house.space.state.streams[id_].route.dropped == 0

@@ -273,10 +273,10 @@ def test_after_a_restart_a_space_remembers_what_it_remembered_before(
     assert remembered(restored(list(again.snapshot()))) == before
     assert remembered(restored(list(house.memory.snapshot()))) == before
     # What is on the wire agrees with what is remembered.
-    assert {lane.id for lane in house.space.room.lanes.values()} == set(house.space.state.streams)
+    assert {route.id for route in house.space.router.routes.values()} == set(house.space.state.streams)
     for stream in house.space.state.streams.values():
-        assert house.space.room.lanes[stream.lane.key] is stream.lane
-        assert stream.lane.owner in stream.lane.writers
+        assert house.space.router.routes[stream.route.key] is stream.route
+        assert stream.route.owner in stream.route.writers
     assert not any(each.party in house.space.state.kicked for each in house.space.present.values())
 
 

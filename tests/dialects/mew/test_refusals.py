@@ -182,7 +182,7 @@ def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[House, Cl
     house.run()
     house.journal.refuse_fresh()
     house.run()
-    assert list(house.space.state.streams["stream-1"].lane.writers) == ["p1"]
+    assert list(house.space.state.streams["stream-1"].route.writers) == ["p1"]
     assert house.space.state.grants == {}
     later = House(settings("p1", "p2", "p3", "p4"), rows=house.journal.rows)
     assert without_numbers(later) == without_numbers(house)
@@ -236,7 +236,7 @@ def test_what_came_after_a_refused_commit_and_was_kept_stays(room: tuple[House, 
         "stream/write-revoked",
         "capability/grant",
     ]
-    assert list(house.space.state.streams["stream-1"].lane.writers) == ["p1"]
+    assert list(house.space.state.streams["stream-1"].route.writers) == ["p1"]
     assert list(house.space.state.grants["p3"]) == ["g1", "g9"]
     p2.received()
     p3.received()
@@ -268,11 +268,11 @@ def test_counts_are_right_after_a_close_that_was_refused(room: tuple[House, Clie
     house, p1, _ = room
     p1.put(b"#stream-1#x")
     house.run()
-    before = house.space.room.counts()
+    before = house.space.router.counts()
     house.journal.is_by_hand = True
     p1.put(envelope("stream/close", {"stream_id": "stream-1"}), b"#stream-1#behind it")
     house.run()
     house.journal.refuse()
     house.run()
     assert before["frames"] == 1
-    assert house.space.room.counts()["frames"] == 2  # the frame behind the close that never was
+    assert house.space.router.counts()["frames"] == 2  # the frame behind the close that never was

@@ -403,7 +403,7 @@ class TestRecommendations:
         assert opened["stream_id"] != id_  # what is asked for is always another stream
         owner.say("stream/grant-write", {"participant_id": "b", **more})
         owner.say("stream/transfer-ownership", {"new_owner": "b", **more})
-        assert house.space.state.streams[id_].lane.targets == ("a",)
+        assert house.space.state.streams[id_].route.targets == ("a",)
         a.received()
         b.received()
         b.put(f"#{id_}#x")
@@ -493,9 +493,9 @@ class TestSuccess:
                 id_ = house.open_stream(client, ["p0"])
                 client.put(*(f"#{id_}#{n}" for n in range(10)))
             house.run()
-            lanes = [stream.lane for stream in house.space.state.streams.values()]
-            assert sum(lane.deliveries for lane in lanes) == 10 * count
-            assert sum(lane.broadcast for lane in lanes) == 10 * count * count
+            routes = [stream.route for stream in house.space.state.streams.values()]
+            assert sum(route.deliveries for route in routes) == 10 * count
+            assert sum(route.broadcast for route in routes) == 10 * count * count
             assert len(clients[0].frames()) == 10 * count
             assert all(client.frames() == [] for client in clients[1:])
 

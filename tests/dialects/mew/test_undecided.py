@@ -105,7 +105,7 @@ def test_a_stream_is_given_away_once(waiting: Waiting) -> None:
     decide(house)
     heard = p3.heard()
     assert kinds(heard) == ["stream/ownership-transferred"]
-    assert house.space.state.streams["stream-1"].lane.owner == "p2"
+    assert house.space.state.streams["stream-1"].route.owner == "p2"
     assert error(p1.heard())["error"] == "unauthorized"
 
 
@@ -143,7 +143,7 @@ def test_a_writer_that_leaves_before_its_grant_is_durable_is_no_writer(waiting: 
     house.run()
     p2.gone()
     decide(house)
-    assert list(house.space.state.streams["stream-1"].lane.writers) == ["p1"]
+    assert list(house.space.state.streams["stream-1"].route.writers) == ["p1"]
     again = house.join("p2")
     assert error(again.send("#stream-1#x"))["error"] == "unauthorized_stream_write"
 

@@ -16,7 +16,7 @@ COMPACT_MIN = 1_024
 """Dropped entries that are left standing before they are swept out."""
 
 
-class Shedding(Protocol):
+class DropPolicy(Protocol):
     """Where an entry came from, as far as an outbox cares."""
 
     sheds: bool
@@ -52,7 +52,7 @@ class Outbox:
         """More is waiting than may be kept and must not be lost: the peer is to be let go."""
         self.firm = 0
         """Bytes that must not be lost."""
-        self.lost: dict[Shedding, int] = {}
+        self.lost: dict[DropPolicy, int] = {}
         """Messages dropped since the peer was last told, by where they came from."""
         self._queue: deque[list[Any]] = deque()
         self._shed: deque[list[Any]] = deque()
@@ -67,7 +67,7 @@ class Outbox:
         """Bytes that wait, with what it costs to keep them."""
         return self.firm + self._telemetry
 
-    def put(self, data: bytes, source: Shedding | None = None, count: int = 1) -> None:
+    def put(self, data: bytes, source: DropPolicy | None = None, count: int = 1) -> None:
         """Add what should be written: `count` messages of one source, or of the gateway itself."""
         cost = len(data) + ENTRY_COST
         if source is None or not source.sheds:
@@ -106,7 +106,7 @@ class Outbox:
         self.firm = self._telemetry = self._stale = 0
         return taken
 
-    def take_lost(self) -> dict[Shedding, int]:
+    def take_lost(self) -> dict[DropPolicy, int]:
         """What was dropped since this was last asked."""
         lost, self.lost = self.lost, {}
         return lost

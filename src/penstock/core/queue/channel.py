@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.links import Consumer
 from penstock.core.queue.counters import Counters, Latencies, Rate
 from penstock.core.queue.policy import Policy
-from penstock.core.queue.ready_order import HeadFirst, Levels, Line, Turn, line_of
+from penstock.core.queue.ready_order import LeasableKeys, PriorityOrder, ReadyOrder, SeqOrder, ready_order_for
 from penstock.core.records import DELAYED, GONE, HELD, READY, Record
 from penstock.core.tenants import Holding
 
@@ -49,10 +49,10 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     live: dict[str, Record] = {}
     """Every record not settled, by id: pending, ready, leased, delayed, held."""
     bytes: int = 0
-    line: Line | None = None
+    ready_order: ReadyOrder | None = None
     """The order of its ready records, where that is more than a plain queue's."""
-    ready: deque[Record] | HeadFirst | Line = None  # type: ignore[assignment]  # set below
-    turn: deque[Record] | HeadFirst | Turn | Levels = None  # type: ignore[assignment]  # set below
+    ready: deque[Record] | SeqOrder | ReadyOrder = None  # type: ignore[assignment]  # set below
+    leasable: deque[Record] | SeqOrder | LeasableKeys | PriorityOrder = None  # type: ignore[assignment]  # set below
     """Those ready records that may be leased now, next one first."""
     leased: int = 0
     delayed: int = 0
@@ -78,12 +78,12 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 
     def __post_init__(self) -> None:
-        self.line = line_of(self.policy)
-        if self.line is None:
-            plain: deque[Record] | HeadFirst = deque() if self.policy.redelivery == "tail" else HeadFirst()
-            self.ready = self.turn = plain
+        self.ready_order = ready_order_for(self.policy)
+        if self.ready_order is None:
+            plain: deque[Record] | SeqOrder = deque() if self.policy.redelivery == "tail" else SeqOrder()
+            self.ready = self.leasable = plain
         else:
-            self.ready, self.turn = self.line, self.line.turn
+            self.ready, self.leasable = self.ready_order, self.ready_order.leasable
 
     @property
     def balance(self) -> int:
@@ -100,14 +100,14 @@ class Channel(msgspec.Struct, gc=False, eq=False):
 
         Keys and levels count anew only in a channel that is empty: what waits in one has been sorted as it came.
         """
-        if self.live and (self.line is not None or policy.partitioned or policy.priority):
+        if self.live and (self.ready_order is not None or policy.partitioned or policy.priority):
             before = self.policy
             policy = msgspec.structs.replace(
                 policy,
                 partitioned=before.partitioned,
                 priority=before.priority,
                 priority_wait_us=before.priority_wait_us,
-                redelivery=before.redelivery if self.line is not None else policy.redelivery,
+                redelivery=before.redelivery if self.ready_order is not None else policy.redelivery,
             )
         is_other = policy.redelivery != self.policy.redelivery
         is_other |= (policy.partitioned, policy.priority) != (self.policy.partitioned, self.policy.priority)
@@ -116,7 +116,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
             waiting = list(self.ready)
             self.__post_init__()
             for record in waiting:
-                assert isinstance(self.ready, deque | HeadFirst)
+                assert isinstance(self.ready, deque | SeqOrder)
                 self.ready.append(record)
 
     def leave(self, record: Record) -> None:
@@ -126,8 +126,8 @@ class Channel(msgspec.Struct, gc=False, eq=False):
                 self.ready.remove(record)
             case 2:  # LEASED
                 self.leased -= 1
-                if self.line is not None:
-                    self.line.free(record)
+                if self.ready_order is not None:
+                    self.ready_order.free(record)
             case 3:  # DELAYED
                 self.undelay(record)
             case 4:  # HELD
@@ -138,7 +138,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     def make_ready(self, record: Record, now_us: int, *, first: bool = False) -> None:
         record.state = READY
         ready = self.ready
-        if not isinstance(ready, deque | HeadFirst):
+        if not isinstance(ready, deque | SeqOrder):
             ready.put(record, now_us, first=first)
         elif first:
             ready.appendleft(record)
@@ -150,7 +150,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         if isinstance(self.ready, deque):
             record.state = READY
             self.ready.insert(place, record)
-        elif isinstance(self.ready, Levels):
+        elif isinstance(self.ready, PriorityOrder):
             record.state = READY
             self.ready.put_back(record, now_us)
         else:
@@ -160,14 +160,14 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         """A record waits for its time. One that was delivered before keeps others of its key waiting too."""
         record.state = DELAYED
         self.delayed += 1
-        if self.line is not None and record.attempt:
-            self.line.block(record)
+        if self.ready_order is not None and record.attempt:
+            self.ready_order.block(record)
 
     def undelay(self, record: Record) -> None:
         """Its wait is over; the caller gives it another state."""
         self.delayed -= 1
-        if self.line is not None and record.attempt:
-            self.line.free(record)
+        if self.ready_order is not None and record.attempt:
+            self.ready_order.free(record)
 
     def make_held(self, record: Record) -> None:
         record.state = HELD

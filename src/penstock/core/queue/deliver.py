@@ -131,7 +131,7 @@ def writable(state: QueueState, now: Now, link: Link) -> None:
         return
     link.stalled = False
     if link.taps:
-        taps.tell(state, link)
+        taps.report_missed(state, link)
     for consumer in list(link.consumers):
         if consumer.credit > 0:
             _enter_ring(consumer)
@@ -140,14 +140,14 @@ def writable(state: QueueState, now: Now, link: Link) -> None:
 
 def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     """Lease ready records to consumers with credit and room, one each in turn."""
-    ready = channel.turn
+    ready = channel.leasable
     ring = channel.ring
     if not ready or not ring or state.draining:
         return
     room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
     now_us, wall_us = now
-    if channel.line is not None:
-        channel.line.at(now_us)
+    if channel.ready_order is not None:
+        channel.ready_order.at(now_us)
     handed: dict[Consumer, list[Record]] = {}
     timers = state.timers
     heap = timers.heap

@@ -105,7 +105,7 @@ def enqueue(
         busy = "an earlier request with some of these ids is being written"
         return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
     if fresh:
-        refusal = state.sort(channel, fresh) if channel.line is not None else None
+        refusal = state.sort(channel, fresh) if channel.ready_order is not None else None
         rules = state.triggers.on_insert
         if rules and refusal is None:
             size += firing.enrich(state, now, channel, fresh)
@@ -191,7 +191,7 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
     bytes_over = channel.bytes + size - policy.max_bytes
     victims: list[Record] = []
     if policy.overflow == "drop-oldest" and count <= policy.max_depth and size <= policy.max_bytes:
-        for record in channel.ready if channel.line is None else channel.line.expendable():
+        for record in channel.ready if channel.ready_order is None else channel.ready_order.expendable():
             if depth_over <= 0 and bytes_over <= 0:
                 break
             victims.append(record)
@@ -211,11 +211,11 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
 
 def drop(state: QueueState, now: Now, channel: Channel, victims: list[Record]) -> None:
     """Drop ready records of a channel that `overflowing` found: of a plain line the first ones."""
-    if channel.line is None:
+    if channel.ready_order is None:
         take_out(channel.ready, len(victims))
     for record in victims:
-        if channel.line is not None:
-            channel.line.remove(record)
+        if channel.ready_order is not None:
+            channel.ready_order.remove(record)
         channel.counters.drop += 1
         state.settle(record, "dropped", now)
         state.facts.append(

@@ -13,7 +13,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
-from penstock.core.queue.ready_order import Keyed
+from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.queue.state import QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
 from penstock.core.tenants import dead_name
@@ -166,8 +166,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
                 because(
                     "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
                 )
-        if isinstance(channel.line, Keyed) and any(channel.line.blocked):
-            count, keys = channel.line.blocked
+        if isinstance(channel.ready_order, KeyedOrder) and any(channel.ready_order.blocked):
+            count, keys = channel.ready_order.blocked
             why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"
             because("key_blocked", why, count=count, keys=keys)
         if policy.max_inflight and channel.leased >= policy.max_inflight:
@@ -194,7 +194,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {
         "stream": channel.name,
-        "flowing": bool(channel.turn and able) and not state.draining,
+        "flowing": bool(channel.leasable and able) and not state.draining,
         "reasons": reasons,
         "consumers": [
             {

@@ -25,7 +25,7 @@ AGED_EVERY = 4
 """Of so many deliveries one goes to whoever has waited too long: urgent work keeps three quarters of the consumers."""
 
 
-class HeadFirst:
+class SeqOrder:
     """Ready records by `seq`, with the methods of a deque that a channel uses."""
 
     __slots__ = ("_heap",)
@@ -60,7 +60,7 @@ def _number(record: Record) -> int:
     return record.seq
 
 
-class Key:
+class PartitionKey:
     """One partition key: its ready records by number, and how many others of it are out."""
 
     __slots__ = ("busy", "first", "name", "rest")
@@ -111,32 +111,32 @@ class Key:
             self.rest.remove(record)
 
 
-class Turn:
+class LeasableKeys:
     """What of a keyed line may be leased now: the first record of each key that is free, next key first."""
 
-    __slots__ = ("_line",)
+    __slots__ = ("_order",)
 
-    def __init__(self, line: Keyed) -> None:
-        self._line = line
+    def __init__(self, order: KeyedOrder) -> None:
+        self._order = order
 
     def __len__(self) -> int:
-        return len(self._line.ring)
+        return len(self._order.ring)
 
     def popleft(self) -> Record:
-        return self._line.take()
+        return self._order.take()
 
 
-class Keyed:
+class KeyedOrder:
     """Ready records by partition key. A record without a key is a key of its own."""
 
     __slots__ = ("_blocked", "_count", "_keys", "ring")
 
     def __init__(self) -> None:
-        self.ring: OrderedDict[Key, None] = OrderedDict()
+        self.ring: OrderedDict[PartitionKey, None] = OrderedDict()
         """Keys that have something waiting and nothing out, next one first."""
-        self._blocked: OrderedDict[Key, None] = OrderedDict()
+        self._blocked: OrderedDict[PartitionKey, None] = OrderedDict()
         """Keys that have something waiting and something out."""
-        self._keys: dict[str | int | Record, Key] = {}
+        self._keys: dict[str | int | Record, PartitionKey] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -153,9 +153,9 @@ class Keyed:
             yield from key
 
     @property
-    def turn(self) -> Turn:
+    def leasable(self) -> LeasableKeys:
         """What may be leased now."""
-        return Turn(self)
+        return LeasableKeys(self)
 
     def expendable(self) -> Iterator[Record]:
         """In the order in which an overflowing channel gives them up."""
@@ -235,18 +235,18 @@ class Keyed:
             if not key.busy:
                 del self._keys[key.name]
 
-    def _key(self, record: Record) -> Key:
+    def _key(self, record: Record) -> PartitionKey:
         name = self._name(record)
         key = self._keys.get(name)
         if key is None:
-            key = self._keys[name] = Key(name)
+            key = self._keys[name] = PartitionKey(name)
         return key
 
     def _name(self, record: Record) -> str | int | Record:
-        return record if record.lane is None else record.lane
+        return record if record.sort_key is None else record.sort_key
 
 
-class Levels:
+class PriorityOrder:
     """Ready records by urgency. Every `AGED_EVERY`th delivery goes to the record that waited longest, if it waited too long."""
 
     __slots__ = ("_by_number", "_count", "_levels", "_max_wait_us", "_now_us", "_since_look")
@@ -254,7 +254,7 @@ class Levels:
     def __init__(self, max_wait_us: int, *, by_number: bool) -> None:
         self._max_wait_us = max_wait_us
         self._by_number = by_number
-        """Whether a record that comes back goes to its place by number, or to the end of its level."""
+        """Whether a record that comes back goes to its index by number, or to the end of its level."""
         self._levels: list[deque[tuple[int, Record]] | None] = [None] * LEVELS
         """Since when each record has waited, never less than for the one before it, and the record."""
         self._count = 0
@@ -262,7 +262,7 @@ class Levels:
         self._since_look = 0
 
     @property
-    def turn(self) -> Levels:
+    def leasable(self) -> PriorityOrder:
         return self
 
     def __len__(self) -> int:
@@ -291,29 +291,29 @@ class Levels:
             level = self._levels[_level_of(record)] = deque()
         self._count += 1
         if first and not self._by_number:
-            place = 0
+            index = 0
         elif self._by_number and level and record.seq < level[-1][1].seq:
-            place = bisect(level, record.seq, key=lambda entry: entry[1].seq)
+            index = bisect(level, record.seq, key=lambda entry: entry[1].seq)
         else:
             level.append((now_us, record))
             return
-        self._insert(level, place, record, now_us)
+        self._insert(level, index, record, now_us)
 
     def put_back(self, record: Record, now_us: int) -> None:
         """A record that was taken out from the front is ready again, before those that came after it. O(those before it)."""
         level = self._level(record) or ()
-        place = next((n for n, entry in enumerate(level) if entry[1].seq > record.seq), None)
-        if place is None:
+        index = next((n for n, entry in enumerate(level) if entry[1].seq > record.seq), None)
+        if index is None:
             self.put(record, now_us, first=False)
             return
         assert isinstance(level, deque)
         self._count += 1
-        self._insert(level, place, record, now_us)
+        self._insert(level, index, record, now_us)
 
-    def _insert(self, level: deque[tuple[int, Record]], place: int, record: Record, now_us: int) -> None:
+    def _insert(self, level: deque[tuple[int, Record]], index: int, record: Record, now_us: int) -> None:
         # Nobody may hide that those behind have waited longer.
-        since_us = min(now_us, level[place][0]) if level else now_us
-        level.insert(place, (since_us, record))
+        since_us = min(now_us, level[index][0]) if level else now_us
+        level.insert(index, (since_us, record))
 
     def popleft(self) -> Record:
         self._since_look += 1
@@ -350,8 +350,8 @@ class Levels:
         """A ready record leaves the line other than by a delivery."""
         level = self._level(record)
         assert level is not None
-        place = next(n for n, entry in enumerate(level) if entry[1] is record)
-        del level[place]
+        index = next(n for n, entry in enumerate(level) if entry[1] is record)
+        del level[index]
         self._count -= 1
 
     def clear(self) -> None:
@@ -363,25 +363,25 @@ class Levels:
 
 
 def _level_of(record: Record) -> int:
-    return record.lane if isinstance(record.lane, int) else NORMAL
+    return record.sort_key if isinstance(record.sort_key, int) else NORMAL
 
 
-Line = Keyed | Levels
+ReadyOrder = KeyedOrder | PriorityOrder
 """An order that needs to know more of a record than when it came."""
 
 
-def line_of(policy: Policy) -> Line | None:
+def ready_order_for(policy: Policy) -> ReadyOrder | None:
     """The line that a channel's policy asks for; None when a plain queue will do."""
     if policy.partitioned:
-        return Keyed()
+        return KeyedOrder()
     if policy.priority:
-        return Levels(policy.priority_wait_us, by_number=policy.redelivery == "head")
+        return PriorityOrder(policy.priority_wait_us, by_number=policy.redelivery == "head")
     return None
 
 
-def take_out(ready: deque[Record] | HeadFirst | Line, count: int) -> list[Record]:
+def take_out(ready: deque[Record] | SeqOrder | ReadyOrder, count: int) -> list[Record]:
     """Take the next records out of a line, other than by deliveries. O(1) a record, by number O(log n)."""
-    if isinstance(ready, Keyed | Levels):
+    if isinstance(ready, KeyedOrder | PriorityOrder):
         taken = list(islice(ready, count))
         for record in taken:
             ready.remove(record)

@@ -329,7 +329,7 @@ def _live_again(state: QueueState, now: Now, channel: Channel, row: Row) -> Reco
     record.offset = row.offset
     record.arrived_wall_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
-    if channel.line is not None:
+    if channel.ready_order is not None:
         state.sort(channel, [record])
     channel.live[record.id] = record
     channel.seq = max(channel.seq, row.seq)

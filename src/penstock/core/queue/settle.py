@@ -48,7 +48,7 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
     done = late_acks = size = 0
     mark_settled, now_us, gate = channel.mark_settled, now.us, state.gate
     on_ack = bool(state.triggers.on_ack)
-    line = channel.line
+    order = channel.ready_order
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
@@ -60,8 +60,8 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
             late_acks += 1
         else:
             del leases[record.lease]
-            if line is not None:
-                line.free(record)
+            if order is not None:
+                order.free(record)
         facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
         mark_settled(record, "acked", now_us, gate)
         if on_ack:
@@ -130,8 +130,8 @@ def _unlease(record: Record) -> Consumer:
     record.lease = record.ticket = 0
     channel = record.channel
     channel.leased -= 1
-    if channel.line is not None:
-        channel.line.free(record)
+    if channel.ready_order is not None:
+        channel.ready_order.free(record)
     return consumer
 
 

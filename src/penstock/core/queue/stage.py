@@ -232,7 +232,7 @@ def _fit(state: QueueState, now: Now, loads: dict[str, _Load]) -> Refusal | None
         channel = load.channel
         policy = channel.policy
         count = len(load.fresh)
-        refusal = state.sort(channel, list(load.fresh.values())) if channel.line is not None else None
+        refusal = state.sort(channel, list(load.fresh.values())) if channel.ready_order is not None else None
         if refusal is not None:
             return refusal
         if count > policy.max_depth or load.size > policy.max_bytes:

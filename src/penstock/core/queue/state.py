@@ -25,7 +25,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel, Seen
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.policy import Policy
-from penstock.core.queue.ready_order import NORMAL, Keyed
+from penstock.core.queue.ready_order import NORMAL, KeyedOrder
 from penstock.core.queue.taps import Tap
 from penstock.core.queue.views import Views
 from penstock.core.records import Applied, Entry, Fact, Note, Record, Settle
@@ -234,17 +234,17 @@ class QueueState:
     def sort(self, channel: Channel, records: list[Record]) -> Refusal | None:
         """Give records the place that their channel's line sorts by, or say what is wrong with it; they have none then."""
         problem: Refusal | None = None
-        line = channel.line
-        for record in records if line is not None else ():
-            lane = (
+        order = channel.ready_order
+        for record in records if order is not None else ():
+            sort_key = (
                 self.wrapping.key(record.body)
-                if isinstance(line, Keyed)
+                if isinstance(order, KeyedOrder)
                 else self.wrapping.level(record.body)
             )
-            if isinstance(lane, Refusal):
-                problem = problem or lane
+            if isinstance(sort_key, Refusal):
+                problem = problem or sort_key
             else:
-                record.lane = lane
+                record.sort_key = sort_key
         return problem
 
     def rest(self, channel: Channel, now: Now) -> None:

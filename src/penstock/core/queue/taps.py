@@ -2,7 +2,7 @@
 
 A tap has no credit and no lease, and never makes, wakes or holds back a channel. It is shown a record once, when that is durable,
 in the order of commits. What its link's peer has not read is bounded: what does not fit is left out and counted. Room comes back
-with `tell`, so the peer hears how many it missed before it sees anything newer. Cost: nothing without a tap, one look-up a
+with `report_missed`, so the peer hears how many it missed before it sees anything newer. Cost: nothing without a tap, one look-up a
 record of each commit with one.
 """
 
@@ -79,7 +79,7 @@ def show(state: QueueState, records: list[Record]) -> None:
         state.effects.append(Copy(watcher, copies))
 
 
-def tell(state: QueueState, link: Link) -> None:
+def report_missed(state: QueueState, link: Link) -> None:
     """A link has room again: say what it missed."""
     for watcher in link.taps.values():
         if watcher.lost:

@@ -37,7 +37,7 @@ _AGENTS = "agents/"
 _INBOX = "/inbox"
 
 
-NOTHING_TOLD: Mapping[str, bool] = {}
+NOTHING_SENT: Mapping[str, bool] = {}
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
@@ -143,11 +143,11 @@ class View:
             self.floor = self.gone.popleft().version
 
     def changes(
-        self, since: int, base: int | None = None, told: Mapping[str, bool] = NOTHING_TOLD
+        self, since: int, base: int | None = None, sent: Mapping[str, bool] = NOTHING_SENT
     ) -> list[Change] | None:
         """What a reader who is at `since` has to be told, in order; None when it needs the whole table.
 
-        One that was told only some of the changes since `base` names the rows that it was `told` of, and whether they were
+        One that was told only some of the changes since `base` names the rows that it was `sent`, and whether they were
         there then; it knows these, and those that were there at `base`.
         """
         base = since if base is None else base
@@ -170,7 +170,7 @@ class View:
             if entry.version <= since:
                 break
             addr = entry.addr
-            is_known = told.get(addr, births.get(addr, entry.born) <= base)
+            is_known = sent.get(addr, births.get(addr, entry.born) <= base)
             op: Literal["add", "update"] = "update" if is_known else "add"
             changed.append(Change(op, addr, entry.stream, entry.data, entry.version))
         if not newest:
@@ -179,7 +179,7 @@ class View:
         changed += [
             Change("remove", addr, gone.stream, b"", gone.version)
             for addr, gone in newest.items()
-            if addr not in rows and told.get(addr, births[addr] <= base)  # else it came and went unseen
+            if addr not in rows and sent.get(addr, births[addr] <= base)  # else it came and went unseen
         ]
         changed.sort(key=lambda change: change.version)
         return changed

@@ -43,7 +43,7 @@ class Resumed(NamedTuple):
 
     found: bool
     messages: list[Message]
-    tell: bool = False
+    should_notify: bool = False
     """Whether the subscribers are to be told that the mark is gone."""
 
 
@@ -313,14 +313,14 @@ class Relay:
         topic = self._find(now.us, name)
         if topic is None:
             self.totals.resumes_missed += 1
-            return Resumed(False, [], tell=True)
+            return Resumed(False, [], should_notify=True)
         found = self._number_of(topic, mark)
         if found is None:
             self.totals.resumes_missed += 1
-            tell = now.us - topic.denied_us >= self.limits.replay_interval_ms * 1000
-            if tell:
+            should_notify = now.us - topic.denied_us >= self.limits.replay_interval_ms * 1000
+            if should_notify:
                 topic.denied_us = now.us
-            return Resumed(False, [], tell)
+            return Resumed(False, [], should_notify)
         if not topic.subscribers or found == topic.seq:
             return Resumed(True, [])  # whoever subscribes is sent everything
         return Resumed(True, self._replay(now, topic, found + 1))

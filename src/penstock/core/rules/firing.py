@@ -404,18 +404,18 @@ def _finish(state: QueueState, now: Now, firing: Firing) -> None:
     activity = rule.activity
     activity.emitted += len(firing.sent) - firing.known
     activity.duplicates += firing.known
-    told: dict[str, Any] = {"at": now.wall_us, "stream": firing.source.channel.name, "id": firing.source.id}
+    detail: dict[str, Any] = {"at": now.wall_us, "stream": firing.source.channel.name, "id": firing.source.id}
     if firing.sent:
-        told["sent"] = [{"to": channel, "id": id_} for channel, id_ in firing.sent]
+        detail["sent"] = [{"to": channel, "id": id_} for channel, id_ in firing.sent]
     if firing.suppressed:
-        told["suppressed"] = firing.suppressed
+        detail["suppressed"] = firing.suppressed
     if firing.failures:
-        told["failures"] = firing.failures
+        detail["failures"] = firing.failures
         _count_failures(state, now, rule, len(firing.failures))
     else:
         rule.failures = 0
-    rule.recent.append(told)
-    meta = {key: value for key, value in told.items() if key not in ("at", "stream", "id")}
+    rule.recent.append(detail)
+    meta = {key: value for key, value in detail.items() if key not in ("at", "stream", "id")}
     adds = len(firing.sent) > firing.known
     _observe(state, rule, firing.source, "failed" if firing.failures else "fired", meta, adds=adds)
 
@@ -440,7 +440,7 @@ def _observe(
     fired.fresh = (
         adds or record.offset < 0
     )  # what is refused with its source, or with what it sent, never happened
-    fired.told = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
+    fired.detail = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
     state.observe_settle(fired)
 
 

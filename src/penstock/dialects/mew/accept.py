@@ -226,16 +226,16 @@ def _invite(
         space.id, sender.id, who, digest, capabilities, id_=envelope.id, reason=reason, body=body
     )
 
-    def tell(now: Now) -> Answer:
+    def announce(now: Now) -> Answer:
         space.minted.append((who, token))
         created = {"status": "created", "participant_id": who, "token": token, "connection_url": space.url}
         _acknowledge(space, now, sender, envelope, created)
         more = {"invited_by": sender.id} | ({} if reason is None else {"reason": reason})
         shown = {"id": who, "capabilities": with_baseline(capabilities)}
-        space.tell(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
+        space.broadcast(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
-    space.commit(sender, [entry], tell, done, cause=envelope.cause)
+    space.commit(sender, [entry], announce, done, cause=envelope.cause)
     return None
 
 
@@ -265,7 +265,7 @@ def _acknowledge(
     there = space.present.get(sender.id)
     if there is not None:
         data = space.voice.say(now, "space/invite-ack", payload, to=(sender.id,), cause=(envelope.id,))
-        space.tell_one(now, there, data)
+        space.send(now, there, data)
 
 
 def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault | None:

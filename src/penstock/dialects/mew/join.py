@@ -77,18 +77,18 @@ def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
             status=429,
         )
     space.present[participant.id] = participant
-    space.room.enter(participant.member)
+    space.router.enter(participant.member)
     if before is not None:
         fault = Fault("taken_over", f"`{participant.id}` has joined again from elsewhere", status=409)
         space.evicted.append((before, TAKEN_OVER, fault))
     for stream in space.state.streams.values():
-        if stream.lane.owner == participant.id:
+        if stream.route.owner == participant.id:
             stream.ticket = 0  # its owner is back
     told: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
     _observe(space, "join", participant, meta=_encode(told).decode())
     space.welcome(now, participant)
     data = space.voice.presence(now, "join", space.shown(participant))
-    space.tell(now, data, "", but=participant.id)
+    space.broadcast(now, data, "", but=participant.id)
     stream_requests.open_configured(space, now, participant.id)
     return None
 
@@ -99,27 +99,27 @@ def leave(space: Space, now: Now, participant: Participant, reason: str) -> None
     if space.present.get(id_) is not participant:
         return
     del space.present[id_]
-    space.room.leave(id_)
+    space.router.leave(id_)
     revoked: list[Entry] = []
     for stream in space.state.streams.values():
-        lane = stream.lane
-        if lane.owner == id_:
+        route = stream.route
+        if route.owner == id_:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
-        elif id_ in lane.writers:
+        elif id_ in route.writers:
             revoked.append(stream_requests.revoke_entry(space, stream, id_, GATEWAY, "disconnected"))
-        if id_ in lane.targets or participant.party in lane.targets:
+        if id_ in route.targets or participant.party in route.targets:
             _tell_owner(space, now, stream, participant)
     for entry in revoked:
         stream_requests.commit_revoke(space, None, entry)
     _observe(space, "leave", participant, reason=reason)
-    space.after(now, lambda now: space.tell(now, space.voice.presence(now, "leave", {"id": id_}), ""))
+    space.after(now, lambda now: space.broadcast(now, space.voice.presence(now, "leave", {"id": id_}), ""))
 
 
 def _tell_owner(space: Space, now: Now, stream: stream_requests.Stream, gone: Participant) -> None:
     """The owner of a stream hears that a target is gone; the stream stays open."""
-    owner = space.present.get(stream.lane.owner)
-    names = [name for name in (gone.id, gone.party) if name in stream.lane.targets]
-    names = [name for name in dict.fromkeys(names) if not space.room.is_there(name)]
+    owner = space.present.get(stream.route.owner)
+    names = [name for name in (gone.id, gone.party) if name in stream.route.targets]
+    names = [name for name in dict.fromkeys(names) if not space.router.is_there(name)]
     if owner is None or not names:
         return
     fault = Fault(
@@ -129,7 +129,7 @@ def _tell_owner(space: Space, now: Now, stream: stream_requests.Stream, gone: Pa
         cause=stream.request_id,
     )
     data = space.voice.error(now, fault, owner.id)
-    space.after(now, lambda now: space.tell_one(now, owner, data))
+    space.after(now, lambda now: space.send(now, owner, data))
 
 
 def begin(space: Space, now: Now) -> None:
@@ -141,7 +141,7 @@ def begin(space: Space, now: Now) -> None:
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
     for stream in space.state.streams.values():
-        if stream.lane.owner not in space.present:
+        if stream.route.owner not in space.present:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 
@@ -150,12 +150,12 @@ def wake(space: Space, now: Now) -> None:
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
         if space.state.streams.get(stream.id) is not stream:
-            stream_requests.open_configured(space, now, stream.lane.owner)
+            stream_requests.open_configured(space, now, stream.route.owner)
         elif stream_requests.is_leaving(space, stream):
             continue
         elif stream.name is not None and not stream_requests.is_as_configured(space, stream):
             stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
-        elif stream.lane.owner not in space.present:
+        elif stream.route.owner not in space.present:
             stream_requests.close(space, None, stream, GATEWAY, "owner_disconnected")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
+from penstock.core.fanout.frame_router import Member
 from penstock.core.fanout.outbox import Outbox
-from penstock.core.fanout.room import Member
 from penstock.core.records import Entry
 from penstock.dialects.mew.gateway_messages import Fault
 
@@ -55,6 +55,7 @@ class Pending:
     """Something that is told when its commit is durable."""
 
     __slots__ = (
+        "announce",
         "behind",
         "cause",
         "done",
@@ -65,14 +66,13 @@ class Pending:
         "refusal",
         "sender",
         "size",
-        "tell",
     )
 
     def __init__(
         self,
         gate: int,
         sender: Participant | None,
-        tell: Callable[[Now], Answer | Fault | None],
+        announce: Callable[[Now], Answer | Fault | None],
         *,
         entries: Sequence[Entry] = (),
         done: Done | None = None,
@@ -81,7 +81,7 @@ class Pending:
     ) -> None:
         self.gate = gate
         self.sender = sender
-        self.tell = tell
+        self.announce = announce
         self.entries = entries
         self.done = done
         self.failed = failed

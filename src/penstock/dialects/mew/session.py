@@ -100,7 +100,7 @@ class MewSession:
             return False
         self.count = count = self.count + 1
         end = data.find(b"#", 1) if count <= self.rate_max else -1
-        if end > 0 and self.space.room.publish(participant.id, data, end):  # type: ignore[union-attr]
+        if end > 0 and self.space.router.publish(participant.id, data, end):  # type: ignore[union-attr]
             return True
         self.count -= 1  # whoever looks closer counts it
         return False

@@ -17,7 +17,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.deadline_heap import Timers
 from penstock.core.errors import Refusal
-from penstock.core.fanout.room import Lane, Room
+from penstock.core.fanout.frame_router import FrameRoute, FrameRouter
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
@@ -133,7 +133,7 @@ class Space:
         self.ledger = ledger
         self.voice = voice
         self.watch = watch
-        self.room = Room(head, self._keep_frame)
+        self.router = FrameRouter(head, self._keep_frame)
         self.present: dict[str, Participant] = {}
         self.timers: Timers[Stream] = Timers()
         self.pending: deque[Pending] = deque()
@@ -157,7 +157,7 @@ class Space:
         self._holders: dict[str, str] | None = None
         """Everybody who may come in, by the digests of their tokens; None after an invitation."""
         for stream in state.streams.values():
-            self.room.open(stream.lane)
+            self.router.open(stream.route)
 
     @property
     def limits(self) -> Limits:
@@ -222,18 +222,18 @@ class Space:
 
     # Telling
 
-    def tell(self, now: Now, data: bytes, id_: str, but: str | None = None) -> None:
+    def broadcast(self, now: Now, data: bytes, id_: str, but: str | None = None) -> None:
         """Give an envelope to everybody present."""
-        self.room.tell(self._text(data), but)
+        self.router.broadcast(self._text(data), but)
         if self.watch is not None:
             told = [(each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but]
             self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
 
-    def tell_one(self, now: Now, participant: Participant, data: bytes, id_: str = "") -> None:
+    def send(self, now: Now, participant: Participant, data: bytes, id_: str = "") -> None:
         """Give an envelope to one participant."""
         if participant.outbox is None or self.present.get(participant.id) is not participant:
             return
-        self.room.tell_one(participant.outbox, self._text(data))
+        self.router.send(participant.outbox, self._text(data))
         if self.watch is not None:
             told = [(participant.id, participant.kind)]
             self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
@@ -241,7 +241,7 @@ class Space:
     def say(self, now: Now, kind: str, payload: dict[str, Any], **more: Any) -> None:
         """Have the gateway tell everybody something about streams."""
         id_ = self.voice.fresh(kind.replace("/", "-"))
-        self.tell(now, self.voice.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
+        self.broadcast(now, self.voice.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
 
     def fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         """Tell a participant what went wrong, behind what it sent before."""
@@ -249,7 +249,7 @@ class Space:
 
     def _fail(self, now: Now, participant: Participant, fault: Fault) -> None:
         self.refused += 1
-        self.tell_one(now, participant, self.voice.error(now, fault, participant.id))
+        self.send(now, participant, self.voice.error(now, fault, participant.id))
 
     def welcome(self, now: Now, participant: Participant, *, is_update: bool = False) -> None:
         """Tell a participant who is here and what it may do; the first time also which streams are open."""
@@ -257,7 +257,7 @@ class Space:
         others = [self.shown(each) for each in self.present.values() if each is not participant]
         streams = [stream.shown() for stream in self.state.streams.values()]
         data = self.voice.welcome(now, you, others, None if is_update else streams)
-        self.tell_one(now, participant, data)
+        self.send(now, participant, data)
 
     def shown(self, participant: Participant) -> dict[str, Any]:
         return {"id": participant.id, "capabilities": self.rights(participant.party).all}
@@ -269,26 +269,28 @@ class Space:
 
     # Commits
 
-    def then(self, now: Now, sender: Participant | None, tell: Callable[[Now], None], count: int = 1) -> None:
+    def then(
+        self, now: Now, sender: Participant | None, announce: Callable[[Now], None], count: int = 1
+    ) -> None:
         """Do something now, or behind what this sender waits for."""
         if sender is None or sender.last is None:
-            tell(now)
+            announce(now)
             return
         sender.waiting += count
-        sender.last.behind.append((tell, count))
+        sender.last.behind.append((announce, count))
 
-    def after(self, now: Now, tell: Callable[[Now], None]) -> None:
+    def after(self, now: Now, announce: Callable[[Now], None]) -> None:
         """Do something now, or behind everything that waits."""
         if self.pending:
-            self.pending.append(Pending(0, None, tell))
+            self.pending.append(Pending(0, None, announce))
         else:
-            tell(now)
+            announce(now)
 
     def commit(
         self,
         sender: Participant | None,
         entries: list[Entry],
-        tell: Callable[[Now], Answer | Fault | None],
+        announce: Callable[[Now], Answer | Fault | None],
         done: Done | None = None,
         *,
         cause: str | None = None,
@@ -297,7 +299,7 @@ class Space:
         """Make these facts durable together, then have what they change, and tell of them."""
         self.ledger.facts.extend(entries)
         pending = Pending(
-            self.ledger.gate, sender, tell, entries=entries, done=done, failed=failed, cause=cause
+            self.ledger.gate, sender, announce, entries=entries, done=done, failed=failed, cause=cause
         )
         self.pending_bytes += pending.size
         if sender is not None:
@@ -327,11 +329,11 @@ class Space:
         self.state.apply(entry)
         match entry.event:
             case "stream_open":
-                self.room.open(self.state.streams[entry.channel.rpartition("/")[2]].lane)
+                self.router.open(self.state.streams[entry.channel.rpartition("/")[2]].route)
             case "stream_close":
-                lane = self.room.lane(entry.channel.rpartition("/")[2])
-                if lane is not None:
-                    self.room.close(lane)
+                route = self.router.route(entry.channel.rpartition("/")[2])
+                if route is not None:
+                    self.router.close(route)
             case "grant" | "revoke" | "invite" | "kick":
                 self._rights.pop(entry.peer or "", None)
                 if entry.event == "invite":
@@ -351,7 +353,7 @@ class Space:
             if pending.refusal is None:
                 for entry in pending.entries:
                     self._change(entry)
-                outcome = pending.tell(now)
+                outcome = pending.announce(now)
             else:
                 outcome = self._refuse(now, pending, pending.refusal.message)
             if pending.done is not None:
@@ -364,8 +366,8 @@ class Space:
         sender.waiting -= 1 + sum(count for _, count in pending.behind)
         if sender.last is pending:
             sender.last = None
-        for tell, _ in pending.behind:
-            tell(now)
+        for announce, _ in pending.behind:
+            announce(now)
 
     def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
         message = f"it could not be written down: {reason}"
@@ -386,11 +388,11 @@ class Space:
             self._publish(now, sender, data, end)
 
     def _publish(self, now: Now, sender: Participant, data: bytes, end: int) -> None:
-        if self.present.get(sender.id) is sender and self.room.publish(sender.id, data, end):
+        if self.present.get(sender.id) is sender and self.router.publish(sender.id, data, end):
             return
         stream_id = data[1:end][:200].decode(errors="replace")
-        lane = self.room.lanes.get(data[1:end])
-        why = "there is no such stream" if lane is None else "you are not among its writers"
+        route = self.router.routes.get(data[1:end])
+        why = "there is no such stream" if route is None else "you are not among its writers"
         fault = Fault(
             "unauthorized_stream_write",
             f"not written to stream `{stream_id}`: {why}",
@@ -400,14 +402,14 @@ class Space:
         )
         self._fail(now, sender, fault)
 
-    def _keep_frame(self, lane: Lane, writer: str, data: bytes, no: int, reach: int) -> None:
-        told: dict[str, Any] = {"participants": len(self.room.members)}
-        if lane.targets:
-            told["target"] = lane.targets
+    def _keep_frame(self, route: FrameRoute, writer: str, data: bytes, no: int, reach: int) -> None:
+        told: dict[str, Any] = {"participants": len(self.router.members)}
+        if route.targets:
+            told["target"] = route.targets
         entry = Entry(
             DOOR,
             "frame",
-            f"{self.id}/{lane.id}",
+            f"{self.id}/{route.id}",
             no,
             sender=writer,
             size=len(data),
@@ -419,26 +421,26 @@ class Space:
 
     def count_frames(self) -> None:
         """Write down what streams did since the last time, where the journal keeps that."""
-        for tally in self.room.take_tallies():
-            lane = tally.lane
-            if lane.keep != "counts":
+        for tally in self.router.take_tallies():
+            route = tally.route
+            if route.keep != "counts":
                 continue
             told: dict[str, Any] = {
                 "frames": tally.frames,
                 "bytes": tally.bytes,
                 "deliveries": tally.deliveries,
-                "participants": len(self.room.members),
+                "participants": len(self.router.members),
                 "broadcast": tally.broadcast,
                 "dropped": tally.dropped,
             }
-            if lane.targets:
-                told["target"] = lane.targets
+            if route.targets:
+                told["target"] = route.targets
             entry = Entry(
                 DOOR,
                 "frame_counts",
-                f"{self.id}/{lane.id}",
-                lane.seq,
-                sender=lane.owner,
+                f"{self.id}/{route.id}",
+                route.seq,
+                sender=route.owner,
                 size=min(tally.bytes, 2**31 - 1),
                 recipients=min(tally.deliveries, 2**31 - 1),
                 meta=_encode(told).decode(),
@@ -460,16 +462,16 @@ class Space:
         data = envelope.encode()
         self.envelopes += 1
 
-        def tell(now: Now) -> Answer:
+        def announce(now: Now) -> Answer:
             if before is not None:
                 before(now)
-            self.tell(now, data, envelope.id)
+            self.broadcast(now, data, envelope.id)
             if after is not None:
                 after(now)
             return accepted(now)
 
         facts = [self.envelope_entry(sender, envelope, data), *entries]
-        self.commit(sender, facts, tell, done, cause=envelope.cause)
+        self.commit(sender, facts, announce, done, cause=envelope.cause)
 
     def envelope_entry(self, sender: Participant, envelope: Envelope, data: bytes) -> Entry:
         """The fact that somebody said something. Its number is used up, whatever becomes of it."""

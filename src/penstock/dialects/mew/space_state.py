@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.fanout.room import Lane
+from penstock.core.fanout.frame_router import FrameRoute
 from penstock.core.records import Entry
 from penstock.core.rows import Row, row_of
 from penstock.dialects.mew.capabilities import Capability, clean, covers
@@ -31,9 +31,9 @@ class Invited(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, eq=False):
-    """A stream that is open: its lane, and what people are told of it."""
+    """A stream that is open: its route, and what people are told of it."""
 
-    lane: Lane
+    route: FrameRoute
     no: int
     created: str
     request: dict[str, Any]
@@ -51,19 +51,19 @@ class Stream(msgspec.Struct, eq=False):
 
     @property
     def id(self) -> str:
-        return self.lane.id
+        return self.route.id
 
     def shown(self) -> dict[str, Any]:
         """How `active_streams` shows it; nothing that the request carried stands for what the gateway knows."""
-        lane = self.lane
+        route = self.route
         facts: dict[str, Any] = {
-            "stream_id": lane.id,
-            "owner": lane.owner,
-            "authorized_writers": list(lane.writers),
+            "stream_id": route.id,
+            "owner": route.owner,
+            "authorized_writers": list(route.writers),
             "created": self.created,
         }
-        if lane.targets:
-            facts["target"] = list(lane.targets)
+        if route.targets:
+            facts["target"] = list(route.targets)
         asked = {name: value for name, value in self.request.items() if name not in _RESERVED}
         return facts | {"direction": "upload"} | asked
 
@@ -132,11 +132,11 @@ class SpaceState(msgspec.Struct, eq=False):
         told = msgspec.json.decode(entry.meta or "{}", type=_Open)
         id_ = _stream_id(entry.channel)
         sheds = told.overflow == "drop-oldest"
-        lane = Lane(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
-        lane.writers = dict.fromkeys(told.writers)
-        lane.base = told.frames
+        route = FrameRoute(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
+        route.writers = dict.fromkeys(told.writers)
+        route.base = told.frames
         self.streams[id_] = Stream(
-            lane,
+            route,
             entry.seq,
             told.created,
             told.request,
@@ -159,13 +159,13 @@ class SpaceState(msgspec.Struct, eq=False):
         stream = self.streams.get(_stream_id(entry.channel))
         if stream is None:
             return
-        lane = stream.lane
-        lane.writers[peer] = None
+        route = stream.route
+        route.writers[peer] = None
         if "as" in meta:
             stream.aliases[peer] = meta["as"]
         if meta["grant"] == "ownership":
-            lane.writers.pop(lane.owner if lane.owner != peer else "", None)
-            lane.owner = peer
+            route.writers.pop(route.owner if route.owner != peer else "", None)
+            route.owner = peer
 
     def _revoke(self, entry: Entry | Row) -> None:
         meta = _meta(entry)
@@ -181,7 +181,7 @@ class SpaceState(msgspec.Struct, eq=False):
             return
         stream = self.streams.get(_stream_id(entry.channel))
         if stream is not None:
-            stream.lane.writers.pop(peer, None)
+            stream.route.writers.pop(peer, None)
 
     def snapshot(self, space: str) -> Iterator[Row]:
         """The state as rows that `apply` takes."""
@@ -251,18 +251,18 @@ def grant_entry(
 
 def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
     """A stream is open."""
-    lane = stream.lane
+    route = stream.route
     meta = _Open(
-        lane.owner,
-        list(lane.writers),
+        route.owner,
+        list(route.writers),
         stream.created,
         stream.request,
-        list(lane.targets),
-        lane.keep,
+        list(route.targets),
+        route.keep,
         stream.overflow,
         stream.name,
         stream.open_id,
-        lane.seq,
+        route.seq,
         stream.aliases,
     )
     return Entry(
@@ -272,7 +272,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
         stream.no,
         id=stream.request_id,
         kind="stream/open",
-        sender=lane.owner,
+        sender=route.owner,
         corr=stream.request_id,
         size=len(body),
         recipients=told,
@@ -297,7 +297,7 @@ class Memory:
         elif row.event in ("frame", "frame_counts"):
             stream = self.of(_space_id(row)).streams.get(_stream_id(row.channel))
             if stream is not None:
-                stream.lane.base = max(stream.lane.base, row.seq)
+                stream.route.base = max(stream.route.base, row.seq)
 
     def snapshot(self) -> Iterator[Row]:
         for space, state in self.spaces.items():

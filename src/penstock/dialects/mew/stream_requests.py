@@ -1,4 +1,4 @@
-"""Streams: opening, closing, who may write, whose they are. Their frames pass in `core/fanout/room.py`."""
+"""Streams: opening, closing, who may write, whose they are. Their frames pass in `core/fanout/frame_router.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.core.clock import Now, rfc3339
-from penstock.core.fanout.room import Lane
+from penstock.core.fanout.frame_router import FrameRoute
 from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
@@ -51,14 +51,16 @@ def request(
     entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
     answer = {"status": "stream_opened", "stream_id": stream.id}
 
-    def tell(now: Now) -> Answer:
+    def announce(now: Now) -> Answer:
         if done is None:
-            space.tell(now, data, envelope.id)
+            space.broadcast(now, data, envelope.id)
         _opened(space, now, stream, opened)
         return answer
 
     _begin(space, stream, entries[-1])
-    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=lambda now: _settle(space, stream))
+    space.commit(
+        sender, entries, announce, done, cause=envelope.cause, failed=lambda now: _settle(space, stream)
+    )
     return None
 
 
@@ -74,7 +76,7 @@ def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
         return Fault(
             "invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many"
         )
-    missing = [name for name in wanted if not isinstance(name, str) or not space.room.is_there(name)]
+    missing = [name for name in wanted if not isinstance(name, str) or not space.router.is_there(name)]
     if missing:
         message = "One or more target participants do not exist in space"
         return Fault("target_not_found", message, {"targets": missing}, whole=True)
@@ -107,10 +109,10 @@ def _make(
     overflow = overflow or "drop-oldest"
     no = space.state.stream_no = space.state.stream_no + 1
     kept = _keep_of(space, targets, keep)
-    lane = Lane(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
+    route = FrameRoute(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
     open_id = space.voice.fresh(f"stream-open-{no}")
     aliases = space.aliases((owner, *targets))
-    return Stream(lane, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
+    return Stream(route, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
 
 
 def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
@@ -121,26 +123,26 @@ def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
 
 
 def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
-    lane = stream.lane
+    route = stream.route
     payload: dict[str, Any] = {
-        "stream_id": lane.id,
+        "stream_id": route.id,
         "encoding": "text",
-        "owner": lane.owner,
-        "authorized_writers": list(lane.writers),
+        "owner": route.owner,
+        "authorized_writers": list(route.writers),
     }
-    if lane.targets:
-        payload["target"] = list(lane.targets)
+    if route.targets:
+        payload["target"] = list(route.targets)
     cause = () if stream.request_id is None else (stream.request_id,)
     return space.voice.say(
-        now, "stream/open", payload, sender=GATEWAY, to=(lane.owner,), cause=cause, id_=stream.open_id
+        now, "stream/open", payload, sender=GATEWAY, to=(route.owner,), cause=cause, id_=stream.open_id
     )
 
 
 def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
     """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
     _settle(space, stream)
-    space.tell(now, opened, stream.open_id)
-    if stream.lane.owner not in space.present:  # it is gone, or asked without being there
+    space.broadcast(now, opened, stream.open_id)
+    if stream.route.owner not in space.present:  # it is gone, or asked without being there
         _again(space, now, space.state.streams[stream.id])
 
 
@@ -183,7 +185,7 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
         opened = _open_message(space, now, stream)
         entries = [open_entry(space.id, stream, opened, space.told)]
 
-        def tell(now: Now, stream: Stream = stream, opened: bytes = opened) -> None:
+        def announce(now: Now, stream: Stream = stream, opened: bytes = opened) -> None:
             _opened(space, now, stream, opened)
 
         def failed(now: Now, stream: Stream = stream) -> None:
@@ -191,15 +193,15 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
             _again(space, now, stream)
 
         _begin(space, stream, entries[-1])
-        space.commit(None, entries, tell, failed=failed)
+        space.commit(None, entries, announce, failed=failed)
 
 
 def is_as_configured(space: Space, stream: Stream) -> bool:
     """Whether a stream that the settings name is still what they say."""
     settings = space.settings.streams.get(stream.name or "")
     return settings is not None and (settings.target, _keep_of(space, settings.target, settings.keep)) == (
-        stream.lane.targets,
-        stream.lane.keep,
+        stream.route.targets,
+        stream.route.keep,
     )
 
 
@@ -231,9 +233,9 @@ def close(
         entries.append(space.envelope_entry(sender, said, data))
     causes = [cause for cause in (stream.open_id, stream.request_id) if cause]
 
-    def tell(now: Now) -> Answer:
+    def announce(now: Now) -> Answer:
         if said is not None and data is not None:
-            space.tell(now, data, said.id)
+            space.broadcast(now, data, said.id)
         else:
             space.say(now, "stream/close", {"stream_id": stream.id, "reason": reason}, cause=causes)
         if reason == RECONFIGURED and stream.name in space.settings.streams:
@@ -241,12 +243,12 @@ def close(
         return accepted(now)
 
     def failed(now: Now) -> None:
-        if said is None or stream.lane.owner not in space.present:
+        if said is None or stream.route.owner not in space.present:
             _again(space, now, stream)
 
     space.count_frames()  # what it did is written before its end is
     cause = None if said is None else said.cause
-    space.commit(sender, entries, tell, done, cause=cause, failed=failed)
+    space.commit(sender, entries, announce, done, cause=cause, failed=failed)
 
 
 def close_asked(
@@ -257,7 +259,7 @@ def close_asked(
     if stream is None:
         space.relay(sender, envelope, done)
         return None
-    if stream.lane.owner != sender.id or is_leaving(space, stream):
+    if stream.route.owner != sender.id or is_leaving(space, stream):
         return _unauthorized(space, stream, "close")
     if envelope.text("stream_id") is None:
         envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
@@ -289,7 +291,7 @@ def is_leaving(space: Space, stream: Stream) -> bool:
 
 
 def _unauthorized(space: Space, stream: Stream, what: str) -> Fault:
-    message = f"only the owner of `{stream.id}`, `{stream.lane.owner}`, may {what} it"
+    message = f"only the owner of `{stream.id}`, `{stream.route.owner}`, may {what} it"
     if is_leaving(space, stream):
         message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
     return Fault("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)
@@ -305,7 +307,7 @@ def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> 
         return Fault(
             "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
         )
-    if stream.lane.owner != sender.id or is_leaving(space, stream):
+    if stream.route.owner != sender.id or is_leaving(space, stream):
         return _unauthorized(space, stream, what)
     return stream
 
@@ -315,7 +317,7 @@ def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None 
     who = envelope.text(name)
     if who is None:
         return Fault("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
-    if who in space.present or (among is not None and who in among.lane.writers):
+    if who in space.present or (among is not None and who in among.route.writers):
         return who
     for each in space.present.values():
         if each.party == who:
@@ -356,7 +358,7 @@ def revoke_write(
     who = _somebody(space, envelope, "participant_id", stream)
     if isinstance(who, Fault):
         return who
-    if who == stream.lane.owner:
+    if who == stream.route.owner:
         message = "the owner of a stream always writes to it; transfer or close it instead"
         return Fault("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
     entry = _stream_entry(space, stream, "revoke", envelope, who, {"grant": "write"})
@@ -374,7 +376,7 @@ def transfer(
     who = _somebody(space, envelope, "new_owner")
     if isinstance(who, Fault):
         return who
-    before = stream.lane.owner
+    before = stream.route.owner
     meta = {"grant": "ownership", "previous": before}
     entry = _stream_entry(space, stream, "grant", envelope, who, meta)
     _acknowledge(
@@ -403,8 +405,8 @@ def _acknowledge(
     """Everybody hears of it once it is durable; the request itself is not passed on."""
     reason = envelope.text("reason")
 
-    def tell(now: Now) -> Answer:
-        writers = list(stream.lane.writers)
+    def announce(now: Now) -> Answer:
+        writers = list(stream.route.writers)
         payload: dict[str, Any] = {"stream_id": stream.id, **who, "authorized_writers": writers}
         said = payload if reason is None else payload | {"reason": reason}
         space.say(now, _ACKS[status], said, to=list(space.present), cause=[envelope.id])
@@ -413,18 +415,18 @@ def _acknowledge(
         return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
 
     def failed(now: Now) -> None:
-        if stream.lane.owner not in space.present:  # it may have left while this was being written
+        if stream.route.owner not in space.present:  # it may have left while this was being written
             _again(space, now, stream)
 
-    space.commit(sender, entries, tell, done, cause=envelope.cause, failed=failed)
+    space.commit(sender, entries, announce, done, cause=envelope.cause, failed=failed)
 
 
 def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
     """Whoever was given something may be gone by now, and is treated like those who go later."""
-    if who.get("new_owner", stream.lane.owner) not in space.present:
+    if who.get("new_owner", stream.route.owner) not in space.present:
         _again(space, now, stream)
-    gone = who.get("participant_id", stream.lane.owner)
-    if gone in stream.lane.writers and gone != stream.lane.owner and gone not in space.present:
+    gone = who.get("participant_id", stream.route.owner)
+    if gone in stream.route.writers and gone != stream.route.owner and gone not in space.present:
         commit_revoke(space, None, revoke_entry(space, stream, gone, GATEWAY, "disconnected"))
 
 
@@ -441,7 +443,7 @@ def _stream_entry(
         stream.no,
         id=envelope.id,
         kind=envelope.kind,
-        sender=stream.lane.owner,
+        sender=stream.route.owner,
         peer=who,
         corr=envelope.corr,
         reason=envelope.text("reason"),
@@ -471,15 +473,15 @@ def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> Non
     """Take a writer away and tell everybody."""
     stream = space.state.streams[entry.channel.rpartition("/")[2]]
 
-    def tell(now: Now) -> None:
+    def announce(now: Now) -> None:
         if space.state.streams.get(stream.id) is not stream:
             return
         payload = {
             "stream_id": stream.id,
             "participant_id": cast(str, entry.peer),
-            "authorized_writers": list(stream.lane.writers),
+            "authorized_writers": list(stream.route.writers),
             "reason": entry.reason,
         }
         space.say(now, "stream/write-revoked", payload, to=list(space.present))
 
-    space.commit(sender, [entry], tell)
+    space.commit(sender, [entry], announce)

@@ -123,7 +123,7 @@ class Staging:
             if isinstance(draft, Draft):
                 if draft.stream not in permits:
                     permits[draft.stream] = allowed(
-                        machine, source.principal, "enqueue", source.principal.shown(draft.stream)
+                        machine, source.principal, "enqueue", source.principal.from_channel(draft.stream)
                     )
                 draft = permits[draft.stream] or draft
             if machine.schemas is not None and isinstance(draft, Draft):
@@ -228,7 +228,9 @@ class Staging:
             if refusal is not None:
                 return refusal
         for stream in dict.fromkeys(line.stream for line in lines if isinstance(line, Draft)):
-            refusal = allowed(self._machine, source.principal, "enqueue", source.principal.shown(stream))
+            refusal = allowed(
+                self._machine, source.principal, "enqueue", source.principal.from_channel(stream)
+            )
             if refusal is not None:
                 return refusal
         return None

@@ -378,7 +378,7 @@ class Api:
             done(error_reply(connection))
             return None
         consumer = runtime.machine.pull(
-            now, connection.link, principal.place(pull.stream), pull.max, pull.wait_ms * 1000, lease_us
+            now, connection.link, principal.to_channel(pull.stream), pull.max, pull.wait_ms * 1000, lease_us
         )
         if isinstance(consumer, Refusal):
             connection.lost()

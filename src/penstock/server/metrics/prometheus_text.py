@@ -70,7 +70,9 @@ class ByStream:
             channel = machine.channels.get(name)
             if channel is None:
                 continue
-            label = self._principal.shown(name) if len(sums) < machine.limits.metric_streams_max else OTHER
+            label = (
+                self._principal.from_channel(name) if len(sums) < machine.limits.metric_streams_max else OTHER
+            )
             into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
             for key, value in machine.metrics(now, channel).items():
                 into[key] += value

@@ -26,7 +26,7 @@ def space_metrics(spaces: Spaces | None) -> list[Metric]:
             "envelopes": space.envelopes,
             "refused": space.refused,
             "slow_cut": space.slow_cut,
-            **space.room.counts(),
+            **space.router.counts(),
         }
         for name, count in counts.items():
             counters[name].add_metric([id_], count)

@@ -439,7 +439,7 @@ class StreamService:
         topic = self.relay.topics.get(asked.topic)
         if topic is not None:
             self.accounts.tell(Asked(topic.hash, outcome.found, len(outcome.messages)))
-        if outcome.tell:
+        if outcome.should_notify:
             self._xpub.send_multipart((asked.topic, GONE_MARK + asked.mac), zmq.NOBLOCK)
         self._send_all(outcome.messages)
 

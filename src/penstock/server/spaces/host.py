@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.fanout.frame_router import MARK
 from penstock.core.fanout.outbox import Outbox
-from penstock.core.fanout.room import MARK
 from penstock.core.limits import Limits
 from penstock.dialects.mew import join
 from penstock.dialects.mew.gateway_messages import Fault, Voice
@@ -235,16 +235,16 @@ class Spaces:
         self.is_turn_due = False
         now = self.runtime.scheduler.now()
         for space in self.spaces.values():
-            room = space.room
-            room.flush()
+            router = space.router
+            router.flush()
             if space.evicted:
                 self._evict(now, space)
             if space.minted:
                 minted, space.minted = space.minted, []
                 for participant, token in minted:
                     self._keep_token(space.id, participant, token)
-            if room.touched:
-                touched, room.touched = room.touched, {}
+            if router.touched:
+                touched, router.touched = router.touched, {}
                 for outbox in touched:
                     self._hand_over(now, space, outbox)
         if self.waiting:
@@ -276,11 +276,11 @@ class Spaces:
             return
         else:
             session.out.extend(outbox.take())
-            for lane, count in outbox.take_lost().items():
+            for route, count in outbox.take_lost().items():
                 fault = Fault(
                     "frames_dropped",
                     "you read too slowly, so the oldest frames were dropped",
-                    {"stream_id": getattr(lane, "id", ""), "frames": count},
+                    {"stream_id": getattr(route, "id", ""), "frames": count},
                 )
                 to = None if session.participant is None else session.participant.id
                 session.out.append(self.text(self.voice.error(now, fault, to)))
@@ -323,7 +323,7 @@ class Spaces:
         for session in self.sessions:
             session.new_second()
         for space in self.spaces.values():
-            if space.room.active:
+            if space.router.active:
                 space.count_frames()
                 self.runtime.schedule_turn()
 
@@ -378,7 +378,7 @@ class Spaces:
         space, id_, writer = found
         head = b"#" + id_.encode() + b"#"
         for data in frames:
-            space.room.publish(writer, head + data, len(head) - 1)
+            space.router.publish(writer, head + data, len(head) - 1)
         self.schedule_turn()
         return None
 
@@ -395,7 +395,7 @@ class Spaces:
         if found is None:
             hint = "name it under `streams` of the space, with a participant of `type: pipeline` as its owner"
             return Refusal("UnknownStream", f"there is no stream `{stream}` in `{name}`", ref=ref, hint=hint)
-        for writer in found.lane.writers:
+        for writer in found.route.writers:
             known = space.settings.participants.get(writer)
             if known is not None and known.is_pipeline:
                 return space, found.id, writer
@@ -435,14 +435,14 @@ def _described(space: Space) -> dict[str, Any]:
             {
                 **stream.shown(),
                 "name": stream.name,
-                "keep": stream.lane.keep,
+                "keep": stream.route.keep,
                 "overflow": stream.overflow,
-                "receivers": [each.name for each in space.room.receivers(stream.lane)],
-                "frames": stream.lane.frames,
-                "bytes": stream.lane.bytes,
-                "deliveries": stream.lane.deliveries,
-                "broadcast": stream.lane.broadcast,
-                "dropped": stream.lane.dropped,
+                "receivers": [each.name for each in space.router.receivers(stream.route)],
+                "frames": stream.route.frames,
+                "bytes": stream.route.bytes,
+                "deliveries": stream.route.deliveries,
+                "broadcast": stream.route.broadcast,
+                "dropped": stream.route.dropped,
             }
             for stream in space.state.streams.values()
         ],
@@ -451,7 +451,7 @@ def _described(space: Space) -> dict[str, Any]:
         "counts": {
             "envelopes": space.envelopes,
             "refused": space.refused,
-            **space.room.counts(),
+            **space.router.counts(),
             "slow_cut": space.slow_cut,
         },
     }

@@ -81,7 +81,7 @@ class Pollers:
             self._expect(now, poller)
             self._spaces.schedule_turn()
         poller.seen_us = now.us
-        space.room.flush()
+        space.router.flush()
         outbox = poller.participant.outbox
         assert outbox is not None
         answer = polled(outbox.take())

@@ -24,9 +24,9 @@ def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str)
     refusal = allowed(machine, principal, "read", stream)
     if refusal is not None:
         return refusal
-    channel = machine.find(principal.place(stream))
+    channel = machine.find(principal.to_channel(stream))
     if isinstance(channel, Refusal):
-        message = channel.message.replace(principal.place(stream), stream)
+        message = channel.message.replace(principal.to_channel(stream), stream)
         return msgspec.structs.replace(channel, message=message, ref=stream)
     machine.rest(channel, now)
     return channel
@@ -51,7 +51,7 @@ def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
 def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
     """Those of these streams that are in memory and that the caller may read."""
     return [
-        {**stream_metrics(machine, now, channel), "id": principal.shown(name)}
+        {**stream_metrics(machine, now, channel), "id": principal.from_channel(name)}
         for name in names
         if (channel := machine.channels.get(name)) is not None and principal.allows("read", name)
     ]
@@ -100,7 +100,7 @@ def _renamed(principal: Principal, rows: list[Body]) -> list[Body]:
     """Rows with streams as the caller calls them."""
     if principal.tenant is not None:
         for row in rows:
-            row["stream"] = principal.shown(row["stream"])
+            row["stream"] = principal.from_channel(row["stream"])
     return rows
 
 

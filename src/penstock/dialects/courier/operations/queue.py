@@ -115,7 +115,7 @@ def may(principal: Principal, verb: str, channel: str) -> Refusal | None:
     """Why this principal may not do that to this channel."""
     if principal.allows(verb, channel):
         return None
-    stream = principal.shown(channel)
+    stream = principal.from_channel(channel)
     return Refusal(
         "Forbidden",
         f"`{principal.name}` has no scope `streams:{stream}:{verb}`",
@@ -125,7 +125,9 @@ def may(principal: Principal, verb: str, channel: str) -> Refusal | None:
 
 def allowed(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
     """Shape first, then scope: the checks before any work on a stream, as the caller calls it."""
-    return envelopes.stream_problem(stream, machine.limits) or may(principal, verb, principal.place(stream))
+    return envelopes.stream_problem(stream, machine.limits) or may(
+        principal, verb, principal.to_channel(stream)
+    )
 
 
 def due_wall_us(
@@ -169,7 +171,7 @@ def enqueue(
     refusal = allowed(machine, principal, "enqueue", request.to)
     if refusal is not None:
         return refusal
-    channel = principal.place(request.to)
+    channel = principal.to_channel(request.to)
     one, many = request.envelope, request.envelopes
     single = isinstance(one, msgspec.Raw)
     if single == isinstance(many, list):
@@ -231,8 +233,8 @@ def send(
 ) -> Outcome:
     """Make an envelope of a message and enqueue it."""
     stream = envelopes.inbox(request.to)
-    known = machine.known(principal.place(stream))
-    channel = machine.channels.get(principal.place(stream))
+    known = machine.known(principal.to_channel(stream))
+    channel = machine.channels.get(principal.to_channel(stream))
     present = channel is not None and bool(channel.consumers)
     envelope: dict[str, Any] = {
         "id": request.id or new_id(machine),
@@ -298,7 +300,7 @@ def pulled(machine: QueueMachine, now: Now, records: list[Record]) -> Body:
 def _shown(record: Record) -> str:
     """What the holder of a record calls its stream."""
     name = record.channel.name
-    return name if record.holder is None else record.holder.link.principal.shown(name)
+    return name if record.holder is None else record.holder.link.principal.from_channel(name)
 
 
 OPS = ("ack", "nack", "release", "term", "extend")
@@ -314,7 +316,7 @@ def settle(machine: QueueMachine, now: Now, principal: Principal, request: Settl
         refusal = allowed(machine, principal, "subscribe", request.stream)
         if refusal is not None:
             return refusal
-    channel = None if request.stream is None else principal.place(request.stream)
+    channel = None if request.stream is None else principal.to_channel(request.stream)
     consumer = machine.holder_for(principal, request.id, request.lease_id, channel)
     if isinstance(consumer, Denied):
         return Late(consumer.refusal, consumer.gate)
@@ -365,7 +367,7 @@ def settle_held(
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
     """Send dead letters home. Needs the right to take them and the right to put them back."""
-    dead = dead_name(principal.place(request.stream))
+    dead = dead_name(principal.to_channel(request.stream))
     refusal = (
         envelopes.stream_problem(request.stream, machine.limits)
         or may(principal, "subscribe", dead)
@@ -389,7 +391,7 @@ def purge(machine: QueueMachine, now: Now, principal: Principal, request: Stream
     refusal = allowed(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
-    channel = machine.find(principal.place(request.stream))
+    channel = machine.find(principal.to_channel(request.stream))
     if isinstance(channel, Refusal):
         return channel
     return Result({"purged": machine.purge(now, channel)}, machine.gate)

@@ -49,9 +49,9 @@ class Sight(msgspec.Struct, frozen=True, cache_hash=True):
     """Whose scopes decide; None sees every stream."""
     glob: Glob | None
 
-    def shown(self, addr: str) -> str:
+    def from_channel(self, addr: str) -> str:
         """What the reader calls a row."""
-        return addr if self.reader is None else self.reader.shown(addr)
+        return addr if self.reader is None else self.reader.from_channel(addr)
 
     def written(self, view: View, data: bytes) -> bytes:
         """A row's content in one line; one that we made begins with its stream, which is called what the reader calls it."""
@@ -65,7 +65,9 @@ class Sight(msgspec.Struct, frozen=True, cache_hash=True):
     def sees(self, row: Entry | Change) -> bool:
         stream = row.stream
         glob = self.glob
-        if glob is not None and not (glob.matches(self.shown(row.addr)) or glob.matches(self.shown(stream))):
+        if glob is not None and not (
+            glob.matches(self.from_channel(row.addr)) or glob.matches(self.from_channel(stream))
+        ):
             return False
         reader = self.reader
         return reader is None or reader.allows("read", stream) or reader.allows("subscribe", stream)
@@ -183,7 +185,7 @@ def snapshot(
         return seen
     refresh(machine, now, view)
     rows = [
-        {"addr": seen.shown(entry.addr), view.member: msgspec.Raw(seen.written(view, entry.data))}
+        {"addr": seen.from_channel(entry.addr), view.member: msgspec.Raw(seen.written(view, entry.data))}
         for entry in view.rows.values()
         if seen.sees(entry)
     ]

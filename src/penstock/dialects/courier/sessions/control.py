@@ -302,7 +302,7 @@ class ControlSession:
             self._fail(frame.req_id, refusal)
             return
         assert isinstance(lease_us, int)
-        consumer = machine.subscribe(now, self.link, self.link.principal.place(frame.stream), lease_us)
+        consumer = machine.subscribe(now, self.link, self.link.principal.to_channel(frame.stream), lease_us)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
@@ -327,7 +327,7 @@ class ControlSession:
     def _tap(self, frame: frames.Tap) -> None:
         refused = queue.allowed(self._machine, self.link.principal, "read", frame.stream)
         if refused is None:
-            refused = self._machine.tap(self.link, self.link.principal.place(frame.stream))
+            refused = self._machine.tap(self.link, self.link.principal.to_channel(frame.stream))
         if refused is not None:
             self._fail(frame.req_id, refused)
         elif frame.req_id is not None:
@@ -456,7 +456,7 @@ class ControlSession:
         if isinstance(lease_us, Refusal):
             self._fail(frame.req_id, lease_us)
             return
-        stream = self.link.principal.place(frame.stream)
+        stream = self.link.principal.to_channel(frame.stream)
         consumer = self._machine.pull(now, self.link, stream, frame.max, frame.wait_ms * 1000, lease_us)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
@@ -478,7 +478,7 @@ class ControlSession:
         self.out.append(tap_lines(copy))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        stream, label = self.link.principal.shown(consumer.channel.name), consumer.label
+        stream, label = self.link.principal.from_channel(consumer.channel.name), consumer.label
         told = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
         self.out.append(_encode(told) + b"\n")
 

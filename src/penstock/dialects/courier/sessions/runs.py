@@ -83,7 +83,7 @@ class Runs:
             self._link = link
         record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
         if self._machine.schemas is not None and isinstance(record, Record):
-            record = self._machine.schemas.refusal(link.principal.place(to), record.body) or record
+            record = self._machine.schemas.refusal(link.principal.to_channel(to), record.body) or record
         if isinstance(record, Refusal):
             self.close(now)
             self._answers.add(error_line(req_id, record))
@@ -111,7 +111,7 @@ class Runs:
         if self._to is not None:
             to, records, reqs = self._to, self._records, self._reqs
             self._to, self._records, self._reqs = None, [], []
-            self._enqueue(now, self._link.principal.place(to), records, reqs)
+            self._enqueue(now, self._link.principal.to_channel(to), records, reqs)
         elif self._consumer is not None:
             consumer, ids = self._consumer, self._acks
             self._consumer, self._acks = None, []

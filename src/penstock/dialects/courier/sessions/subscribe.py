@@ -103,7 +103,7 @@ class SubscribeSession:
         """Subscribe, once the socket is open."""
         query = self._query
         lease_us = (query.lease_ms or 0) * 1000
-        stream = self.link.principal.place(query.stream)
+        stream = self.link.principal.to_channel(query.stream)
         consumer = self._machine.subscribe(now, self.link, stream, lease_us)
         if isinstance(consumer, Refusal):
             self._fail(consumer, consumer.kind.close or 1008)

@@ -281,7 +281,11 @@ class Feed:
         member = view.member.encode()
         rows = [
             b'{"addr":%b,"%b":%b}'
-            % (_encode(watcher.sight.shown(entry.addr)), member, watcher.sight.written(view, entry.data))
+            % (
+                _encode(watcher.sight.from_channel(entry.addr)),
+                member,
+                watcher.sight.written(view, entry.data),
+            )
             for entry in view.rows.values()
             if watcher.sight.sees(entry)
         ]
@@ -297,7 +301,7 @@ class Feed:
         member = self.view.member.encode()
         messages: list[Message] = []
         for change in changes:
-            addr = _encode(watcher.sight.shown(change.addr))
+            addr = _encode(watcher.sight.from_channel(change.addr))
             content = b""
             if change.data:
                 content = b',"%b":%b' % (member, watcher.sight.written(self.view, change.data))

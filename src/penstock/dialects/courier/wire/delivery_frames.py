@@ -17,7 +17,7 @@ _encode = msgspec.json.encode
 
 def control_prefix(consumer: Consumer) -> bytes:
     """What every delivery to one subscription begins with."""
-    stream = _encode(consumer.link.principal.shown(consumer.channel.name))
+    stream = _encode(consumer.link.principal.from_channel(consumer.channel.name))
     return b'{"type":"deliver","stream":%b,"subId":%b,"env":' % (stream, _encode(consumer.label))
 
 
@@ -43,7 +43,7 @@ def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, recor
 
 def tap_lines(copy: Copy) -> bytes:
     """Copies for a tap: first how many it missed, then one line an envelope."""
-    stream = _encode(copy.tap.link.principal.shown(copy.tap.name))
+    stream = _encode(copy.tap.link.principal.from_channel(copy.tap.name))
     lines = [
         b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body)
         for record in copy.records

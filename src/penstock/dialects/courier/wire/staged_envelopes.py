@@ -58,7 +58,7 @@ class Source(msgspec.Struct, frozen=True):
         """The name under which batches are remembered: what an agent's token stages is that agent's own."""
         who = self.principal
         app = self.app if who.agent is None else f"{who.agent}/{self.app}"
-        return who.place(app)
+        return who.to_channel(app)
 
     @property
     def sender(self) -> str:
@@ -123,7 +123,7 @@ def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Frame
         start = len(b'{"id":') + len(_encode(made["id"])) + len(b',"ts":')
         stamp = (start, start + len(_encode(made["ts"])))
     return Draft(
-        source.principal.place(to),
+        source.principal.to_channel(to),
         record.id,
         record.kind,
         record.body,

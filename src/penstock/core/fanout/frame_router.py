@@ -1,9 +1,9 @@
-"""Fan-out: a room of members, and lanes whose frames go to some of them or to all.
+"""Fan-out: a room of members, and routes whose frames go to some of them or to all.
 
-A lane has an owner, writers, and targets that never change; without targets it goes to everybody, its writer included. Frames are
-forwarded as they came: nothing but the lane's id is read. Frames of one lane that follow one another are handed over as one piece,
+A route has an owner, writers, and targets that never change; without targets it goes to everybody, its writer included. Frames are
+forwarded as they came: nothing but the route's id is read. Frames of one route that follow one another are handed over as one piece,
 made once however many receive it, so a burst costs a recipient one entry. Per sender nothing overtakes: a run ends as soon as
-anything else is told. Cost of `publish`: O(1), and O(recipients) once a run; after somebody came or went also O(targets), once a lane.
+anything else is told. Cost of `publish`: O(1), and O(recipients) once a run; after somebody came or went also O(targets), once a route.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from penstock.core.fanout.outbox import Outbox
 
 MARK = 35
-"""The byte that a frame begins with, and that ends the lane's id: `#`."""
+"""The byte that a frame begins with, and that ends the route's id: `#`."""
 HEADS_MAX = 4_096
 """Sizes of frames whose beginnings on the wire are remembered."""
 RUN_MAX = 64 * 1024
@@ -33,7 +33,7 @@ class Member:
         """None for one that the journal serves."""
 
 
-class Lane:
+class FrameRoute:
     """A stream of frames from its writers to its targets."""
 
     __slots__ = (
@@ -97,14 +97,14 @@ class Lane:
 
 
 class Tally:
-    """What one lane did since the last look."""
+    """What one route did since the last look."""
 
-    __slots__ = ("broadcast", "bytes", "deliveries", "dropped", "frames", "lane")
+    __slots__ = ("broadcast", "bytes", "deliveries", "dropped", "frames", "route")
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        before = lane.counted
-        after = lane.counted = (lane.frames, lane.bytes, lane.deliveries, lane.broadcast, lane.dropped)
+    def __init__(self, route: FrameRoute) -> None:
+        self.route = route
+        before = route.counted
+        after = route.counted = (route.frames, route.bytes, route.deliveries, route.broadcast, route.dropped)
         self.frames, self.bytes, self.deliveries, self.broadcast, self.dropped = (
             now - then for now, then in zip(after, before, strict=True)
         )
@@ -112,12 +112,12 @@ class Tally:
 
 Head = Callable[[int], bytes]
 """How a frame of so many bytes begins on the wire."""
-Keep = Callable[[Lane, str, bytes, int, int], None]
-"""Called with each frame of a lane that is kept in full: the lane, the writer, the data, its number, how many receive it."""
+Keep = Callable[[FrameRoute, str, bytes, int, int], None]
+"""Called with each frame of a route that is kept in full: the route, the writer, the data, its number, how many receive it."""
 
 
-class Room:
-    """Members and lanes. Nothing is shared with another room."""
+class FrameRouter:
+    """Members and routes. Nothing is shared with another room."""
 
     def __init__(self, head: Head, keep: Keep) -> None:
         self._head = head
@@ -127,18 +127,18 @@ class Room:
         self.members: dict[str, Member] = {}
         self._parties: dict[str, dict[str, Member]] = {}
         """The same by who they are, then by name."""
-        self.lanes: dict[bytes, Lane] = {}
+        self.routes: dict[bytes, FrameRoute] = {}
         self.touched: dict[Outbox, None] = {}
         """Outboxes that were given something."""
-        self.active: dict[Lane, None] = {}
+        self.active: dict[FrameRoute, None] = {}
         """Lanes with frames that were not counted yet."""
         self.past = {"frames": 0, "bytes": 0, "deliveries": 0, "broadcast": 0, "dropped": 0}
-        """What lanes did that are closed."""
+        """What routes did that are closed."""
         self._version = 0
         """Grows with every change of who is there."""
         self._everybody: tuple[Outbox, ...] | None = None
-        """Where a lane without targets goes, until somebody comes or goes."""
-        self._lane: Lane | None = None
+        """Where a route without targets goes, until somebody comes or goes."""
+        self._route: FrameRoute | None = None
         self._run: list[bytes] = []
         self._size = 0
 
@@ -167,37 +167,37 @@ class Room:
         """Whether a target of this name would receive anything."""
         return name in self.members or name in self._parties
 
-    def open(self, lane: Lane) -> None:
-        self.lanes[lane.key] = lane
+    def open(self, route: FrameRoute) -> None:
+        self.routes[route.key] = route
 
-    def close(self, lane: Lane) -> None:
+    def close(self, route: FrameRoute) -> None:
         self.flush()
-        if self.lanes.pop(lane.key, None) is not None:
+        if self.routes.pop(route.key, None) is not None:
             for name in self.past:
-                self.past[name] += getattr(lane, name)
+                self.past[name] += getattr(route, name)
 
-    def lane(self, id_: str) -> Lane | None:
-        return self.lanes.get(id_.encode())
+    def route(self, id_: str) -> FrameRoute | None:
+        return self.routes.get(id_.encode())
 
     def publish(self, writer: str, data: bytes, end: int) -> bool:
-        """Forward a frame whose lane's id ends at `end`; False when the lane is not there, or not this writer's."""
-        lane = self.lanes.get(data[1:end])
-        if lane is None or writer not in lane.writers:
+        """Forward a frame whose route's id ends at `end`; False when the route is not there, or not this writer's."""
+        route = self.routes.get(data[1:end])
+        if route is None or writer not in route.writers:
             return False
-        if lane is not self._lane:
-            if self._lane is not None:
+        if route is not self._route:
+            if self._route is not None:
                 self.flush()
-            self._lane = lane
-            self.active[lane] = None
+            self._route = route
+            self.active[route] = None
         size = len(data)
         head = self._heads.get(size)
         run = self._run
         run.append(head if head is not None else self._new_head(size))
         run.append(data)
         self._size = total = self._size + size
-        if lane.is_kept:
-            self.audience(lane)
-            self._keep(lane, writer, data[lane.mark :], lane.seq + len(run) // 2, lane.reach)
+        if route.is_kept:
+            self.audience(route)
+            self._keep(route, writer, data[route.mark :], route.seq + len(run) // 2, route.reach)
         if total > RUN_MAX:
             self.flush()
         return True
@@ -210,25 +210,25 @@ class Room:
 
     def flush(self) -> None:
         """Hand the frames of the current run over: one piece, made once."""
-        lane = self._lane
-        if lane is None:
+        route = self._route
+        if route is None:
             return
         run = self._run
         piece = b"".join(run)
         count = len(run) // 2
-        lane.frames += count
-        lane.bytes += self._size - count * lane.mark
-        self._lane = None
+        route.frames += count
+        route.bytes += self._size - count * route.mark
+        self._route = None
         self._run = []
         self._size = 0
         touched = self.touched
-        for outbox in self.audience(lane):
-            outbox.put(piece, lane, count)
+        for outbox in self.audience(route):
+            outbox.put(piece, route, count)
             touched[outbox] = None
-        lane.deliveries += count * lane.reach
-        lane.broadcast += count * len(self.members)
+        route.deliveries += count * route.reach
+        route.broadcast += count * len(self.members)
 
-    def tell(self, data: bytes, but: str | None = None) -> None:
+    def broadcast(self, data: bytes, but: str | None = None) -> None:
         """Give everybody a message, behind every frame that came before it."""
         self.flush()
         touched = self.touched
@@ -237,49 +237,51 @@ class Room:
                 member.outbox.put(data)
                 touched[member.outbox] = None
 
-    def tell_one(self, outbox: Outbox, data: bytes) -> None:
+    def send(self, outbox: Outbox, data: bytes) -> None:
         """Give one member a message, behind every frame that came before it."""
         self.flush()
         outbox.put(data)
         self.touched[outbox] = None
 
-    def audience(self, lane: Lane) -> tuple[Outbox, ...]:
-        """Where a lane's frames go now, each place once."""
-        if lane._version != self._version:
-            lane._version = self._version
-            if lane.targets:
-                members = self.receivers(lane)
-                count, lane._audience = len(members), _outboxes(members)
+    def audience(self, route: FrameRoute) -> tuple[Outbox, ...]:
+        """Where a route's frames go now, each place once."""
+        if route._version != self._version:
+            route._version = self._version
+            if route.targets:
+                members = self.receivers(route)
+                count, route._audience = len(members), _outboxes(members)
             else:
                 if self._everybody is None:
                     self._everybody = _outboxes(self.members.values())
-                count, lane._audience = len(self.members), self._everybody
+                count, route._audience = len(self.members), self._everybody
             # The journal serves those without an outbox, where it keeps the frames.
-            lane.reach = count if lane.is_kept else len(lane._audience)
-        return lane._audience
+            route.reach = count if route.is_kept else len(route._audience)
+        return route._audience
 
-    def receivers(self, lane: Lane) -> list[Member]:
-        """Who receives a lane's frames now."""
-        if not lane.targets:
+    def receivers(self, route: FrameRoute) -> list[Member]:
+        """Who receives a route's frames now."""
+        if not route.targets:
             return list(self.members.values())
         found: dict[str, Member] = {}
-        for target in lane.targets:
+        for target in route.targets:
             if target in self.members:
                 found[target] = self.members[target]
             found.update(self._parties.get(target, {}))
         return list(found.values())
 
     def counts(self) -> dict[str, int]:
-        """What all lanes did, open and closed ones, since the start."""
+        """What all routes did, open and closed ones, since the start."""
         self.flush()
-        lanes = self.lanes.values()
-        return {name: past + sum(getattr(lane, name) for lane in lanes) for name, past in self.past.items()}
+        routes = self.routes.values()
+        return {
+            name: past + sum(getattr(route, name) for route in routes) for name, past in self.past.items()
+        }
 
     def take_tallies(self) -> list[Tally]:
-        """What lanes did since the last call, those that did nothing left out."""
+        """What routes did since the last call, those that did nothing left out."""
         self.flush()
         active, self.active = self.active, {}
-        return [Tally(lane) for lane in active]
+        return [Tally(route) for route in active]
 
 
 def _outboxes(members: Iterable[Member]) -> tuple[Outbox, ...]:
