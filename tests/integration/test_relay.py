@@ -37,7 +37,7 @@ def relay_pid(server: ServerProcess) -> int | None:
     """The relay among the server's children."""
     for pid in Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split():
         try:
-            if b"relay_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"penstock.server.relay.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
         except FileNotFoundError:
             pass

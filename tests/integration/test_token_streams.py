@@ -53,7 +53,7 @@ def relay_pid(server: ServerProcess) -> int | None:
             words = (entry / "cmdline").read_bytes()
         except (OSError, ValueError, IndexError):
             continue
-        if parent == server.process.pid and b"relay_process" in words:
+        if parent == server.process.pid and b"penstock.server.relay.process" in words:
             return int(entry.name)
     return None
 
