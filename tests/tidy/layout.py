@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 Sources = Mapping[str, str]
@@ -38,6 +39,10 @@ BENCH = "src/penstock/bench/"
 _SIZE_REASON = re.compile(r"^# size: \S.{9,}", re.MULTILINE)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _FILE_MENTION = re.compile(r"(?<![\w/.{}*<-])((?:[a-z_]+/)+[a-z_]+\.py)\b")
+
+
+_parsed = cache(ast.parse)
+"""Several rules read the same module; parsing it is what they cost."""
 
 
 def modules(sources: Sources) -> Iterator[str]:
@@ -83,7 +88,7 @@ def repeated_classes(sources: Sources) -> Found:
     homes: dict[str, list[str]] = defaultdict(list)
     for path in sorted(sources):
         if path.startswith("src/"):
-            for node in ast.parse(sources[path]).body:
+            for node in _parsed(sources[path]).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes[node.name].append(path)
     for name, paths in sorted(homes.items()):
@@ -111,7 +116,7 @@ def banned_identifiers(sources: Sources) -> Found:
     """Private words in names that the code defines."""
     for path in sorted(sources):
         if path.startswith("src/") and path.endswith(".py"):
-            for name in sorted(set(_defined(ast.parse(sources[path])))):
+            for name in sorted(set(_defined(_parsed(sources[path])))):
                 words = {word.lower() for word in _WORDS.findall(name)}
                 for word in sorted(words & BANNED_WORDS):
                     yield f"{path}:{name}", f"`{word}` is a private word: use the one of the field"
@@ -136,7 +141,7 @@ def silent_defaults(sources: Sources) -> Found:
     """`case _` arms that do something: what nobody thought of must not purge a queue."""
     for path in sorted(sources):
         if path.startswith("src/penstock/") and path.endswith(".py"):
-            for number, function in _default_arms(ast.parse(sources[path])):
+            for number, function in _default_arms(_parsed(sources[path])):
                 yield (
                     f"{path}:{function}",
                     f"line {number}: end `case _` with assert_never, raise, return or pass",
@@ -172,7 +177,7 @@ def prefix_dispatch(sources: Sources) -> Found:
     """Routes told apart by how their names begin."""
     for path in sorted(sources):
         if path.startswith(("src/penstock/server/http/", "src/penstock/server/admin/")):
-            for node in ast.walk(ast.parse(sources[path])):
+            for node in ast.walk(_parsed(sources[path])):
                 match node:
                     case ast.Call(func=ast.Attribute(attr="startswith", value=value)) if _last(value) in {
                         "route",
@@ -209,7 +214,7 @@ def old_names(sources: Sources) -> Found:
     """Import aliases under which a module's or a class's old name lives on."""
     for path in sorted(sources):
         if path.endswith(".py"):
-            for node in ast.walk(ast.parse(sources[path])):
+            for node in ast.walk(_parsed(sources[path])):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock."):
                     for alias in node.names:
                         if (
