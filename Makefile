@@ -7,12 +7,6 @@ BENCHES ?= queue http fanout relay journal pipeline
 # Debian packages that the tests need, such as a browser; names separated by spaces.
 DEBIAN_PACKAGES := chromium
 
-SPARK_TESTS := tests/spark tests/docs/test_pipeline_documents.py
-SERVER_TESTS := tests/integration tests/client tests/cli tests/kernel tests/docs
-# Processes that live for seconds have nothing of the best compiler, which takes a core from everybody else, and little of having the classes
-# that Spark comes with verified.
-QUICK_JAVA  := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
-
 UV_VERSION := 0.13.7
 BIN        := .venv/bin
 STAMP      := .venv/.setup-done
@@ -70,24 +64,9 @@ demo: setup ## the same with sample traffic on every door
 CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && \
   { test ! -d console/node_modules || (cd console && npm run --silent check); }
 
-# In three parts side by side: what needs Spark, what needs servers, and everything else with the checks. Each waits a good deal; the
-# longer one takes, the earlier it has its turn.
 test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
-ifneq ($(strip $(ARGS)),)
 	$(CHECKS)
-	$(BIN)/python -m pytest $(ARGS)
-else
-	@log=$$(mktemp -d); \
-	JAVA_TOOL_OPTIONS="$(QUICK_JAVA)" $(BIN)/python -m pytest $(SPARK_TESTS) > "$$log/spark" 2>&1 & spark=$$!; \
-	nice -n 4 $(BIN)/python -m pytest $(SERVER_TESTS) $(addprefix --ignore=,$(SPARK_TESTS)) > "$$log/server" 2>&1 & server=$$!; \
-	echo "==> style, types and layers, then the tests without servers, while those with servers and with Spark run beside them"; \
-	nice -n 8 sh -c '$(CHECKS)'; lint=$$?; \
-	nice -n 8 $(BIN)/python -m pytest $(addprefix --ignore=,$(SPARK_TESTS) $(SERVER_TESTS)); rest=$$?; \
-	wait $$server; served=$$?; echo "==> the tests with servers"; cat "$$log/server"; \
-	wait $$spark; sparked=$$?; echo "==> the tests with Spark"; cat "$$log/spark"; rm -rf "$$log"; \
-	test $$lint -eq 0 || echo "==> style, types or layers failed: see above, or run \`make lint\`" >&2; \
-	test $$lint -eq 0 && test $$rest -eq 0 && test $$served -eq 0 && test $$sparked -eq 0
-endif
+	$(BIN)/python -m $(if $(strip $(ARGS)),pytest $(ARGS),tests.parts)
 
 lint: setup ## check style, types and layers only
 	$(CHECKS)
@@ -108,16 +87,15 @@ lock: ## resolve the dependencies again and rewrite requirements.lock
 	@mv requirements.lock.new requirements.lock
 	@echo "==> wrote requirements.lock"
 
-# Only root may install packages; anyone else is told which ones are missing.
+# The browser tests need a Chrome or Chromium. Where this may not install one, they use any that the machine has, or are left out.
 system:
-	@missing=; for package in $(DEBIAN_PACKAGES); do \
+	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then exit 0; fi; \
+	missing=; for package in $(DEBIAN_PACKAGES); do \
 	  dpkg -s "$$package" >/dev/null 2>&1 || missing="$$missing $$package"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-	  echo "error: these system packages are missing:$$missing" >&2; \
-	  echo "hint: as root, run \`apt-get install$$missing\`" >&2; exit 1; fi; \
 	echo "==> installing system packages:$$missing"; \
-	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || { \
+	  echo "warning: could not install$$missing; browser tests need a Chrome or Chromium" >&2; test "$$CI" != true; }
 
 clean: ## back to a fresh clone, except for penstock-data
 	rm -rf console/node_modules src/penstock/console

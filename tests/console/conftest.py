@@ -18,7 +18,16 @@ import penstock
 from tests.server_process import ServerProcess
 
 BUILT = Path(penstock.__file__).parent / "console" / "index.html"
-CHROMIUM = os.environ.get("PENSTOCK_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+CHROMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+)
+"""Where a browser that Playwright can drive may be, most likely first."""
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -33,13 +42,27 @@ PATIENCE_MS = 60_000
 """How long a page may take on a busy machine."""
 
 
+def find_chrome() -> str | None:
+    """`PENSTOCK_CHROMIUM`, or the first Chrome or Chromium of this machine."""
+    return os.environ.get("PENSTOCK_CHROMIUM") or next(filter(None, map(shutil.which, CHROMES)), None)
+
+
+def require(thing: object, problem: str) -> None:
+    """Leave a browser test out where its machine lacks something, and fail instead where CI runs it."""
+    if not thing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(problem)
+        pytest.skip(problem)
+
+
 # Playwright runs a loop in this thread as long as it is open, and many tests elsewhere run one of their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not BUILT.exists():
-        pytest.skip("the console is not built: `make setup` does that where there is Node 20 or newer")
+    chrome = find_chrome()
+    require(BUILT.exists(), "the console is not built: run `make setup` with Node 20 or newer")
+    require(chrome, "no Chrome or Chromium found: install one, or set PENSTOCK_CHROMIUM to its path")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        browser = playwright.chromium.launch(executable_path=chrome, args=list(QUIET))
         yield browser
         browser.close()
 

@@ -1,0 +1,153 @@
+"""`make test`: the parts of the suite side by side, with the progress of all of them.
+
+    python -m tests.parts
+
+A part is a pytest run of its own. Spark's parts wait for a JVM much of the time, so two of them and the others share two cores well.
+While the parts run, one line says how far each is; at the end each part's output follows, the failed ones last.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pytest
+
+PROGRESS = "PENSTOCK_TEST_PROGRESS"
+"""The file where a part says how far it is."""
+SHOWN_EVERY_S = {True: 1.0, False: 20.0}
+"""By whether a person watches: a terminal's line is rewritten, a log's is added."""
+# Processes that live for seconds gain nothing from the optimising compiler, which would take a core from the others, and little from
+# verifying the classes that Spark ships.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+
+
+class Part(NamedTuple):
+    """One pytest run. `nice` lets the longest part have its turn first."""
+
+    name: str
+    paths: tuple[str, ...]
+    nice: int = 0
+    is_rest: bool = False
+
+
+PARTS = (
+    Part("spark", ("tests/spark", "tests/docs/test_pipeline_documents.py")),
+    Part("servers", ("tests/integration", "tests/client", "tests/cli", "tests/kernel", "tests/docs"), 4),
+    Part("rest", (), 8, is_rest=True),
+)
+
+
+def arguments(part: Part) -> list[str]:
+    """The paths that a part runs, and the paths of other parts inside them that it leaves out."""
+    others = [path for other in PARTS if other is not part for path in other.paths]
+    if part.is_rest:
+        return [f"--ignore={path}" for path in others]
+    inside = [path for path in others if any(path.startswith(f"{own}/") for own in part.paths)]
+    return [*part.paths, *(f"--ignore={path}" for path in inside)]
+
+
+class Run:
+    """A part that runs."""
+
+    def __init__(self, part: Part, folder: Path) -> None:
+        self.part = part
+        self.log = folder / f"{part.name}.log"
+        self.progress = folder / f"{part.name}.progress"
+        self.progress.touch()
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [
+                    "nice",
+                    "-n",
+                    str(part.nice),
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-p",
+                    "tests.parts",
+                    *arguments(part),
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {PROGRESS: str(self.progress), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            )
+
+    def state(self) -> str:
+        """How far it is, in a few words."""
+        done, _, rest = self.progress.read_text().partition("/")
+        total, _, failed = rest.partition("/")
+        text = f"{self.part.name} {done or 0}/{total or '?'}"
+        return (
+            text
+            + (f" ({failed} failed)" if failed.strip("0") else "")
+            + ("" if self.process.poll() is None else " done")
+        )
+
+
+def main() -> int:
+    """Run every part; 0 when all of them passed."""
+    started = time.monotonic()
+    watched = sys.stdout.isatty()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [Run(part, Path(folder)) for part in PARTS]
+        try:
+            shown = 0.0
+            while any(run.process.poll() is None for run in runs):
+                if time.monotonic() - shown >= SHOWN_EVERY_S[watched]:
+                    shown = time.monotonic()
+                    line = f"{shown - started:4.0f} s  " + "   ".join(run.state() for run in runs)
+                    print(f"\r\x1b[K{line}" if watched else line, end="" if watched else "\n", flush=True)
+                _wait_a_moment(runs)
+        finally:
+            for run in runs:
+                run.process.terminate()
+                run.process.wait()
+        for run in sorted(runs, key=lambda run: run.process.returncode):
+            print(
+                f"\n==> {run.part.name}: {'passed' if run.process.returncode == 0 else 'FAILED'}", flush=True
+            )
+            sys.stdout.write(run.log.read_text(errors="replace"))
+        print(f"\n==> all parts took {time.monotonic() - started:.0f} s")
+        return 0 if all(run.process.returncode == 0 for run in runs) else 1
+
+
+def _wait_a_moment(runs: list[Run]) -> None:
+    running = next((run.process for run in runs if run.process.poll() is None), None)
+    if running is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(0.2)
+
+
+# Below: the plugin that each part's pytest loads, `-p tests.parts`.
+
+_count = {"done": 0, "total": 0, "failed": 0}
+
+
+def _say() -> None:
+    if PROGRESS in os.environ:
+        Path(os.environ[PROGRESS]).write_text("{done}/{total}/{failed}".format_map(_count))
+
+
+def pytest_collection_finish(session: "pytest.Session") -> None:
+    _count["total"] = len(session.items)
+    _say()
+
+
+def pytest_runtest_logreport(report: "pytest.TestReport") -> None:
+    if report.when == "teardown":
+        _count["done"] += 1
+        _say()
+    elif report.failed:
+        _count["failed"] += 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

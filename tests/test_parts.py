@@ -1,0 +1,26 @@
+"""Every test file belongs to exactly one part of `make test`."""
+
+from tests import parts
+from tests.paths import ROOT
+
+
+def runs(part: parts.Part, path: str) -> bool:
+    words = parts.arguments(part)
+    left_out = [word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
+    wanted = [word for word in words if not word.startswith("--")] or ["tests"]
+    return within(path, wanted) and not within(path, left_out)
+
+
+def within(path: str, folders: list[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def test_every_test_file_is_in_one_part() -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(files) > 200
+    found = {path: [part.name for part in parts.PARTS if runs(part, path)] for path in files}
+    assert {path: names for path, names in found.items() if len(names) != 1} == {}
+
+
+def test_the_paths_of_the_parts_exist() -> None:
+    assert [path for part in parts.PARTS for path in part.paths if not (ROOT / path).exists()] == []
