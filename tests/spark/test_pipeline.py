@@ -22,6 +22,7 @@ from penstock.spark.pipeline.process import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
+from penstock.spark.tables.deliveries import deliveries
 from tests.spark.journal_builder import (
     COPIES,
     INGESTED,
@@ -169,11 +170,10 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     failures = iter([True, False, True])
 
     def failing(part: object) -> DataFrame:
-        from penstock.spark.tables import silver
 
         if next(failures, False):
             raise RuntimeError("the power went")
-        return silver.deliveries(part.events)  # type: ignore[attr-defined]
+        return deliveries(part.events)  # type: ignore[attr-defined]
 
     kept: list[tuple[DataFrame, int]] = []
     broken = [

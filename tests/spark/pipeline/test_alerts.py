@@ -31,7 +31,7 @@ from penstock.spark.pipeline.alerts import (
     episodes,
     silences,
 )
-from penstock.spark.tables.gold import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
+from penstock.spark.tables.minutes import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
 from tests.spark.journaled import JOURNAL, MINUTE_0
 
 if TYPE_CHECKING:

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.lake.schemas import CONVERSATIONS
-from penstock.spark.tables import conversations, silver
+from penstock.spark.tables import conversations
 from penstock.spark.tables.conversations import ConversationEvent, conversation
+from penstock.spark.tables.deliveries import deliveries
+from penstock.spark.tables.envelopes import envelopes
 from tests.spark.journaled import Journaled, holder
 
 if TYPE_CHECKING:
@@ -192,7 +194,7 @@ def test_conversations_come_from_silver_rows(spark: SparkSession) -> None:
     bench.send("jobs", "alone", "user")
     bench.send("jobs", "waits", "user", corr="open")
     events = spark.createDataFrame(bench.events).repartition(3)
-    rows = conversations.conversations(silver.envelopes(events), silver.deliveries(events))
+    rows = conversations.conversations(envelopes(events), deliveries(events))
     assert rows.schema.simpleString() == from_arrow_schema(CONVERSATIONS.schema).simpleString()
     found = {row["corr"]: row for row in rows.toArrow().to_pylist()}
     assert len(found) == 21

@@ -16,7 +16,7 @@ from penstock.spark.lake.schemas import TOKEN_CHUNKS, TOKEN_STREAMS
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.source import location
-from penstock.spark.tables.token_streams import token_chunks
+from penstock.spark.tables.token_chunks import token_chunks
 from tests.spark.journal_builder import JournalBuilder, content
 from tests.spark.journaled import MINUTE_0, events_of
 from tests.spark.tables.test_token_stream_state import HASH, KEY, TOPIC, Tale

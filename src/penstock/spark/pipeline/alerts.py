@@ -20,8 +20,8 @@ from penstock.core.patterns import matches
 from penstock.dialects.courier.wire.envelopes import inbox
 from penstock.ipc.pipeline import AnyRule, DeadLetters, Latency, Rate, Silence, TriggerFailures
 from penstock.spark.lake.schemas import ALERTS
-from penstock.spark.tables.gold import MINUTE_US, is_final
-from penstock.spark.tables.silver import OWN_SENDER
+from penstock.spark.tables.expressions import OWN_SENDER
+from penstock.spark.tables.minutes import MINUTE_US, is_final
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.journal.parquet_table import FILE_SCHEMA
-from penstock.spark.tables.gold import MINUTE_US, reach_us
-from penstock.spark.tables.silver import BEGUN, TOUCHED, without_own
+from penstock.spark.tables.envelopes import INBOXES
+from penstock.spark.tables.expressions import BEGUN, TOUCHED, without_own
+from penstock.spark.tables.minutes import MINUTE_US, from_us, reach_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +28,8 @@ RECENT_ROWS = 100_000
 """Journal rows, without bodies, that the driver keeps."""
 ROWS_PER_PART = 250_000
 """Journal rows that one task reads."""
-INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox' and not (meta <=> '{\"moved\":true}')"
-"""Rows of what came to the inboxes of agents, as SQL; a dead letter on its way back is nothing new, as in the live view."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns for counts and times, which need no bodies."""
-
-
-def time_of(us: int) -> datetime:
-    """A moment from its microseconds since 1970."""
-    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
 
 
 def journal_frame(
@@ -152,7 +146,7 @@ class JournalBatch:
 
     @property
     def until(self) -> datetime:
-        return time_of(self.until_us)
+        return from_us(self.until_us)
 
     @cached_property
     def events(self) -> DataFrame:
@@ -196,7 +190,7 @@ class JournalBatch:
     @property
     def minutes_since(self) -> datetime:
         """The first of the minutes that these rows touch or may close."""
-        return _moment(self._reach[1] // MINUTE_US * MINUTE_US)
+        return from_us(self._reach[1] // MINUTE_US * MINUTE_US)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:
@@ -240,7 +234,7 @@ class JournalBatch:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = self.lake(name)
-        paths = [str(table.path / file.path) for file in table.files({moment: (time_of(since_us), None)})]
+        paths = [str(table.path / file.path) for file in table.files({moment: (from_us(since_us), None)})]
         schema = from_arrow_schema(table.definition.schema)
         if not paths:
             return self.spark.createDataFrame([], schema)
@@ -248,7 +242,3 @@ class JournalBatch:
         return reader.parquet(*paths).where(
             f"journal = '{self.journal.id}' and {moment} >= timestamp_micros({since_us})"
         )
-
-
-def _moment(us: int) -> datetime:
-    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from penstock.journal.tables import NAME
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.pipeline.batch import INBOXES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,52 +46,61 @@ class Step:
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The tables that everybody has; a file of keys lets them see into token streams."""
-    from penstock.spark.tables import conversations, fanout, gold, silver, token_streams
+    from penstock.spark.tables.conversations import conversations
+    from penstock.spark.tables.deliveries import SETTLED, deliveries
+    from penstock.spark.tables.envelopes import INBOXES, SENT, envelopes
+    from penstock.spark.tables.expressions import TOUCHED
+    from penstock.spark.tables.fanout_minutes import FANNED, fanout_minutes
+    from penstock.spark.tables.frames import FRAMED, frames
+    from penstock.spark.tables.latest_per_agent import latest_per_agent
+    from penstock.spark.tables.queue_minutes import queue_minutes
+    from penstock.spark.tables.token_chunks import PASSED, token_chunks
     from penstock.spark.tables.token_keys import KeyFile
+    from penstock.spark.tables.token_streams import RELAYED, token_streams
+    from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
-    settled = f"event in {tuple(silver.OUTCOMES)}"
     return [
         # First, because people watch it.
         Step(
             schemas.QUEUE_MINUTES,
-            lambda batch: gold.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
+            lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
         ),
-        Step(schemas.ENVELOPES, lambda batch: silver.envelopes(batch.events), when=silver.SENT),
-        Step(schemas.DELIVERIES, lambda batch: silver.deliveries(batch.events), when=settled),
-        Step(schemas.FRAMES, lambda batch: fanout.frames(batch.events), when=fanout.FRAMED),
+        Step(schemas.ENVELOPES, lambda batch: envelopes(batch.events), when=SENT),
+        Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
+        Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
         Step(
             schemas.TOKEN_CHUNKS,
-            lambda batch: token_streams.token_chunks(batch.events),
-            when=token_streams.PASSED,
+            lambda batch: token_chunks(batch.events),
+            when=PASSED,
         ),
         Step(
             schemas.LATEST_PER_AGENT,
-            lambda batch: gold.latest_per_agent(silver.envelopes(batch.inboxes)),
+            lambda batch: latest_per_agent(envelopes(batch.inboxes)),
             when=INBOXES,
         ),
         Step(
             schemas.TRIGGER_MINUTES,
-            lambda batch: gold.trigger_minutes(batch.whole_minutes, batch.until),
-            when=gold.TRIGGERED,
+            lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
+            when=TRIGGERED,
             by_minute=True,
         ),
         Step(
             schemas.FANOUT_MINUTES,
-            lambda batch: fanout.fanout_minutes(batch.whole_minutes, batch.until),
-            when=fanout.FANNED,
+            lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
+            when=FANNED,
             by_minute=True,
         ),
         Step(
             schemas.TOKEN_STREAMS,
-            lambda batch: token_streams.token_streams(batch, {} if key_file is None else key_file.keys()),
-            when=token_streams.RELAYED,
+            lambda batch: token_streams(batch, {} if key_file is None else key_file.keys()),
+            when=RELAYED,
         ),
         Step(
             schemas.CONVERSATIONS,
-            lambda batch: conversations.conversations(*batch.touched_conversations()),
+            lambda batch: conversations(*batch.touched_conversations()),
             after=("envelopes", "deliveries"),
-            when=f"{silver.TOUCHED} is not null",
+            when=f"{TOUCHED} is not null",
         ),
     ]
 

@@ -24,7 +24,9 @@ from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
 from penstock.spark.pipeline.ingest import SHARD
-from penstock.spark.tables import gold
+from penstock.spark.tables.agents import agents, turns
+from penstock.spark.tables.queue_minutes import queue_minutes
+from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +105,7 @@ class AlertWatch:
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Look at a batch of journal rows. For `foreachBatch`."""
-        asked = [gold.TRIGGERED] if self._watches_triggers else []
+        asked = [TRIGGERED] if self._watches_triggers else []
         with open_batch(self._spark, self._journal, self._table, rows, self._recent, asked) as batch:
             if batch is not None:
                 self._look(batch)
@@ -133,16 +135,16 @@ class AlertWatch:
         stored = self._stored(self._agents)
         if stored < batch.end:
             batch = batch.since(stored)
-            self._agents.merge(gold.agents(batch.events).toArrow(), {self._app: Progress(stored, batch.end)})
+            self._agents.merge(agents(batch.events).toArrow(), {self._app: Progress(stored, batch.end)})
 
     def _found(self, batch: JournalBatch) -> list[Breach]:
         """Minutes in which a rule was broken, of those that the new rows may have changed."""
         found: list[Breach] = []
         if self._watches_minutes:
-            minutes = gold.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)
+            minutes = queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)
             found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
-        if self._watches_triggers and gold.TRIGGERED not in batch.unmet:
-            minutes = gold.trigger_minutes(batch.whole_minutes, batch.until)
+        if self._watches_triggers and TRIGGERED not in batch.unmet:
+            minutes = trigger_minutes(batch.whole_minutes, batch.until)
             broken = alerts.breaches(minutes, self._settings.rules, "trigger")
             found += [Breach(*row) for row in broken.collect()]
         return found
@@ -154,7 +156,7 @@ class AlertWatch:
         )
         if shortest_ms is None:
             return []
-        return [Act(*row) for row in gold.turns(batch.events, shortest_ms).collect()]
+        return [Act(*row) for row in turns(batch.events, shortest_ms).collect()]
 
     # The clock
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
-from penstock.spark.tables.silver import date_of
 from penstock.spark.tables.token_keys import GivenKeys, Keys, known_keys
 from penstock.spark.tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
 
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.pipeline.batch import JournalBatch
 
-DOOR = "streamservice"
-PASSED = f"door = '{DOOR}' and event in ('chunk', 'chunk_counts')"
-"""Rows of messages, as SQL."""
-RELAYED = f"door = '{DOOR}'"
+RELAYED = "door = 'streamservice'"
 """Rows about token streams, as SQL."""
 ROWS_AT_ONCE = 4_096
 """Streams handed back to Spark at a time."""
@@ -35,28 +31,6 @@ TRAIL_US = 60_000_000
 """How long after the end of a stream a row of it may come: a count is written a quarter of a second later."""
 
 _EVENTS = ("register", "expire", "chunk", "chunk_counts", "subscribe", "unsubscribe", "resume")
-
-
-def token_chunks(events: DataFrame) -> DataFrame:
-    """One row for each message that the journal has, and one for each count of a topic's messages, with `chunks`."""
-    told = events.where(PASSED).selectExpr("*", f"from_json(meta, '{_COUNTED}') as told")
-    return told.selectExpr(
-        "journal",
-        "offset",
-        f"{date_of('recorded_at')} as date",
-        "recorded_at",
-        "channel as topic_hash",
-        "seq",
-        "kind as format",
-        "bytes",
-        "coalesce(told.replayed, 0) > 0 as replayed",
-        "coalesce(told.held, told.waiting > 0, false) as held",
-        "recipients as subscribers",
-        "if(event = 'chunk', null, coalesce(told.chunks, 0)) as chunks",
-    )
-
-
-_COUNTED = "chunks bigint, replayed bigint, waiting bigint, held boolean"
 
 
 def token_audit(events: DataFrame, keys: GivenKeys) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Queues by the minute, the latest of each inbox, the last act of each agent."""
+"""Queues by the minute."""
 
 from __future__ import annotations
 
@@ -7,44 +7,20 @@ from bisect import bisect_left
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.spark.lake.schemas import AGENTS, LATEST_PER_AGENT, QUEUE_MINUTES
-from penstock.spark.pipeline.batch import INBOXES
-from penstock.spark.tables import gold, silver
-from penstock.spark.tables.gold import GRACE_US, MINUTE_US, is_final, queue_minutes, reach_us
+from penstock.spark.lake.schemas import QUEUE_MINUTES
+from penstock.spark.tables.expressions import without_own
+from penstock.spark.tables.minutes import GRACE_US, MINUTE_US, reach_us
+from penstock.spark.tables.queue_minutes import queue_minutes
 from tests.spark.journaled import COMMIT_US, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = dict[tuple[str, int], dict[str, Any]]
-times = st.integers(MINUTE_0, MINUTE_0 + 20 * MINUTE_US)
-
-
-@given(last_us=times, later_us=times, back_us=st.integers(0, MINUTE_US + GRACE_US - 1))
-def test_no_row_changes_a_minute_before_the_reach_nor_a_final_one(
-    last_us: int, later_us: int, back_us: int
-) -> None:
-    """A row counts for its own minute or, as a gauge, for one that ended less than the grace before it."""
-    at_us = max(last_us, later_us)
-    for minute_us in (gold.floor_minute(at_us), gold.floor_minute(at_us - back_us)):
-        if at_us < minute_us + MINUTE_US + GRACE_US:
-            assert minute_us >= reach_us(last_us)
-            assert not is_final(minute_us, last_us) or at_us == last_us
-
-
-@given(last_us=times)
-def test_the_reach_covers_every_minute_that_is_not_final_and_not_many_more(last_us: int) -> None:
-    reach = reach_us(last_us)
-    assert reach % MINUTE_US == 0
-    assert is_final(reach - MINUTE_US, last_us)
-    assert last_us - reach < 2 * MINUTE_US + GRACE_US
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +57,7 @@ def history() -> Journaled:
 def minutes_of(spark: SparkSession, rows: list[Row]) -> Rows:
     until = datetime.fromtimestamp(rows[-1].recorded_at / 1_000_000, UTC)
     until = until.replace(microsecond=rows[-1].recorded_at % 1_000_000)
-    made = (
-        queue_minutes(silver.without_own(spark.createDataFrame(events_of(rows))), until).toArrow().to_pylist()
-    )
+    made = queue_minutes(without_own(spark.createDataFrame(events_of(rows))), until).toArrow().to_pylist()
     keyed = {
         (row["channel"], (int(row["minute"].timestamp()) * 1_000_000 - MINUTE_0) // MINUTE_US): row
         for row in made
@@ -200,80 +174,3 @@ def test_any_way_to_cut_the_rows_ends_in_the_same_table(
         was_final = {key: row for key, row in table.items() if row["final"]}
         start = end
     assert table == minutes_of(spark, rows)
-
-
-@pytest.mark.promise("Spark: pipeline", "`latest_per_agent`")
-def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSession) -> None:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    bench = Journaled()
-    for number, to in enumerate(["agents/sam/inbox", "agents/kim/inbox", "agents/sam/inbox", "jobs"]):
-        bench.send(to, f"e{number}", "lee", corr="c")
-    for to in ("agents/sam/inbox/more", "agents//inbox", "x/agents/sam/inbox", "agents/sam/outbox"):
-        bench.send(to, "elsewhere")
-    kim = bench.subscribe("agents/kim/inbox", 1)
-    bench.term(kim, "e1")  # its letter is in the dead letters, and no newer envelope of the inbox
-    bench.send("agents/kim/inbox", "e4", "lee")
-    bench.machine.redrive(bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
-    bench.apply()
-    bench.commit()
-    rows = spark.createDataFrame(bench.events).repartition(2).where(INBOXES)
-    made = gold.latest_per_agent(silver.envelopes(rows))
-    assert made.schema.simpleString() == from_arrow_schema(LATEST_PER_AGENT.schema).simpleString()
-    found = {row["address"]: row for row in made.toArrow().to_pylist()}
-    assert {address: picked(row, "agent", "id", "seq", "sender") for address, row in found.items()} == {
-        "agents/sam/inbox": ("sam", "e2", 2, "lee"),
-        "agents/kim/inbox": ("kim", "e4", 2, "lee"),
-    }
-    live = bench.machine.views.latest.rows
-    assert {address: msgspec.json.decode(row.data)["id"] for address, row in live.items()} == {
-        address: row["id"] for address, row in found.items()
-    }
-    assert picked(found["agents/sam/inbox"], "offset", "payload", "corr") == (2, '{"n":"e2"}', "c")
-
-
-def test_an_agent_is_known_by_what_it_sends_and_what_it_settles(spark: SparkSession) -> None:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    bench = Journaled(Policy(max_deliveries=1))
-    bench.send("jobs", "1", "agents/kim")
-    bench.send("jobs", "2", "kim")
-    bench.send("jobs", "3", "lee")
-    sam = bench.subscribe("jobs", 1, link=bench.connect(holder("sam")))
-    bench.ack(sam, "1")
-    hung = bench.subscribe("jobs", 1, lease_ms=1_000, link=bench.connect(holder("hung")))
-    bench.advance(1_500)
-    assert not hung.leases
-    bench.send("agents/ann/inbox", "4")
-    bench.term(bench.subscribe("agents/ann/inbox", 1), "4")  # by the operator, who is nobody's agent
-    bench.send("agents/bob/inbox", "5")
-    unnamed = bench.connect(holder("anonymous"))
-    bench.ack(bench.subscribe("agents/bob/inbox", 1, link=unnamed), "5")
-    bench.send("jobs", "6", silver.OWN_SENDER)
-    bench.send("jobs", "7", "anonymous")
-    made = gold.agents(silver.without_own(spark.createDataFrame(bench.events)))
-    assert made.schema.simpleString() == from_arrow_schema(AGENTS.schema).simpleString()
-    found = {row["agent"]: picked(row, "event", "channel", "offset") for row in made.toArrow().to_pylist()}
-    offsets = {(row.event, row.id): row.offset for row in bench.rows if row.channel != "dlq/jobs"}
-    assert found == {
-        "kim": ("enqueue", "jobs", offsets["enqueue", "2"]),
-        "lee": ("enqueue", "jobs", offsets["enqueue", "3"]),
-        "sam": ("ack", "jobs", offsets["ack", "1"]),
-        "bob": ("ack", "agents/bob/inbox", offsets["ack", "5"]),
-    }
-
-
-def test_an_agents_acts_are_one_turn_until_a_long_pause(spark: SparkSession) -> None:
-    bench = Journaled()
-    start_us = bench.now.wall_us + COMMIT_US
-    for number, pause_ms in enumerate([100, 100, 1_000, 1_001, 10, 10]):
-        bench.send("jobs", str(number), "sam")
-        bench.send("other", str(number), None if number else "kim")
-        bench.advance(pause_ms)
-    bench.send("jobs", "last", "sam")
-    kept = [tuple(row) for row in gold.turns(spark.createDataFrame(bench.events), 1_000).collect()]
-    assert kept == [
-        ("sam", start_us, start_us + 1_200_000),
-        ("kim", start_us, start_us),
-        ("sam", start_us + 2_201_000, start_us + 2_221_000),
-    ]

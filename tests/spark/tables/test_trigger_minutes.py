@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark.lake.schemas import TRIGGER_MINUTES
-from penstock.spark.pipeline.batch import JournalBatch, time_of
+from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
 from penstock.spark.source import location
-from penstock.spark.tables import gold, silver
-from penstock.spark.tables.gold import MINUTE_US, TRIGGERED
+from penstock.spark.tables.expressions import OWN_SENDER, without_own
+from penstock.spark.tables.minutes import MINUTE_US, floor_minute, from_us, is_final, reach_us
+from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
 from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
 
@@ -60,7 +61,7 @@ def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None
     bench = Journaled()
     rule(bench, COPY, HALF, SUMMARY)
     bench.send("jobs/a", "1", "kim")
-    bench.send("jobs/b", "own", silver.OWN_SENDER)
+    bench.send("jobs/b", "own", OWN_SENDER)
     bench.send("jobs/b", "2", "kim")  # both copies are suppressed, which is told of when the cooldown is over
     bench.ack(bench.subscribe("jobs/b", 2), "own", "2")  # the second ack is in the summary
     bench.wait(50)
@@ -68,8 +69,8 @@ def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None
     bench.ack(bench.subscribe("jobs/a", 1), "1")
     bench.wait(10)
     until = datetime.fromtimestamp(bench.now.wall_us // 1_000_000, UTC)
-    events = silver.without_own(spark.createDataFrame(events_of(bench.rows)))
-    made = gold.trigger_minutes(events, until)
+    events = without_own(spark.createDataFrame(events_of(bench.rows)))
+    made = trigger_minutes(events, until)
     assert made.schema.simpleString() == from_arrow_schema(TRIGGER_MINUTES.schema).simpleString()
     found = {}
     for row in made.toArrow().to_pylist():
@@ -102,17 +103,17 @@ def counted(part: JournalBatch) -> pa.Table:
     batches = part.journal.batches(first, part.end, names)
     found: dict[tuple[int, str], int] = {}
     for row in pa.Table.from_batches(batches).cast(_PLAIN).to_pylist():
-        minute_us = gold.floor_minute(row["recorded_at"])
-        if row["event"] == "trigger" and minute_us >= gold.floor_minute(since_us):
+        minute_us = floor_minute(row["recorded_at"])
+        if row["event"] == "trigger" and minute_us >= floor_minute(since_us):
             found[minute_us, row["peer"]] = found.get((minute_us, row["peer"]), 0) + 1
     rows = [
         {
             "journal": part.journal.id,
-            "date": time_of(minute_us).date(),
+            "date": from_us(minute_us).date(),
             "minute": minute_us,
             "trigger": rule,
             "fired": count,
-            "final": gold.is_final(minute_us, part.until_us),
+            "final": is_final(minute_us, part.until_us),
         }
         for (minute_us, rule), count in found.items()
     ]
@@ -188,6 +189,6 @@ def is_needed(data: Path, first: int, end: int) -> bool:
     """Whether a batch has a firing, or comes after one whose minute was not closed before."""
     journal = location.open_one(data)
     rows = pa.Table.from_batches(journal.batches(0, end, list(_PLAIN.names))).cast(_PLAIN).to_pylist()
-    since_us = gold.reach_us(rows[first - 1]["recorded_at"]) if first else 0
+    since_us = reach_us(rows[first - 1]["recorded_at"]) if first else 0
     fired = [place for place, row in enumerate(rows) if row["event"] == "trigger"]
     return any(place >= first or rows[place]["recorded_at"] >= since_us for place in fired)

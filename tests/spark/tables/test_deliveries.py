@@ -1,4 +1,4 @@
-"""Silver rows: one for each envelope, one for each settled record."""
+"""Rows of the tables `deliveries` and `envelopes` for one record of each outcome."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.rows import Row
-from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
-from penstock.spark.tables import silver
+from penstock.spark.tables.deliveries import deliveries
+from penstock.spark.tables.envelopes import envelopes
+from penstock.spark.tables.expressions import OWN_SENDER, without_own
 from tests.core.driving import START_WALL_US
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of, holder
 
@@ -29,52 +30,6 @@ def after(ms: float, *, committed: bool = True) -> datetime:
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = batch.to_pylist()
     return found
-
-
-def test_a_batch_of_the_journal_becomes_rows_without_a_jvm() -> None:
-    bench = Journaled()
-    bench.send("agents/sam/inbox", "1", "kim", corr="c", refs=["0"], headers={"n": 1}, priority=9)
-    batch = bench.events.to_batches()[0]
-    made = silver.envelope_rows(batch)
-    assert made.schema.equals(ENVELOPES.schema)
-    assert rows_of(made) == [
-        {
-            "journal": JOURNAL,
-            "offset": 0,
-            "date": date(2025, 10, 9),
-            "recorded_at": after(0),
-            "door": "courier",
-            "channel": "agents/sam/inbox",
-            "seq": 1,
-            "id": "1",
-            "type": "note",
-            "sender": "kim",
-            "targets": ["agents/sam/inbox"],
-            "corr": "c",
-            "refs": ["0"],
-            "tags": None,
-            "headers": [("n", "1")],
-            "schema": None,
-            "producer_ts": START,
-            "payload": '{"n":"1"}',
-            "payload_error": None,
-            "extra": '{"priority":9}',
-            "bytes": len(bench.rows[0].body or b""),
-        }
-    ]
-
-
-def test_the_date_is_that_of_utc_whatever_zone_the_times_are_shown_in() -> None:
-    row = Row(event="enqueue", offset=0, recorded_at=86_400_000_000 * 365 - 1, channel="a", body=b"{}")
-    batch = events_of([row]).to_batches()[0]
-    index = batch.schema.get_field_index("recorded_at")
-    zoned = batch.column(index).cast(pa.timestamp("us", tz="Asia/Tokyo"))
-    made = silver.envelope_rows(batch.set_column(index, "recorded_at", zoned))
-    assert rows_of(made)[0]["date"] == date(1970, 12, 31)
-
-
-def test_an_empty_batch_is_no_rows() -> None:
-    assert silver.envelope_rows(pa.RecordBatch.from_pylist([], FILE_SCHEMA)).num_rows == 0
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +52,7 @@ def history() -> Journaled:
     bench.machine.redrive(bench.now, "jobs", 1)
     bench.apply()
     bench.commit()
-    bench.send("agents/kim/inbox", "alert", silver.OWN_SENDER)
+    bench.send("agents/kim/inbox", "alert", OWN_SENDER)
     bench.ack(bench.subscribe("agents/kim/inbox", 1), "alert")
     bench.wait(60)
     return bench
@@ -111,7 +66,7 @@ def test_every_envelope_and_every_end_is_one_row(spark: SparkSession, history: J
         event="enqueue", offset=900, recorded_at=START_WALL_US, channel="jobs", seq=99, id="bad", body=b"{"
     )
     events = spark.createDataFrame(pa.concat_tables([history.events, events_of([bad])])).repartition(2)
-    sent = silver.envelopes(silver.without_own(events))
+    sent = envelopes(without_own(events))
     assert sent.schema.simpleString() == from_arrow_schema(ENVELOPES.schema).simpleString()
     found = {(row["channel"], row["id"], row["seq"]): row for row in sent.toArrow().to_pylist()}
     assert sorted(found) == [
@@ -135,7 +90,7 @@ def test_every_envelope_and_every_end_is_one_row(spark: SparkSession, history: J
         ["jobs"],
     )
 
-    ended = silver.deliveries(silver.without_own(events))
+    ended = deliveries(without_own(events))
     assert ended.schema.simpleString() == from_arrow_schema(DELIVERIES.schema).simpleString()
     ends = {row["id"]: row for row in ended.toArrow().to_pylist()}
     assert {id_: (row["outcome"], row["holder"], row["attempts"]) for id_, row in ends.items()} == {
@@ -175,5 +130,5 @@ def test_a_clock_that_was_set_back_gives_no_negative_times(spark: SparkSession) 
     back = Row(
         event="ack", offset=0, recorded_at=5_000_000, channel="a", ref_at=9_000_000, first_at=8_000_000
     )
-    (row,) = silver.deliveries(spark.createDataFrame(events_of([back]))).toArrow().to_pylist()
+    (row,) = deliveries(spark.createDataFrame(events_of([back]))).toArrow().to_pylist()
     assert (row["wait_ms"], row["work_ms"], row["total_ms"]) == (0.0, 0.0, 0.0)

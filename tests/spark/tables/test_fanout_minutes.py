@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import FANOUT_MINUTES, FRAMES
-from penstock.spark.pipeline.batch import time_of
-from penstock.spark.tables import conversations, fanout, gold, silver
-from penstock.spark.tables.envelope_columns import parse_mew
-from penstock.spark.tables.gold import MINUTE_US
+from penstock.spark.tables import conversations
+from penstock.spark.tables.agents import agents
+from penstock.spark.tables.deliveries import deliveries
+from penstock.spark.tables.envelope_body import parse_mew
+from penstock.spark.tables.envelopes import envelope_rows, envelopes
+from penstock.spark.tables.fanout_minutes import fanout_minutes
+from penstock.spark.tables.frames import frames
+from penstock.spark.tables.minutes import MINUTE_US, from_us
+from penstock.spark.tables.queue_minutes import queue_minutes
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:
@@ -95,7 +100,7 @@ def framed(spark: SparkSession, rows: list[tuple[float, Row]]) -> DataFrame:
 )
 def test_an_envelope_of_a_space_is_read_with_what_no_column_has_in_extra() -> None:
     more = {"to": ["kim"], "correlation_id": ["a", "b"], "context": {"sub": 1}, "payload": {"text": "hi"}}
-    (row,) = silver.envelope_rows(
+    (row,) = envelope_rows(
         events_of(placed([(0, said("chat", "1", "sam", **more))])).to_batches()[0]
     ).to_pylist()
     assert (row["door"], row["channel"], row["type"], row["sender"]) == ("mew", "demo", "chat", "sam")
@@ -107,9 +112,7 @@ def test_an_envelope_of_a_space_is_read_with_what_no_column_has_in_extra() -> No
 
 
 def test_one_that_is_for_all_has_no_targets_and_need_not_have_a_payload() -> None:
-    (row,) = silver.envelope_rows(
-        events_of(placed([(0, said("ping", "1", "sam"))])).to_batches()[0]
-    ).to_pylist()
+    (row,) = envelope_rows(events_of(placed([(0, said("ping", "1", "sam"))])).to_batches()[0]).to_pylist()
     assert (row["targets"], row["refs"], row["payload"], row["payload_error"]) == ([], None, None, None)
 
 
@@ -161,14 +164,14 @@ def test_frames_and_minutes_hold_what_passed_and_what_targeting_saved(spark: Spa
         (61, Row(event="enqueue", channel="frames", id="e", kind="frame", body=b"{}")),
     ]  # fmt: skip
     events = framed(spark, rows)
-    made = fanout.frames(events)
+    made = frames(events)
     assert made.schema.simpleString() == from_arrow_schema(FRAMES.schema).simpleString()
     first, *others = made.orderBy("offset").toArrow().to_pylist()
     assert first == {
         "journal": JOURNAL,
         "offset": 0,
-        "date": time_of(MINUTE_0).date(),
-        "recorded_at": time_of(MINUTE_0 + SECOND_US),
+        "date": from_us(MINUTE_0).date(),
+        "recorded_at": from_us(MINUTE_0 + SECOND_US),
         "space": "lab/demo",
         "stream_id": "stream-1",
         "seq": 1,
@@ -185,14 +188,14 @@ def test_frames_and_minutes_hold_what_passed_and_what_targeting_saved(spark: Spa
         (None, 4, b"abc"),
     ]
 
-    until = time_of(MINUTE_0 + MINUTE_US + 10 * SECOND_US)
-    minutes = fanout.fanout_minutes(events.drop("body"), until)
+    until = from_us(MINUTE_0 + MINUTE_US + 10 * SECOND_US)
+    minutes = fanout_minutes(events.drop("body"), until)
     assert minutes.schema.simpleString() == from_arrow_schema(FANOUT_MINUTES.schema).simpleString()
     named = ("streams", "frames", "bytes", "deliveries", "broadcast_deliveries", "saved", "final")
     found = {}
     for row in minutes.toArrow().to_pylist():
         assert row["date"] == row["minute"].date()
-        minute = round((row["minute"] - time_of(MINUTE_0)) / timedelta(minutes=1))
+        minute = round((row["minute"] - from_us(MINUTE_0)) / timedelta(minutes=1))
         found[row["space"], minute] = tuple(row[name] for name in named)
     assert found == {
         ("lab/demo", 0): (2, 11, 76, 14, 51, 37, True),
@@ -237,7 +240,7 @@ def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_o
     spark: SparkSession,
 ) -> None:
     events = spark.createDataFrame(events_of(mixed()))
-    made = conversations.conversations(silver.envelopes(events), silver.deliveries(events))
+    made = conversations.conversations(envelopes(events), deliveries(events))
     rows = {row["corr"]: row for row in made.toArrow().to_pylist()}
     named = ("envelopes", "depth", "settled", "unsettled", "agents", "doors", "critical_path", "final")
     assert {corr: tuple(row[name] for name in named) for corr, row in rows.items()} == {
@@ -251,11 +254,11 @@ def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_o
 @pytest.mark.promise("Spark: pipeline", "tables of queues and agents leave spaces out")
 def test_tables_of_queues_and_agents_know_nothing_of_spaces(spark: SparkSession) -> None:
     events = spark.createDataFrame(events_of(mixed()))
-    minutes = gold.queue_minutes(events, time_of(MINUTE_0 + 5 * MINUTE_US)).toArrow().to_pylist()
+    minutes = queue_minutes(events, from_us(MINUTE_0 + 5 * MINUTE_US)).toArrow().to_pylist()
     assert {row["channel"] for row in minutes} == {"agents/sam/inbox", "demo"}
     assert sum(row["enqueued"] for row in minutes) == 2
-    assert silver.deliveries(events).count() == 1
-    assert {row["agent"]: row["event"] for row in gold.agents(events).toArrow().to_pylist()} == {
+    assert deliveries(events).count() == 1
+    assert {row["agent"]: row["event"] for row in agents(events).toArrow().to_pylist()} == {
         "kim": "enqueue",
         "sam": "ack",
     }
