@@ -19,9 +19,9 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.keys import StreamKeys, Suite, derive
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
-from penstock.dialects.streamservice.verify_stream import Follower
-from penstock.dialects.streamservice.wire import Fault
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
+from penstock.dialects.streamservice.verify_stream import StreamVerifier
+from penstock.dialects.streamservice.wire import FrameFault
 from tests.dialects.streamservice.attacker import Attacker, keys_of, script
 from tests.dialects.streamservice.reference import (
     built_block,
@@ -124,7 +124,7 @@ def shown(payload: Payload) -> dict[str, Any]:
             return {"kind": "token", "text": payload.text}
         case Heartbeat():
             return {"kind": "heartbeat"}
-        case Failure():
+        case StreamFailure():
             return {
                 "kind": "failure",
                 "message": payload.message,
@@ -148,7 +148,7 @@ def shown(payload: Payload) -> dict[str, Any]:
 
 def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
     """What the reader in Python makes of a stream."""
-    follower = Follower(0, keys)
+    follower = StreamVerifier(0, keys)
     given: list[Payload] = []
     for message in messages:
         given += follower.take(0, off_socket(message, keys.topic.encode()))
@@ -157,7 +157,7 @@ def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
     return {
         "given": [shown(payload) for payload in given],
         "ending": shown(ending)
-        if isinstance(ending, Complete | Failure)
+        if isinstance(ending, Complete | StreamFailure)
         else ending and type(ending).__name__,
         "counts": counts,
     }
@@ -222,7 +222,8 @@ def damaged(suite: Suite, form: str) -> dict[str, dict[str, Any]]:
     topic = keys.topic.encode()
     good = [on_socket(each, topic) or "" for each in published(keys, [*STORY, END], form)]
     failed = [
-        on_socket(each, topic) or "" for each in published(keys, [*STORY, Failure("x", "cancelled")], form)
+        on_socket(each, topic) or ""
+        for each in published(keys, [*STORY, StreamFailure("x", "cancelled")], form)
     ]
     at = good[2].rindex(b"upon".hex()) if b"upon".hex() in good[2] else good[1].rindex(b"upon".hex())
     tampered = [*good]
@@ -336,7 +337,9 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     dice = random.Random("console frames")
     frames = hostile()
     for _ in range(150):
-        payloads = [dice.choice([*STORY, END, Failure("m", "c", "d")]) for _ in range(dice.randrange(5))]
+        payloads = [
+            dice.choice([*STORY, END, StreamFailure("m", "c", "d")]) for _ in range(dice.randrange(5))
+        ]
         frame = dice.choice(
             [
                 built_block(dice.randbytes(16), payloads),
@@ -355,16 +358,16 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     faults = 0
     for frame, answer in zip(frames, answers, strict=True):
         payload, block, chunk = read_payload(frame), read_block(frame), read_chunk(frame)
-        faults += isinstance(block, Fault)
+        faults += isinstance(block, FrameFault)
         assert answer["payload"] == (
-            {"kind": "fault", "reason": payload.reason} if isinstance(payload, Fault) else shown(payload)
+            {"kind": "fault", "reason": payload.reason} if isinstance(payload, FrameFault) else shown(payload)
         )
         assert answer["block"] == (
             {"kind": "fault", "reason": block.reason}
-            if isinstance(block, Fault)
+            if isinstance(block, FrameFault)
             else [shown(each) for each in block.payloads]
         )
-        if not isinstance(chunk, Fault) and chunk.topic.isascii():  # another is nobody's topic
+        if not isinstance(chunk, FrameFault) and chunk.topic.isascii():  # another is nobody's topic
             assert answer["chunk"] == chunk.data.hex()
         else:
             assert answer["chunk"]["kind"] == "fault"

@@ -13,9 +13,9 @@ from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.segments import (
     FRAME_MAX,
     DamageError,
-    Frame,
     Header,
     Scan,
+    SegmentFrame,
     crc32c,
     encode_frame,
     encode_header,
@@ -29,7 +29,7 @@ SEGMENT, MARK = (
 )
 
 
-def read() -> tuple[Scan, list[Frame]]:
+def read() -> tuple[Scan, list[SegmentFrame]]:
     scan = Scan(SEGMENT, "log-41.seg", is_last=False)
     return scan, list(scan.frames())
 

@@ -13,7 +13,7 @@ from penstock.core.rows import Row
 from penstock.journal import merge_small_files
 from penstock.journal.columns import encode_rows
 from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, DeltaLog
-from penstock.journal.parquet_table import Bronze, with_identity
+from penstock.journal.parquet_table import EventsTable, with_identity
 
 SEALS = 260
 STEP_US = 86_400_000_000 * 2 // SEALS  # two days
@@ -41,7 +41,7 @@ def offsets(bronze, table=None):
 
 
 def test_two_days_of_seals(tmp_path):
-    bronze = Bronze(tmp_path)
+    bronze = EventsTable(tmp_path)
     log = DeltaLog(bronze.path)
     most = 0
     for number in range(SEALS):
@@ -71,7 +71,7 @@ def test_two_days_of_seals(tmp_path):
 
 
 def test_a_gap_or_a_large_file_ends_a_run(tmp_path, monkeypatch):
-    bronze = Bronze(tmp_path)
+    bronze = EventsTable(tmp_path)
     monkeypatch.setattr(merge_small_files, "FILES_MIN", 3)
     for number in (0, 1, 3, 4):
         sealed(bronze, number)

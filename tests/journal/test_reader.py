@@ -25,7 +25,7 @@ from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
-from penstock.journal.parquet_table import FILE_SCHEMA, Bronze
+from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.port import Committed, Outcome
 from penstock.journal.reader import JournalError, JournalReader, RangeGoneError
 from penstock.journal.sealed_reader import SealedRows
@@ -207,26 +207,26 @@ def test_the_sealer_may_come_at_any_moment_of_a_read(
 def test_the_sealer_may_come_between_two_looks_at_the_table(
     sealed: Path, monkeypatch: pytest.MonkeyPatch, name: str, turn: int
 ) -> None:
-    original = getattr(Bronze, name)
+    original = getattr(EventsTable, name)
     calls = 0
 
-    def interrupted(self: Bronze, *args: object) -> object:
+    def interrupted(self: EventsTable, *args: object) -> object:
         nonlocal calls
         calls += 1
         if calls == turn + 1:
-            monkeypatch.setattr(Bronze, name, original)
+            monkeypatch.setattr(EventsTable, name, original)
             sealer(sealed).seal(START_US + 99, wants_live=True)
         return original(self, *args)
 
-    monkeypatch.setattr(Bronze, name, interrupted)
+    monkeypatch.setattr(EventsTable, name, interrupted)
     assert read(sealed, 0, 10) == EXPECTED
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "turn", "is_in_time"),
     [
-        (Bronze, "files", 1, False),
-        (Bronze, "sealed_end", 1, False),
+        (EventsTable, "files", 1, False),
+        (EventsTable, "sealed_end", 1, False),
         (SealedRows, "parts", 1, False),
         (SealedRows, "view", 2, True),  # the sealed rows have been read by then
     ],
@@ -243,7 +243,7 @@ def test_retention_in_the_middle_of_a_read_is_named_and_skips_nothing(
         calls += 1
         if calls == turn:
             monkeypatch.setattr(owner, name, original)
-            bronze = Bronze(sealed / "lake")
+            bronze = EventsTable(sealed / "lake")
             bronze.remove(bronze.files()[:1], 1)
         return original(self, *args)
 
@@ -387,7 +387,7 @@ def test_many_small_commits_and_files_come_as_few_batches(tmp_path: Path) -> Non
             sealer(tmp_path).seal(START_US + n, wants_live=True)
     log.close()
     publish(disk, 60)
-    assert len(Bronze(tmp_path / "lake").files()) == 3
+    assert len(EventsTable(tmp_path / "lake").files()) == 3
     (batch,) = JournalReader(tmp_path).batches(0, 60)
     assert batch.schema.equals(FILE_SCHEMA) and batch.num_rows == 60
 

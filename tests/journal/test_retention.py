@@ -12,7 +12,7 @@ from penstock.core.clock import Now
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.named_readers import Reader
-from penstock.journal.parquet_table import Bronze, DataFile
+from penstock.journal.parquet_table import DataFile, EventsTable
 from penstock.journal.reader import JournalError, JournalReader
 from penstock.journal.retention import DAY_MS, Retention, choose
 from tests.journal.driven import Driven, from_disk, make, table_rows
@@ -124,7 +124,7 @@ def test_a_live_envelope_outlives_the_retention_of_everything(tmp_path: Path) ->
     disk = old_history(tmp_path)
     report = sealer(tmp_path, make=make, retention=Retention(age_ms=1)).seal(NOW_US)
     assert report.removed_files >= 10
-    assert Bronze(tmp_path / "lake").files() == []
+    assert EventsTable(tmp_path / "lake").files() == []
     assert list((tmp_path / "lake").rglob("part-*.parquet")) == []
     assert table_rows(tmp_path).num_rows == 0
     now = Now(NOW_US, NOW_US)
@@ -145,14 +145,14 @@ def test_a_live_envelope_outlives_the_retention_of_everything(tmp_path: Path) ->
 
 def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
     old_history(tmp_path)
-    files = Bronze(tmp_path / "lake").files()
+    files = EventsTable(tmp_path / "lake").files()
     limit_us = files[5].last_at_us
     now_us = START_US + 20 * DAY_US
     report = sealer(
         tmp_path, make=make, retention=Retention(age_ms=(now_us - limit_us) // 1000, bytes_max=0)
     ).seal(now_us)
     assert report.removed_files == 5
-    assert Bronze(tmp_path / "lake").files() == files[5:]
+    assert EventsTable(tmp_path / "lake").files() == files[5:]
     assert table_rows(tmp_path).column("offset").to_pylist()[0] == files[5].first
     with pytest.raises(JournalError, match=f"rows 0 to {files[5].first - 1} are no longer kept"):
         list(JournalReader(tmp_path).batches(0, 5))
@@ -161,13 +161,13 @@ def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
 @pytest.mark.promise("The journal", "named readers with bounded holds")
 def test_a_reader_holds_history_back_until_its_bound_and_is_told(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
-    files = Bronze(tmp_path / "lake").files()
+    files = EventsTable(tmp_path / "lake").files()
     now_us = START_US + 20 * DAY_US
     named_readers.advance(disk, "pipeline", files[3].first, now_us)
     bounds = Retention(age_ms=1, hold_age_max_ms=7 * DAY_MS)
     report = sealer(tmp_path, make=make, retention=bounds).seal(now_us)
     assert (report.removed_files, report.ended_readers) == (3, [])
-    assert Bronze(tmp_path / "lake").files() == files[3:]
+    assert EventsTable(tmp_path / "lake").files() == files[3:]
     # It comes no more.
     report = sealer(tmp_path, make=make, retention=bounds).seal(now_us + 8 * DAY_US)
     assert report.ended_readers == ["pipeline"]

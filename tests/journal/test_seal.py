@@ -21,7 +21,7 @@ from penstock.journal import parquet_table
 from penstock.journal.columns import SCHEMA
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, segments
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.seal import Sealer
 from penstock.testing.disks import LyingDisk, PowerLossError
 from tests.journal.driven import Driven, from_disk, from_history, make, state, table_rows
@@ -264,10 +264,10 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     for owner, name in (
         (parquet_table, "_sync_file"),
         (parquet_table, "_sync_directory"),
-        (Bronze, "publish"),
-        (Bronze, "_write"),
-        (Bronze, "remove"),
-        (Bronze, "tidy"),
+        (EventsTable, "publish"),
+        (EventsTable, "_write"),
+        (EventsTable, "remove"),
+        (EventsTable, "tidy"),
         (DeltaTable, "create_write_transaction"),
         (DeltaTable, "create_checkpoint"),
     ):

@@ -20,8 +20,8 @@ from penstock.core.rules import firing
 from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.control import ControlSession
-from penstock.dialects.courier.sessions.view_feed import Feed
-from penstock.dialects.courier.triggers.script import Envelope
+from penstock.dialects.courier.sessions.view_feed import ViewFeed
+from penstock.dialects.courier.triggers.script import TriggerEnvelope
 from penstock.server.engine.runtime import Runtime
 from penstock.testing import Broken, checks, storm
 from penstock.testing.disk import SimJournal
@@ -87,7 +87,7 @@ def a_rule_sends_in_a_commit_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.TRIGGERS)
 def a_rule_fires_on_what_it_caused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Envelope, "chain", property(lambda self: ()))
+    patch.setattr(TriggerEnvelope, "chain", property(lambda self: ()))
 
 
 @breaks(checks.TRIGGERS)
@@ -273,14 +273,14 @@ def removals_are_forgotten_silently(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.VIEWS)
 def a_follower_short_of_credit_misses_the_rest(patch: pytest.MonkeyPatch) -> None:
-    some = Feed._some
+    some = ViewFeed._some
 
-    def skip(feed: Feed, watcher: Any) -> bool:
+    def skip(feed: ViewFeed, watcher: Any) -> bool:
         done = some(feed, watcher)
         feed._complete(watcher, watcher.told)
         return done
 
-    patch.setattr(Feed, "_some", skip)
+    patch.setattr(ViewFeed, "_some", skip)
 
 
 @breaks(checks.BOUNDS)

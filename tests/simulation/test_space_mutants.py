@@ -8,9 +8,9 @@ import pytest
 from penstock.core.fanout.frame_router import FrameRouter
 from penstock.core.fanout.outbox import Outbox
 from penstock.dialects.mew import accept, join, stream_requests
-from penstock.dialects.mew.gateway_messages import Fault
-from penstock.dialects.mew.space import Participant, Space
-from penstock.dialects.mew.space_state import Memory, SpaceState
+from penstock.dialects.mew.gateway_messages import MewRefusal
+from penstock.dialects.mew.space import Participant, SpaceMachine
+from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
 from penstock.server.spaces.host import SpaceConnection
 from penstock.testing import Broken, checks, space_checks
 from penstock.testing.space_storm import STEPS, calm, space_storm
@@ -78,18 +78,18 @@ def a_target_that_returns_hears_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.ORDER)
 def frames_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Space, "publish", Space._publish)
+    patch.setattr(SpaceMachine, "publish", SpaceMachine._publish)
 
 
 @breaks(space_checks.ORDER)
 def errors_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Space, "fail", Space._fail)
+    patch.setattr(SpaceMachine, "fail", SpaceMachine._fail)
 
 
 def _overlook(patch: pytest.MonkeyPatch, error: str, text: str) -> None:
     check = accept._check
 
-    def lenient(space: Space, *given: Any) -> Fault | None:
+    def lenient(space: SpaceMachine, *given: Any) -> MewRefusal | None:
         fault = check(space, *given)
         return None if fault is not None and fault.error == error and text in fault.message else fault
 
@@ -122,7 +122,7 @@ def everybody_writes(patch: pytest.MonkeyPatch) -> None:
 def everybody_decides_about_streams(patch: pytest.MonkeyPatch) -> None:
     owned = stream_requests._owned
 
-    def everybodys(space: Space, sender: Participant, envelope: Any, what: str) -> Any:
+    def everybodys(space: SpaceMachine, sender: Participant, envelope: Any, what: str) -> Any:
         stream = space.state.streams.get(envelope.text("stream_id") or "")
         return stream or owned(space, sender, envelope, what)
 
@@ -136,26 +136,26 @@ def an_owner_decides_after_giving_a_stream_away(patch: pytest.MonkeyPatch) -> No
 
 @breaks(checks.DURABLE)
 def changes_are_made_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
-    commit = Space.commit
+    commit = SpaceMachine.commit
 
-    def eager(space: Space, sender: Any, entries: Any, *given: Any, **more: Any) -> None:
+    def eager(space: SpaceMachine, sender: Any, entries: Any, *given: Any, **more: Any) -> None:
         commit(space, sender, entries, *given, **more)
         for entry in entries:
             if entry.event in ("grant", "revoke"):
                 space.state.apply(entry)
 
-    patch.setattr(Space, "commit", eager)
+    patch.setattr(SpaceMachine, "commit", eager)
 
 
 @breaks(checks.DURABLE)
 def a_restart_forgets_who_was_put_out(patch: pytest.MonkeyPatch) -> None:
-    restore = Memory.restore
+    restore = SpaceMemory.restore
 
-    def forget(memory: Memory, row: Any) -> None:
+    def forget(memory: SpaceMemory, row: Any) -> None:
         if row.event != "kick":
             restore(memory, row)
 
-    patch.setattr(Memory, "restore", forget)
+    patch.setattr(SpaceMemory, "restore", forget)
 
 
 @breaks(checks.DURABLE)
@@ -170,16 +170,18 @@ def a_snapshot_leaves_grants_out(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.VISIBLE)
 def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
-    commit = Space.commit
+    commit = SpaceMachine.commit
 
-    def eager(space: Space, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any) -> None:
+    def eager(
+        space: SpaceMachine, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any
+    ) -> None:
         if all(entry.event == "envelope" for entry in entries):
             space.ledger.facts.extend(entries)
             announce(None)
         else:
             commit(space, sender, entries, announce, done, **more)
 
-    def relay(space: Space, sender: Any, envelope: Any, done: Any, *given: Any, **more: Any) -> None:
+    def relay(space: SpaceMachine, sender: Any, envelope: Any, done: Any, *given: Any, **more: Any) -> None:
         data = envelope.encode()
         eager(
             space,
@@ -188,12 +190,14 @@ def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> Non
             lambda now: space.broadcast(now, data, envelope.id),
         )
 
-    patch.setattr(Space, "relay", relay)
+    patch.setattr(SpaceMachine, "relay", relay)
 
 
 @breaks(space_checks.REFUSED)
 def a_refusal_is_kept_from_its_sender(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Space, "_refuse", lambda space, now, pending, reason: Fault("journal_unavailable", reason))
+    patch.setattr(
+        SpaceMachine, "_refuse", lambda space, now, pending, reason: MewRefusal("journal_unavailable", reason)
+    )
 
 
 @breaks(space_checks.EVERYBODY)
@@ -211,7 +215,7 @@ def somebody_is_left_out(patch: pytest.MonkeyPatch) -> None:
 def a_restart_counts_streams_anew(patch: pytest.MonkeyPatch) -> None:
     begin = join.begin
 
-    def anew(space: Space, now: Any) -> None:
+    def anew(space: SpaceMachine, now: Any) -> None:
         space.state.stream_no = len(space.state.streams)
         begin(space, now)
 
@@ -230,7 +234,7 @@ def nobody_ever_leaves(patch: pytest.MonkeyPatch) -> None:
 def an_old_connection_takes_the_new_one_with_it(patch: pytest.MonkeyPatch) -> None:
     leave = join.leave
 
-    def by_name(space: Space, now: Any, participant: Participant, reason: str) -> None:
+    def by_name(space: SpaceMachine, now: Any, participant: Participant, reason: str) -> None:
         leave(space, now, space.present.get(participant.id, participant), reason)
 
     patch.setattr(join, "leave", by_name)
@@ -259,12 +263,12 @@ def there_is_always_room_for_another_stream(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def grants_that_wait_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    undecided = Space.undecided
+    undecided = SpaceMachine.undecided
 
-    def forget(space: Space, kind: str, **about: str) -> int:
+    def forget(space: SpaceMachine, kind: str, **about: str) -> int:
         return 0 if kind == "capability/grant" else undecided(space, kind, **about)
 
-    patch.setattr(Space, "undecided", forget)
+    patch.setattr(SpaceMachine, "undecided", forget)
 
 
 @pytest.mark.promise("Invariants", "every checker bites")

@@ -14,7 +14,7 @@ from penstock.core.records import Record
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import Log, Sync
 from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.retention import Retention
 from penstock.spark.source.datasource import JournalBatchReader, PenstockSource
 from penstock.spark.source.options import parse_options
@@ -68,7 +68,7 @@ class Written:
 
     def thin(self, count: int) -> None:
         """Retention takes the oldest files."""
-        bronze = Bronze(self.data / "lake")
+        bronze = EventsTable(self.data / "lake")
         bronze.remove(bronze.files()[:count], self.now_us // 1000)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from penstock.ipc.pipeline import STATUS_FILE, Alerts, Status
 from penstock.journal.disk import RealDisk
 from penstock.journal.merge_small_files import FILES_MIN
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.spark.lake.locks import TableLock
@@ -61,7 +61,7 @@ def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: 
         row for batch in reader.batches(0, 9, ["journal", "offset", "channel"]) for row in batch.to_pylist()
     ]
     assert found == [{"journal": OTHER, "offset": n, "channel": "new"} for n in range(4)]
-    files = Bronze(new.data / "lake").files()
+    files = EventsTable(new.data / "lake").files()
     assert sum(file.rows for file in files if file.journal == old.id) == FILES_MIN
     held = Retention(age_ms=0, bytes_max=1)
     reader_disk = RealDisk(new.data / "journal")
@@ -69,7 +69,7 @@ def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: 
 
     named_readers.advance(reader_disk, "me", 0, new.now_us)
     new.seal(held)
-    left = Bronze(new.data / "lake").files()
+    left = EventsTable(new.data / "lake").files()
     assert {file.journal for file in left} == {OTHER} and sum(file.rows for file in left) == 4
 
 
@@ -203,7 +203,7 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
     ingest = Ingest(spark, location.open_one(data), data / "lake", steps.built_in())
     ingest.backfill()
     before = content(data / "lake", ["conversations"])["conversations"]
-    bronze = Bronze(data / "lake")
+    bronze = EventsTable(data / "lake")
     bronze.remove(bronze.files(), 0)
     story.send("jobs", "answer", "bob", corr="long talk", refs=["ask"])
     story.close()

@@ -430,9 +430,9 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
     whole = {
         row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
     }
-    from penstock.journal.parquet_table import Bronze
+    from penstock.journal.parquet_table import EventsTable
 
-    bronze = Bronze(data / "lake")
+    bronze = EventsTable(data / "lake")
     bronze.remove(bronze.files(), 0)
     story = JournalBuilder(data)
     story.us += 4 * 60_000_000

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.bench.board import Board
 from penstock.bench.jobs import Job, Report, percentiles_ms
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 STALL_S = 20.0
 """Without a delivery for this long, something is lost."""
@@ -65,10 +65,10 @@ class Consumer(asyncio.Protocol):
         self._is_timed = job.rate > 0
         self._first_ns = self._last_ns = 0
         self._heard_ns = time.monotonic_ns()
-        self._wire: Wire
+        self._wire: StreamTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = Wire(cast(asyncio.Transport, transport))
+        self._wire = StreamTransport(cast(asyncio.Transport, transport))
         line = b'{"type":"subscribe","reqId":"sub","stream":"%b","batch":%d,"auto":%d}\n'
         self._wire.send([line % (self._job.stream.encode(), self._job.batch, CREDIT)])
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import cast
 
 from penstock.bench.jobs import Job, Report, percentiles_ms
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 AT_ONCE = 200
 """Connections made side by side: a listener's backlog is bounded."""
@@ -43,7 +43,7 @@ class Follower(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        Wire(cast(asyncio.Transport, transport)).send([_REQUEST])
+        StreamTransport(cast(asyncio.Transport, transport)).send([_REQUEST])
 
     def data_received(self, data: bytes) -> None:
         self.bytes += len(data)
@@ -129,10 +129,10 @@ class Changer(asyncio.Protocol):
         self.error: str | None = None
         self._wanted = -1
         self._done = asyncio.Event()
-        self.wire: Wire
+        self.wire: StreamTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.wire = Wire(cast(asyncio.Transport, transport))
+        self.wire = StreamTransport(cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
         self.answered += data.count(b"\n")

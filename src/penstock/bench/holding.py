@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from penstock.bench.jobs import Job, Report
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 AT_ONCE = 200
 """Connections made side by side: a listener's backlog is bounded."""
@@ -24,7 +24,7 @@ class Holder(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         line = b'{"type":"subscribe","reqId":1,"stream":"%b","credit":10}\n' % self._stream.encode()
-        Wire(cast(asyncio.Transport, transport)).send([line])
+        StreamTransport(cast(asyncio.Transport, transport)).send([line])
 
     def data_received(self, data: bytes) -> None:
         if not self.ready.done():

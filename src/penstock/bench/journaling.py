@@ -28,7 +28,7 @@ from penstock.core.records import Record
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened, segments
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
@@ -160,7 +160,7 @@ def _seal(place: Path) -> None:
         retention=Retention(0, 0, 0, 0),
     )
     sealer.seal(time.time_ns() // 1000)
-    files = Bronze(place / "lake").files()
+    files = EventsTable(place / "lake").files()
     rest = [segment for segment in segments(disk) if segment.limit is not None]
     if not files or rest:
         raise SystemExit("error: not everything was sealed")

@@ -21,7 +21,7 @@ from penstock.core.rows import Row
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.port import Committed
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
@@ -62,7 +62,7 @@ def make_history(place: Path, rows: int, progress: Progress | None = None) -> Pa
     log.close()
     opened.end()
     _seal(place)
-    sealed = sum(file.rows for file in Bronze(place / "lake").files())
+    sealed = sum(file.rows for file in EventsTable(place / "lake").files())
     if sealed != rows:
         raise BenchError(f"{rows} rows were written and {sealed} are sealed")
     return place

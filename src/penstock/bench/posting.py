@@ -14,7 +14,7 @@ from typing import cast
 from penstock.bench.board import Board
 from penstock.bench.jobs import Job, Report, percentiles_ms
 from penstock.bench.template import Posts
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 POLL_S = 0.001
 
@@ -61,12 +61,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, poster: Poster) -> None:
         self._poster = poster
         self.done: asyncio.Future[None] = poster.loop.create_future()
-        self._wire: Wire
+        self._wire: StreamTransport
         self._buffer = b""
         self._sent_ns = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = Wire(cast(asyncio.Transport, transport))
+        self._wire = StreamTransport(cast(asyncio.Transport, transport))
         self._post()
 
     def _post(self) -> None:

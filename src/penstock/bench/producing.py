@@ -12,7 +12,7 @@ from typing import cast
 from penstock.bench.board import Board
 from penstock.bench.jobs import Job, Report, percentiles_ms
 from penstock.bench.template import Lines
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 TURN = 256
 """Envelopes a producer writes in one go: several loop turns' worth would only fill buffers."""
@@ -37,10 +37,10 @@ class Producer(asyncio.Protocol):
         self._stopped = False
         self._first_ns = self._stop_ns = 0
         self._tail = b""
-        self._wire: Wire
+        self._wire: StreamTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = Wire(cast(asyncio.Transport, transport))
+        self._wire = StreamTransport(cast(asyncio.Transport, transport))
         self._first_ns = time.monotonic_ns()
         self._stop_ns = self._first_ns + int(self._job.seconds * 1e9)
         self._pump()

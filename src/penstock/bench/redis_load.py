@@ -21,7 +21,7 @@ from penstock.bench.consuming import POLL_S, STALL_S, Env
 from penstock.bench.jobs import Job, Report, percentiles_ms
 from penstock.bench.producing import GRACE_S, TURN
 from penstock.bench.template import ID_DIGITS, Adds, envelope
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 GROUP = b"bench"
 READ_MAX = 256
@@ -50,10 +50,10 @@ class LeanProducer(asyncio.Protocol):
         self._breaks = 0
         self._paused = self._stopped = False
         self._first_ns = self._stop_ns = 0
-        self._wire: Wire
+        self._wire: StreamTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = Wire(cast(asyncio.Transport, transport))
+        self._wire = StreamTransport(cast(asyncio.Transport, transport))
         self._first_ns = time.monotonic_ns()
         self._stop_ns = self._first_ns + int(self._job.seconds * 1e9)
         self._pump()
@@ -128,10 +128,10 @@ class LeanConsumer(asyncio.Protocol):
         self._latencies: list[int] = []
         self._first_ns = self._last_ns = 0
         self._heard_ns = time.monotonic_ns()
-        self._wire: Wire
+        self._wire: StreamTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = Wire(cast(asyncio.Transport, transport))
+        self._wire = StreamTransport(cast(asyncio.Transport, transport))
         self._wire.send([command(b"XGROUP", b"CREATE", self._key, GROUP, b"0", b"MKSTREAM"), self._read])
 
     def data_received(self, data: bytes) -> None:

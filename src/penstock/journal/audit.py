@@ -32,7 +32,7 @@ from penstock.journal.open_and_repair import (
     read_watermark,
     segments,
 )
-from penstock.journal.parquet_table import FILE_SCHEMA, Bronze, DataFile
+from penstock.journal.parquet_table import FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.segments import KIND_LOG, DamageError, Scan
 
 Progress = Callable[[int, int], None]
@@ -106,7 +106,7 @@ def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit
     """Look at everything. Raises only when there is no journal to look at."""
     report = Audit()
     disk = RealDisk(data / "journal")
-    bronze = Bronze(data / "lake")
+    bronze = EventsTable(data / "lake")
     try:
         identity = read_identity(disk)
     except DamageError as error:
@@ -155,7 +155,7 @@ def _sizes(disk: RealDisk, names: list[str]) -> Iterator[int]:
             continue
 
 
-def _table(bronze: Bronze, journal: str, shard: int, report: Audit) -> tuple[list[DataFile], int]:
+def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tuple[list[DataFile], int]:
     try:
         table = bronze.table()  # once, so that files and end are of one version
         if table is None:
@@ -167,7 +167,7 @@ def _table(bronze: Bronze, journal: str, shard: int, report: Audit) -> tuple[lis
         return [], 0
 
 
-def _sealed(bronze: Bronze, file: DataFile, walk: _Walk, report: Audit) -> None:
+def _sealed(bronze: EventsTable, file: DataFile, walk: _Walk, report: Audit) -> None:
     """One data file of the table: there, of the size that was noted, readable to the last page."""
     path = bronze.path / file.path
     place = f"lake/events/{file.path}"
@@ -201,7 +201,7 @@ def _sealed(bronze: Bronze, file: DataFile, walk: _Walk, report: Audit) -> None:
 class _Context(msgspec.Struct):
     """What the walk over the segments needs to know."""
 
-    bronze: Bronze
+    bronze: EventsTable
     identity: Identity
     shard: int
     mark: tuple[int, int] | None

@@ -76,7 +76,7 @@ def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -
     return pa.RecordBatch.from_arrays(constant + rest, schema=FILE_SCHEMA)
 
 
-class Bronze:
+class EventsTable:
     """The table of sealed history under a lake directory."""
 
     def __init__(self, lake: Path) -> None:

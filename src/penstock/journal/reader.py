@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import Identity, read_identity, read_watermark, segments
-from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze
-from penstock.journal.sealed_reader import Part, SealedRows, View
-from penstock.journal.segment_index import IndexedSegment, Rows
+from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
+from penstock.journal.sealed_reader import Part, SealedRows, SealedView
+from penstock.journal.segment_index import IndexedSegment, SegmentRows
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100
@@ -67,7 +67,7 @@ class JournalReader:
         if not self._journal.is_dir():
             raise JournalError(f"there is no journal in `{data}`; is this the data directory of a server?")
         self._disk = RealDisk(self._journal)
-        self._sealed = SealedRows(Bronze(data / "lake"), shard)
+        self._sealed = SealedRows(EventsTable(data / "lake"), shard)
         self._shard = shard
         self._segments: dict[str, IndexedSegment] = {}
 
@@ -87,7 +87,7 @@ class JournalReader:
         """What can be read, now."""
         return self._look()[0]
 
-    def _look(self) -> tuple[Bounds, View]:
+    def _look(self) -> tuple[Bounds, SealedView]:
         identity = self.identity()
         # Segments first: what the sealer moves meanwhile is then seen twice, and never not at all.
         hot = segments(self._disk)
@@ -183,7 +183,7 @@ class JournalReader:
             first = max(first, stop)
 
 
-def _with_identity(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+def _with_identity(rows: SegmentRows, schema: pa.Schema) -> pa.RecordBatch:
     """Rows of a segment as one batch, with what the segment's header holds where it is wanted."""
     table, header = rows.table, rows.header
     count = table.num_rows

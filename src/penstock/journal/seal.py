@@ -29,7 +29,7 @@ from penstock.journal.open_and_repair import (
     read_live,
     segments,
 )
-from penstock.journal.parquet_table import Bronze, with_identity
+from penstock.journal.parquet_table import EventsTable, with_identity
 from penstock.journal.retention import Retention, choose
 from penstock.journal.segments import (
     KIND_LIVE,
@@ -59,7 +59,7 @@ class Recoverable(Protocol):
         """Let what is due happen."""
 
 
-class Report(msgspec.Struct):
+class SealReport(msgspec.Struct):
     """What a seal did."""
 
     sealed_rows: int = 0
@@ -84,15 +84,15 @@ class Sealer:
         shard: int = 0,
     ) -> None:
         self._disk = disk
-        self._bronze = Bronze(lake)
+        self._bronze = EventsTable(lake)
         self._make_machine = make_machine
         self._retention = retention
         self._shard = shard
 
-    def seal(self, now_us: int, *, wants_live: bool = False) -> Report:
+    def seal(self, now_us: int, *, wants_live: bool = False) -> SealReport:
         """Do everything that is to be done; `wants_live` derives a live file even when little has changed."""
         identity = read_identity(self._disk)
-        report = Report()
+        report = SealReport()
         if identity is None:
             return report
         closed = [segment for segment in segments(self._disk) if segment.limit is not None]
@@ -188,7 +188,7 @@ class Sealer:
         self._disk.replace(draft, name)
         self._disk.sync_names()
 
-    def _remove(self, closed: list[Segment], report: Report) -> None:
+    def _remove(self, closed: list[Segment], report: SealReport) -> None:
         """A segment may go once the table has its rows and a live file has what is live in them."""
         safe = min(report.sealed_end, report.live_offset)
         for segment in closed:
@@ -199,7 +199,7 @@ class Sealer:
             self._disk.remove(name)
         self._disk.sync_names()
 
-    def _retain(self, report: Report, now_us: int, journal: str) -> None:
+    def _retain(self, report: SealReport, now_us: int, journal: str) -> None:
         readers = named_readers.list_readers(self._disk)
         choice = choose(self._bronze.files(), readers, self._retention, now_us, journal)
         for reader in choice.ended:

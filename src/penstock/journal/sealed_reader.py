@@ -14,15 +14,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, Bronze, DataFile
-from penstock.journal.selection import Range, Selection
+from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, DataFile, EventsTable
+from penstock.journal.selection import ColumnRange, Selection
 from penstock.journal.tables import newest_entry
 
 TIME_SLACK_US = 2_000
 """Times in the table's statistics are cut to milliseconds."""
 
 
-class View(msgspec.Struct, frozen=True):
+class SealedView(msgspec.Struct, frozen=True):
     """The table at one version."""
 
     version: str
@@ -41,18 +41,18 @@ class Part(msgspec.Struct, frozen=True):
 class SealedRows:
     """The sealed rows of one journal and shard. For one thread."""
 
-    def __init__(self, bronze: Bronze, shard: int) -> None:
+    def __init__(self, bronze: EventsTable, shard: int) -> None:
         self._bronze = bronze
         self._shard = shard
-        self._view: View | None = None
+        self._view: SealedView | None = None
 
-    def view(self, journal: str) -> View:
+    def view(self, journal: str) -> SealedView:
         """The table as it is now."""
         version = f"{journal}/{newest_entry(self._bronze.path)}"
         if self._view is None or self._view.version != version:
             # The files are listed first: what is sealed meanwhile is then not missed, only found again in a segment.
             files = [file for file in self._bronze.files() if file.journal == journal]
-            self._view = View(version, files, self._bronze.sealed_end(journal, self._shard))
+            self._view = SealedView(version, files, self._bronze.sealed_end(journal, self._shard))
         return self._view
 
     def forget(self) -> None:
@@ -61,7 +61,7 @@ class SealedRows:
 
     def parts(
         self,
-        view: View,
+        view: SealedView,
         first: int,
         end: int,
         columns: Sequence[str],
@@ -80,7 +80,7 @@ class SealedRows:
             with pq.ParquetFile(self._bronze.path / file.path, memory_map=True) as data:
                 yield from _of_file(data, file, first, min(end, expected), columns, selection)
 
-    def around(self, view: View, time_us: int) -> tuple[int | None, int | None]:
+    def around(self, view: SealedView, time_us: int) -> tuple[int | None, int | None]:
         """Bounds on the first row that is not before a time, as far as the files' statistics tell."""
         files = view.files
         low = bisect_left(files, time_us - TIME_SLACK_US, key=lambda file: file.last_at_us)
@@ -140,7 +140,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _range(group: pq.RowGroupMetaData, name: str) -> Range | None:
+def _range(group: pq.RowGroupMetaData, name: str) -> ColumnRange | None:
     """What a row group's statistics say of a column of text."""
     for index in range(group.num_columns):
         column = group.column(index)
@@ -148,7 +148,7 @@ def _range(group: pq.RowGroupMetaData, name: str) -> Range | None:
             found = column.statistics
             if found is None or not found.has_min_max or not found.has_null_count:
                 return None
-            return Range(found.min, found.max, found.null_count > 0)
+            return ColumnRange(found.min, found.max, found.null_count > 0)
     return None
 
 

@@ -24,14 +24,14 @@ HEAD_BYTES = 64 * 1024
 """More than any header has."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     """Where a row begins that is the first of its frame."""
 
     offset: int
     position: int
 
 
-class Rows(msgspec.Struct, frozen=True):
+class SegmentRows(msgspec.Struct, frozen=True):
     """Committed rows of a segment, as they stand in it."""
 
     header: Header
@@ -63,11 +63,11 @@ class IndexedSegment:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._head: _Head | None = None
-        self._index: list[Place] = []
-        self._newest = Place(0, 0)
+        self._index: list[IndexEntry] = []
+        self._newest = IndexEntry(0, 0)
         """Where the last read ended: who follows the journal goes on from here."""
 
-    def rows(self, first: int, stop: int, columns: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, first: int, stop: int, columns: Sequence[str]) -> Iterator[SegmentRows]:
         """Rows `first` to `stop - 1`, which are committed, with these columns where the segment has them, and `offset`."""
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -87,7 +87,7 @@ class IndexedSegment:
                     if is_before:
                         table = self._decode(gulp, head, names, place, stop)
                     begin = max(first, place.offset)
-                    yield Rows(
+                    yield SegmentRows(
                         head.header,
                         begin,
                         table.combine_chunks().slice(begin - place.offset, min(stop, end) - begin),
@@ -106,17 +106,17 @@ class IndexedSegment:
         data = os.pread(fd, HEAD_BYTES, 0)
         header, schema, start = decode_header(data, self._path.name)
         self._head = _Head(data[:start], header, schema, schema.serialize().to_pybytes())
-        self._newest = Place(header.first_offset, start)
+        self._newest = IndexEntry(header.first_offset, start)
         self._index = [self._newest]
         return self._head
 
-    def _nearest(self, offset: int) -> Place:
+    def _nearest(self, offset: int) -> IndexEntry:
         """The last known place at or before a row."""
         if self._newest.offset <= offset:
             return self._newest
         return self._index[max(bisect_right(self._index, offset, key=lambda place: place.offset) - 1, 0)]
 
-    def _gulp(self, fd: int, head: _Head, place: Place) -> _Gulp:
+    def _gulp(self, fd: int, head: _Head, place: IndexEntry) -> _Gulp:
         """The whole frames from a place on: about as many as are read at a time, and one at least where there is one."""
         size = READ_BYTES
         while True:
@@ -128,7 +128,9 @@ class IndexedSegment:
         stream = b"".join([head.message, *(payload for payload, _ in found)])
         return _Gulp(stream, [place.position + end for _, end in found])
 
-    def _decode(self, gulp: _Gulp, head: _Head, names: Sequence[str], place: Place, stop: int) -> pa.Table:
+    def _decode(
+        self, gulp: _Gulp, head: _Head, names: Sequence[str], place: IndexEntry, stop: int
+    ) -> pa.Table:
         """The wanted columns of all frames at once; what is not committed yet is not judged."""
         included = [head.schema.get_field_index(name) for name in names if name in head.schema.names]
         options = pa.ipc.IpcReadOptions(included_fields=sorted(included))
@@ -146,18 +148,20 @@ class IndexedSegment:
             raise DamageError(self._path.name, place.position, what)
         return table
 
-    def _remember(self, head: _Head, gulp: _Gulp, offsets: pa.ChunkedArray, place: Place, stop: int) -> Place:
+    def _remember(
+        self, head: _Head, gulp: _Gulp, offsets: pa.ChunkedArray, place: IndexEntry, stop: int
+    ) -> IndexEntry:
         """Where the frames end whose rows are all committed."""
         end = place
         if place.offset + len(offsets) <= stop:
-            end = Place(place.offset + len(offsets), gulp.ends[-1])
+            end = IndexEntry(place.offset + len(offsets), gulp.ends[-1])
         else:
             offset = place.offset
             for chunk, position in zip(offsets.chunks, gulp.ends, strict=True):
                 offset += len(chunk)
                 if offset > stop:
                     break
-                end = Place(offset, position)
+                end = IndexEntry(offset, position)
         if head is not self._head:
             return end  # another file has the name by now, and another read found out
         if end.offset > self._newest.offset:

@@ -115,7 +115,7 @@ def _payload(data: memoryview, position: int) -> memoryview | None:
     return payload if crc32c(payload) == checksum else None
 
 
-class Frame(msgspec.Struct, frozen=True):
+class SegmentFrame(msgspec.Struct, frozen=True):
     """One whole frame and where it stands."""
 
     position: int
@@ -125,14 +125,14 @@ class Frame(msgspec.Struct, frozen=True):
 
 def walk(
     data: bytes | memoryview, position: int, schema: pa.Schema, name: str, base: int = 0
-) -> Iterator[Frame]:
+) -> Iterator[SegmentFrame]:
     """The whole and sound frames from a position on, up to the first that is not. `base`: where `data` begins in the file."""
     for payload, end in payloads(data, position):
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         except (pa.ArrowException, EOFError, OSError) as error:
             raise DamageError(name, base + position, f"a frame holds no record batch: {error}") from error
-        yield Frame(base + position, base + end, batch)
+        yield SegmentFrame(base + position, base + end, batch)
         position = end
 
 
@@ -160,7 +160,7 @@ class Scan:
         self._has_holes = has_holes
         """Several frames may have been lost together, in any order: the tail begins at the first that is broken."""
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[SegmentFrame]:
         for frame in walk(self._data, self.start, self.schema, self.name):
             self.end = frame.end
             yield frame

@@ -18,7 +18,7 @@ PIPELINE = "pipeline/"
 """How the sender of everything begins that a pipeline sent back through a door."""
 
 
-class Range(msgspec.Struct, frozen=True):
+class ColumnRange(msgspec.Struct, frozen=True):
     """The least and the greatest value of a column in some part of a file."""
 
     least: str
@@ -26,7 +26,7 @@ class Range(msgspec.Struct, frozen=True):
     has_nulls: bool
 
 
-Ranges = Callable[[str], Range | None]
+Ranges = Callable[[str], ColumnRange | None]
 """The range of a column by its name, or None where nothing is known of it."""
 
 
@@ -115,7 +115,7 @@ class Selection(msgspec.Struct, frozen=True):
         return self.with_pipeline or (sender is not None and not _reaches(sender, f"{PIPELINE}*"))
 
 
-def _is_one_of(found: Range, values: Sequence[str]) -> bool:
+def _is_one_of(found: ColumnRange, values: Sequence[str]) -> bool:
     return found.least == found.greatest and found.least in values
 
 
@@ -130,7 +130,7 @@ def _matches(column: Any, values: Sequence[str]) -> Any:
     return mask
 
 
-def _reaches(found: Range, value: str) -> bool:
+def _reaches(found: ColumnRange, value: str) -> bool:
     """Whether a value, or one that a pattern allows, can lie in a range."""
     if "*" not in value:
         return found.least <= value <= found.greatest

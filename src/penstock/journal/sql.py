@@ -30,7 +30,7 @@ _WRITING = ("CopyTo", "Dml")
 _NO_TABLE = re.compile(r"table '(?:\w+\.)*([^']+)' not found")
 
 
-class Answer(msgspec.Struct):
+class QueryResult(msgspec.Struct):
     """The columns of an answer, and its rows as they come."""
 
     names: list[str]
@@ -38,13 +38,13 @@ class Answer(msgspec.Struct):
     rows: Iterator[list[Any]]
 
 
-def ask(lake: Path, query: str) -> Answer:
+def ask(lake: Path, query: str) -> QueryResult:
     """Ask the tables of a lake something; a `PenstockError` says what is wrong with the question."""
     if not query.strip():
         raise _refused("the query is empty")
     known = table_names(lake)
     if _SHOW_TABLES.fullmatch(query):  # the engine would name its own as well
-        return Answer(["table"], ["string"], iter([[name] for name in known]))
+        return QueryResult(["table"], ["string"], iter([[name] for name in known]))
     if not known:
         raise _refused("there are no tables yet", NO_TABLES_HINT)
     text = query.lower()
@@ -70,7 +70,7 @@ def ask(lake: Path, query: str) -> Answer:
         except Exception as error:
             raise _misunderstood(error, known) from None
 
-    return Answer(
+    return QueryResult(
         [field.name for field in fields], [str(field.type).removesuffix("_view") for field in fields], rows()
     )
 

@@ -19,7 +19,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.ipc.pipeline import Status
 from penstock.journal.memory import MemoryJournal
@@ -65,7 +65,7 @@ from penstock.server.spaces.files import Hosting
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
 from penstock.transports.lines import listen_tcp, listen_unix
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""
@@ -138,7 +138,7 @@ class Service:
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
-        memory = Memory()
+        memory = SpaceMemory()
         registrations = RelayMemory()
         journal: Journal
         self.archive: Archive | None = None
@@ -400,14 +400,16 @@ class Service:
         self._control = await listen_unix(address, lambda wire, _: self._accept(wire, UNIX_PEER, True))
         return f"unix:{address.absolute()}"
 
-    def _accept(self, wire: Wire, peer: str, local_bind: bool) -> Connection | None:
+    def _accept(self, wire: StreamTransport, peer: str, local_bind: bool) -> Connection | None:
         """A control connection: anonymous where that is allowed, else waiting for a token."""
         principal = self.tokens.resolve(None)
         if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
             principal = None
         return self.open_control(wire, principal, peer)
 
-    def open_control(self, wire: Wire, principal: Principal | None, peer: str) -> Connection | None:
+    def open_control(
+        self, wire: StreamTransport, principal: Principal | None, peer: str
+    ) -> Connection | None:
         runtime = self.runtime
         connection = open_control(runtime, self._recorder, wire, principal, peer)
         if isinstance(connection, Refusal):

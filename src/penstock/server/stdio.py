@@ -25,7 +25,7 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.logging import logs
 from penstock.transports.lines import open_stdio
-from penstock.transports.outbox import Wire
+from penstock.transports.outbox import StreamTransport
 
 
 def main(config_path: Path | None = None) -> int:
@@ -58,7 +58,7 @@ async def _run(config: Config) -> None:
         machine, MemoryJournal(scheduler.soon), scheduler, authenticate=lambda _: ANONYMOUS, version=version()
     )
 
-    def accept(wire: Wire, peer: str) -> Connection | None:
+    def accept(wire: StreamTransport, peer: str) -> Connection | None:
         connection = runtime.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")
         return None if isinstance(connection, Refusal) else connection
 

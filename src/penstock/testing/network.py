@@ -13,7 +13,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.testing.clock import Clock
-from penstock.transports.outbox import Living
+from penstock.transports.outbox import PongListener
 
 HIGH_WATER = 1_024
 """Unread bytes at which the runtime is told that the peer does not keep up."""
@@ -162,8 +162,8 @@ class Pipe:
         self._read_soon()
 
     def _heard(self) -> None:
-        if not self.broken and isinstance(self.endpoint, Living):
-            self.endpoint.heard()
+        if not self.broken and isinstance(self.endpoint, PongListener):
+            self.endpoint.pong_received()
 
     @property
     def is_over(self) -> bool:

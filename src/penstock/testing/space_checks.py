@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.dialects.mew.space import Space
-from penstock.dialects.mew.space_state import Memory, SpaceState
+from penstock.dialects.mew.space import SpaceMachine
+from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
 from penstock.testing import checks
 from penstock.testing.checks import Broken
 from penstock.testing.network import HIGH_WATER
@@ -131,7 +131,7 @@ def _remembered(state: SpaceState) -> dict[str, Any]:
 
 def after_restart(world: World) -> None:
     """What spaces remember is what is durable, and a snapshot of it says the same."""
-    again = Memory()
+    again = SpaceMemory()
     for row in world.spaces.memory.snapshot():
         again.restore(row)
     for name, model in world.listeners.models.items():
@@ -142,7 +142,7 @@ def after_restart(world: World) -> None:
             raise Broken(NUMBERS, f"`{name}` counts {state.stream_no} streams, and {model.newest} there were")
 
 
-def nobody_is_a_ghost(world: World, space: Space, welcome: dict[str, Any] | None) -> None:
+def nobody_is_a_ghost(world: World, space: SpaceMachine, welcome: dict[str, Any] | None) -> None:
     """Who is here, by the welcome of somebody who just came: exactly those with an open connection, and the virtual ones.
 
     Somebody who is not welcomed finds the space full of them.

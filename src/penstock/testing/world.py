@@ -22,7 +22,7 @@ from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, Subscri
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import DOOR, Memory
+from penstock.dialects.mew.space_state import DOOR, SpaceMemory
 from penstock.server.engine.machines import Machines, install_rules, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
@@ -245,7 +245,7 @@ class World:
             self.consequences.died(self.machine)
         self.machine = make_machine(self.limits, self._policy_for, self._entropy.randbytes)
         now = self.clock.now()
-        machines = Machines(self.machine, Memory())
+        machines = Machines(self.machine, SpaceMemory())
         for row in self.journal.live(0):
             machines.restore(now, row)
         machines.recovered(now)

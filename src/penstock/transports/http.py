@@ -15,7 +15,13 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.outbox import Endpoint, EventWire, Living, SocketWire, tune
+from penstock.transports.outbox import (
+    ConnectionPort,
+    EventStreamTransport,
+    PongListener,
+    WebSocketTransport,
+    tune,
+)
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
@@ -31,11 +37,11 @@ class Upgrade(ABC):
     """Whether the messages of a turn may share a frame."""
     subprotocol: str | None = None
     message_max: int
-    hears_pongs = False
+    wants_pongs = False
     """Whether the endpoint is told of the peer's signs of life; it has a method `heard` then."""
 
     @abstractmethod
-    def open(self, wire: SocketWire) -> Endpoint | None:
+    def open(self, wire: WebSocketTransport) -> ConnectionPort | None:
         """The socket is open: make its endpoint, or close it through the wire."""
 
 
@@ -46,7 +52,7 @@ class StreamingReply(ABC):
     """Status line and headers."""
 
     @abstractmethod
-    def open(self, wire: EventWire) -> Endpoint | None:
+    def open(self, wire: EventStreamTransport) -> ConnectionPort | None:
         """The head is written: make the endpoint, or close it through the wire."""
 
 
@@ -138,7 +144,7 @@ class _Handler(RequestHandler):
     """
 
     handler: HttpHandler
-    endpoint: Endpoint | None = None
+    endpoint: ConnectionPort | None = None
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -260,7 +266,7 @@ class HttpListener:
             raise ConnectionResetError
         assert isinstance(protocol, _Handler)
         tune(transport.get_extra_info("socket"))
-        wire = EventWire(transport)
+        wire = EventStreamTransport(transport)
         wire.send([stream.head])
         endpoint = stream.open(wire)
         protocol.endpoint = endpoint
@@ -280,7 +286,7 @@ class HttpListener:
         bound = 2 * plan.message_max
         ws = web.WebSocketResponse(
             autoclose=False,
-            autoping=not plan.hears_pongs,
+            autoping=not plan.wants_pongs,
             compress=False,
             max_msg_size=bound,
             protocols=protocols,
@@ -293,7 +299,7 @@ class HttpListener:
         if transport is None:
             return ws
         tune(transport.get_extra_info("socket"))
-        wire = SocketWire(transport, merge=plan.merge)
+        wire = WebSocketTransport(transport, merge=plan.merge)
         endpoint = plan.open(wire)
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
@@ -308,7 +314,11 @@ class HttpListener:
         return ws
 
     async def _carry(
-        self, ws: web.WebSocketResponse[Any], wire: SocketWire, endpoint: Endpoint | None, plan: Upgrade
+        self,
+        ws: web.WebSocketResponse[Any],
+        wire: WebSocketTransport,
+        endpoint: ConnectionPort | None,
+        plan: Upgrade,
     ) -> None:
         """Hand messages over until the peer says goodbye. The shortest loop that we can make of it: see it as the hot path."""
         text, binary = WSMsgType.TEXT, WSMsgType.BINARY
@@ -322,11 +332,11 @@ class HttpListener:
                     received(message.data + b"\n" if merge else message.data)
                 if wire.is_held:
                     await wire.readable.wait()
-            elif plan.hears_pongs and kind in (WSMsgType.PING, WSMsgType.PONG):
+            elif plan.wants_pongs and kind in (WSMsgType.PING, WSMsgType.PONG):
                 if kind is WSMsgType.PING:
                     wire.pong(message.data)
-                if isinstance(endpoint, Living):
-                    endpoint.heard()
+                if isinstance(endpoint, PongListener):
+                    endpoint.pong_received()
             else:
                 return
 

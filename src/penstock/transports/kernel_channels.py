@@ -32,7 +32,7 @@ class PipeAddress(NamedTuple):
         return f"{self.kind}://{host}:{self.port}" + (self.path if self.kind == "ws" else "")
 
 
-class Channel(Protocol):
+class PipeTransport(Protocol):
     """One peer's bytes."""
 
     heeds_control: bool
@@ -52,11 +52,11 @@ class Channel(Protocol):
         """Send what was written, then end; a peer that does not read is cut off."""
 
 
-Serve = Callable[[Channel], Awaitable[None]]
+Serve = Callable[[PipeTransport], Awaitable[None]]
 """What is done with a new channel, until it ends."""
 
 
-class Listener(Protocol):
+class PipeListener(Protocol):
     """A place where peers connect."""
 
     address: PipeAddress
@@ -81,7 +81,7 @@ def parse_pipe(text: str) -> PipeAddress:
     return PipeAddress("ws", parts.hostname, port, parts.path or "/")
 
 
-class StreamChannel:
+class TcpPipeTransport:
     """A channel over TCP."""
 
     heeds_control = False
@@ -124,7 +124,7 @@ class StreamChannel:
             pass
 
 
-class StreamListener:
+class TcpPipeListener:
     """A TCP port for pipes."""
 
     def __init__(self, server: asyncio.Server, address: PipeAddress) -> None:
@@ -135,7 +135,7 @@ class StreamListener:
         self._server.close()
 
 
-async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> Listener:
+async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> PipeListener:
     """Serve every peer that connects; raises OSError where that is not possible."""
     if address.kind == "ws":
         from penstock.transports.kernel_websockets import listen_sockets
@@ -143,18 +143,18 @@ async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> List
         return await listen_sockets(address, serve, is_public=is_public)
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await serve(StreamChannel(reader, writer))
+        await serve(TcpPipeTransport(reader, writer))
 
     server = await asyncio.start_server(accepted, address.host, address.port, limit=CHUNK)
     port = server.sockets[0].getsockname()[1]
-    return StreamListener(server, address._replace(port=port))
+    return TcpPipeListener(server, address._replace(port=port))
 
 
-async def dial(address: PipeAddress) -> Channel:
+async def dial(address: PipeAddress) -> PipeTransport:
     """Connect to a host's pipe server; raises OSError when nobody answers."""
     if address.kind == "ws":
         from penstock.transports.kernel_websockets import dial_socket
 
         return await dial_socket(address)
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=CHUNK)
-    return StreamChannel(reader, writer)
+    return TcpPipeTransport(reader, writer)

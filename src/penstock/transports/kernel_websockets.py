@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 
 from penstock.dialects.courier.wire.kernel_frames import FRAME_MAX
-from penstock.transports.kernel_channels import CLOSE_S, Channel, Listener, PipeAddress, Serve
+from penstock.transports.kernel_channels import CLOSE_S, PipeAddress, PipeListener, PipeTransport, Serve
 from penstock.transports.outbox import tune
 
 DIAL_S = 10.0
@@ -23,7 +23,7 @@ DIAL_S = 10.0
 Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 
-class SocketChannel:
+class WebSocketPipeTransport:
     """A channel over one WebSocket."""
 
     heeds_control = True
@@ -68,7 +68,7 @@ class SocketChannel:
                 await self._session.close()
 
 
-class SocketListener:
+class WebSocketPipeListener:
     """A WebSocket port for pipes."""
 
     def __init__(self, server: web.Server, port: asyncio.Server, address: PipeAddress) -> None:
@@ -81,7 +81,7 @@ class SocketListener:
         await self._server.shutdown(CLOSE_S)
 
 
-async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool) -> Listener:
+async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool) -> PipeListener:
     """Serve every WebSocket on the address's path."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -94,13 +94,13 @@ async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool)
         await socket.prepare(request)
         transport = request.transport
         tune(None if transport is None else transport.get_extra_info("socket"))
-        await serve(SocketChannel(socket))
+        await serve(WebSocketPipeTransport(socket))
         return socket
 
     server = web.Server(handle, access_log=None)
     port = await asyncio.get_running_loop().create_server(server, address.host, address.port)
     number = port.sockets[0].getsockname()[1]
-    return SocketListener(server, port, address._replace(port=number))
+    return WebSocketPipeListener(server, port, address._replace(port=number))
 
 
 def _refusal(request: web.BaseRequest, path: str, is_public: bool) -> web.Response | None:
@@ -121,7 +121,7 @@ def _is_here(host: str) -> bool:
         return False
 
 
-async def dial_socket(address: PipeAddress) -> Channel:
+async def dial_socket(address: PipeAddress) -> PipeTransport:
     """Connect to a host's WebSocket; raises OSError when that fails."""
     session = aiohttp.ClientSession()
     try:
@@ -138,4 +138,4 @@ async def dial_socket(address: PipeAddress) -> Channel:
     except BaseException:
         await session.close()
         raise
-    return SocketChannel(socket, session)
+    return WebSocketPipeTransport(socket, session)

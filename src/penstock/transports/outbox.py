@@ -30,7 +30,7 @@ def tune(sock: socket.socket | None) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class Endpoint(Protocol):
+class ConnectionPort(Protocol):
     """What a transport tells the runtime about one connection."""
 
     def received(self, data: bytes) -> None: ...
@@ -41,13 +41,13 @@ class Endpoint(Protocol):
 
 
 @runtime_checkable
-class Living(Protocol):
+class PongListener(Protocol):
     """An endpoint that wants to know that its peer is alive."""
 
-    def heard(self) -> None: ...
+    def pong_received(self) -> None: ...
 
 
-class Wire:
+class StreamTransport:
     """A byte stream: TCP, a Unix socket or a pipe."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
@@ -102,7 +102,7 @@ def frame_head(size: int) -> bytes:
     return bytes((BINARY, 127)) + size.to_bytes(8, "big")
 
 
-class EventWire(Wire):
+class EventStreamTransport(StreamTransport):
     """The body of an HTTP answer that goes on until one of both ends the connection."""
 
     _patience: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class EventWire(Wire):
             self._patience.cancel()
 
 
-class SocketWire(Wire):
+class WebSocketTransport(StreamTransport):
     """A WebSocket. With `merge`, the messages of a turn travel in one frame (Control v1 lines)."""
 
     def __init__(self, transport: asyncio.Transport, *, merge: bool) -> None:

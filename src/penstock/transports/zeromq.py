@@ -103,7 +103,7 @@ def reached(endpoint: str) -> str:
     return f"ipc://{short_ipc(Path(rest))}" if scheme == "ipc" else endpoint
 
 
-class Gate:
+class KeyGate:
     """Looks up the keys of peers that connect, as libzmq's ZAP asks; whoever runs the sockets polls it beside them."""
 
     def __init__(self, context: zmq.Context[Any], curve: CurveKeys) -> None:

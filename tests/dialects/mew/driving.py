@@ -20,9 +20,9 @@ from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import NOBODY
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Space, Watch
+from penstock.dialects.mew.space import SpaceMachine, SpaceObserver
 from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.server.auth.tokens import Guard
 from penstock.server.config.load import Config
@@ -237,7 +237,7 @@ class House:
         *spaces: SpaceSettings,
         limits: Limits | None = None,
         rows: Iterable[Row] = (),
-        watch: Watch | None = None,
+        watch: SpaceObserver | None = None,
     ) -> None:
         self.us = START_US
         self.wall_jump_us = 0
@@ -254,7 +254,7 @@ class House:
             version="0",
             log=self._log,
         )
-        self.memory = Memory()
+        self.memory = SpaceMemory()
         for row in rows:
             self.memory.restore(row)
         self.minted: list[tuple[str, str, str]] = []
@@ -281,7 +281,7 @@ class House:
         return Now(self.us, START_WALL_US + self.us - START_US + self.wall_jump_us)
 
     @property
-    def space(self) -> Space:
+    def space(self) -> SpaceMachine:
         """The first one."""
         return next(iter(self.spaces.spaces.values()))
 
@@ -296,7 +296,7 @@ class House:
         while self.scheduler._timers and self.scheduler._timers[0][0] <= end:
             self.us = max(self.us, self.scheduler._timers[0][0])
             for session in self.spaces.sessions if is_answering else ():
-                session.heard = True
+                session.is_alive = True
             self.run()
         self.us = end
         self.run()
@@ -399,7 +399,7 @@ class Exchange:
         return self.body
 
 
-def picture(memory: Memory) -> Any:
+def picture(memory: SpaceMemory) -> Any:
     """Everything that spaces remember, as plain values."""
     return {
         id_: {

@@ -697,7 +697,7 @@ class TestSigns:
         p1, p2 = house.joined("p1", "p2")
         house.advance(house.machine.limits.ping_ms, is_answering=False)
         assert p1.received() == p2.received() == [PING]
-        p1.connection.heard()
+        p1.connection.pong_received()
         house.advance(house.machine.limits.ping_ms, is_answering=False)
         assert p2.wire.is_aborted and p1.is_open
         assert [each["payload"]["event"] for each in p1.received() if each != PING] == ["leave"]
@@ -715,7 +715,7 @@ class TestSigns:
         for _ in range(4):
             house.advance(house.machine.limits.ping_ms, is_answering=False)
             if PING in p1.received():
-                p1.connection.heard()
+                p1.connection.pong_received()
         assert p1.is_open
 
 

@@ -433,7 +433,7 @@ def test_whoever_is_not_read_because_the_journal_is_slow_is_not_taken_for_dead()
     assert p1.wire.is_held
     for _ in range(4):
         house.advance(house.machine.limits.ping_ms, is_answering=False)
-        p2.connection.heard()
+        p2.connection.pong_received()
     assert p1.is_open
     house.journal.is_by_hand = False
     while house.journal.waiting:

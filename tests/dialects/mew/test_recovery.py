@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.rows import Row
 from penstock.dialects.mew.space_settings import SpaceSettings, StreamSettings
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from tests.dialects.mew.driving import (
     Client,
     House,
@@ -33,8 +33,8 @@ def space(**streams: StreamSettings) -> SpaceSettings:
     return settings(*NAMES, guest=guest, robot=participant("robot", is_pipeline=True), streams=streams)
 
 
-def restored(rows: list[Row]) -> Memory:
-    memory = Memory()
+def restored(rows: list[Row]) -> SpaceMemory:
+    memory = SpaceMemory()
     for row in rows:
         memory.restore(row)
     return memory
@@ -280,7 +280,7 @@ def test_after_a_restart_a_space_remembers_what_it_remembered_before(
     assert not any(each.party in house.space.state.kicked for each in house.space.present.values())
 
 
-def remembered(memory: Memory) -> Any:
+def remembered(memory: SpaceMemory) -> Any:
     """All but for numbers that were refused, which only the running space knows, and frames whose counts were refused."""
     found = picture(memory)
     for each in found.values():

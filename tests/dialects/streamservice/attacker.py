@@ -17,23 +17,23 @@ from penstock.dialects.streamservice.chain import BlockChain
 from penstock.dialects.streamservice.compose_stream import Composer, RetentionOptions
 from penstock.dialects.streamservice.decode import read_chunk
 from penstock.dialects.streamservice.keys import StreamKeys, derive
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, StreamFailure, Token
 from penstock.dialects.streamservice.verify_stream import (
-    Follower,
     Format,
     Gap,
     RetryOptions,
+    StreamVerifier,
     Tampered,
     Truncated,
 )
-from penstock.dialects.streamservice.wire import Chunk, Fault, peek
+from penstock.dialects.streamservice.wire import Chunk, FrameFault, peek
 
 Parts = tuple[bytes, ...]
 STEP_US = 10_000
 STEPS_MAX = 12_000
 CUT_STEP = 4_000
 """From here on an attacker who is not mild lets nothing through, so that a stream which barely moves comes to an end."""
-ENDINGS = (Complete, Failure, Gap, Tampered, Truncated)
+ENDINGS = (Complete, StreamFailure, Gap, Tampered, Truncated)
 
 
 class Broken(AssertionError):  # noqa: N818 - says what was broken
@@ -150,7 +150,7 @@ class Attacker:
         """A chunk as a block with its MAC cut short, or the other way round."""
         if len(parts) == 1:
             chunk = read_chunk(parts[0][64:])
-            if isinstance(chunk, Fault):
+            if isinstance(chunk, FrameFault):
                 return parts
             return (self._topic, chunk.data, chunk.mac[:16])
         if len(parts) == 3 and len(parts[2]) == 16:
@@ -164,7 +164,7 @@ class Attacker:
             return (parts[0], parts[1], mark[2])
         if len(parts) == 1 and len(mark) == 1:
             one, other = read_chunk(parts[0][64:]), read_chunk(mark[0][64:])
-            if not isinstance(one, Fault) and not isinstance(other, Fault):
+            if not isinstance(one, FrameFault) and not isinstance(other, FrameFault):
                 return (self._topic + encode.chunk(self._topic, one.data, other.mac, other.prev),)
         return parts
 
@@ -194,7 +194,7 @@ class Attacker:
         return tuple(dice.randbytes(dice.randrange(200)) for _ in range(dice.randrange(5)))
 
 
-def script(dice: random.Random) -> Iterator[Token | Heartbeat | Complete | Failure | None]:
+def script(dice: random.Random) -> Iterator[Token | Heartbeat | Complete | StreamFailure | None]:
     """What a publisher says, with pauses; the end is always there."""
     for number in range(dice.randrange(120)):
         yield Token(f"{number} " + "x" * dice.choice((0, 1, 8, 40)))
@@ -203,7 +203,9 @@ def script(dice: random.Random) -> Iterator[Token | Heartbeat | Complete | Failu
                 yield None
         if dice.random() < 0.05:
             yield Heartbeat()
-    yield Complete(tokens=7, finish_reason="length") if dice.random() < 0.8 else Failure("no", "internal")
+    yield (
+        Complete(tokens=7, finish_reason="length") if dice.random() < 0.8 else StreamFailure("no", "internal")
+    )
 
 
 def attack(seed: int, *, is_mild: bool = False) -> str:
@@ -216,9 +218,9 @@ def attack(seed: int, *, is_mild: bool = False) -> str:
     relay = ModelRelay(10_000 if is_mild else dice.choice((3, 50, 1_000)))
     now_us = dice.randrange(10**9)
     composer = Composer(now_us, keys, format=form, keeping=RetentionOptions(sent_max=dice.choice((5, 1_000))))
-    follower = Follower(now_us, keys, RetryOptions(resume_tries_max=8), jitter=dice.random())
+    follower = StreamVerifier(now_us, keys, RetryOptions(resume_tries_max=8), jitter=dice.random())
     said: list[Token] = []
-    end: Complete | Failure | None = None
+    end: Complete | StreamFailure | None = None
     heard: list[str] = []
     lines = script(dice)
     is_up = True
@@ -268,7 +270,9 @@ def attack(seed: int, *, is_mild: bool = False) -> str:
     return repr((heard, follower.ending, follower.counts, now_us))
 
 
-def check(heard: list[str], said: list[Token], end: Complete | Failure | None, follower: Follower) -> None:
+def check(
+    heard: list[str], said: list[Token], end: Complete | StreamFailure | None, follower: StreamVerifier
+) -> None:
     """The promise, at every moment."""
     if len(heard) > len(said) or heard != [token.text for token in said[: len(heard)]]:
         raise Broken("the reader was given what is not a beginning of what was sent")
@@ -277,7 +281,7 @@ def check(heard: list[str], said: list[Token], end: Complete | Failure | None, f
         return
     if not isinstance(ending, ENDINGS):
         raise Broken(f"the stream ended with {ending}, which nobody caused")
-    if isinstance(ending, Complete | Failure):
+    if isinstance(ending, Complete | StreamFailure):
         if type(ending) is not type(end):
             raise Broken(f"the reader was told {ending}, which was not said")
         if len(heard) != len(said):

@@ -17,12 +17,12 @@ from penstock.dialects.streamservice.messages import (
     ApiToken,
     Claims,
     Complete,
-    Failure,
     Heartbeat,
     Local,
     Payload,
     Peer,
     RequestEnvelope,
+    StreamFailure,
     StreamScope,
     Token,
 )
@@ -46,7 +46,7 @@ macs = st.binary(min_size=32, max_size=32)
 payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(Token, texts, texts),
     st.builds(Complete, u32, texts, u64, singles, singles, singles, texts),
-    st.builds(Failure, texts, texts, texts, texts),
+    st.builds(StreamFailure, texts, texts, texts, texts),
     st.builds(Heartbeat, texts),
 )
 claims = st.builds(
@@ -88,7 +88,7 @@ def fill_payload(builder: Any, payload: Payload) -> None:
             stats.tokensPerSecond = payload.tokens_per_second
             stats.perplexity = payload.perplexity
             stats.avgEntropy = payload.entropy
-        case Failure():
+        case StreamFailure():
             error = builder.init("error")
             error.message, error.code, error.details = payload.message, payload.code, payload.details
         case Heartbeat():

@@ -11,7 +11,7 @@ from penstock.dialects.streamservice import verify_stream
 from penstock.dialects.streamservice.chain import ChainedStreamHmac
 from penstock.dialects.streamservice.compose_stream import Composer
 from penstock.dialects.streamservice.messages import Complete, Payload
-from penstock.dialects.streamservice.verify_stream import Ask, Follower
+from penstock.dialects.streamservice.verify_stream import ResumeRequest, StreamVerifier
 from tests.dialects.streamservice.attacker import Broken, attack
 
 SEEDS = 150
@@ -76,15 +76,17 @@ def the_chain_does_not_cover_what_came_before(patch: pytest.MonkeyPatch) -> None
 
 
 def silence_is_a_good_end(patch: pytest.MonkeyPatch) -> None:
-    step = Follower.step
+    step = StreamVerifier.step
 
-    def quiet(follower: Follower, now_us: int) -> Ask | None:
+    def quiet(follower: StreamVerifier, now_us: int) -> ResumeRequest | None:
         ask = step(follower, now_us)
-        if follower.ending is not None and not isinstance(follower.ending, Complete | verify_stream.Failure):
+        if follower.ending is not None and not isinstance(
+            follower.ending, Complete | verify_stream.StreamFailure
+        ):
             follower.ending = Complete()
         return ask
 
-    patch.setattr(Follower, "step", quiet)
+    patch.setattr(StreamVerifier, "step", quiet)
 
 
 def what_is_not_next_is_given_out_all_the_same(patch: pytest.MonkeyPatch) -> None:
@@ -92,28 +94,28 @@ def what_is_not_next_is_given_out_all_the_same(patch: pytest.MonkeyPatch) -> Non
         if prev is not None and len(prev) == chain.SIZE and prev not in follower._seen:
             chain.advance(prev)  # start afresh behind the gap
 
-    patch.setattr(Follower, "_doubt", doubt)
+    patch.setattr(StreamVerifier, "_doubt", doubt)
 
 
 def nothing_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    step = Follower.step
+    step = StreamVerifier.step
 
-    def mute(follower: Follower, now_us: int) -> Ask | None:
+    def mute(follower: StreamVerifier, now_us: int) -> ResumeRequest | None:
         step(follower, now_us)
         return None
 
-    patch.setattr(Follower, "step", mute)
+    patch.setattr(StreamVerifier, "step", mute)
 
 
 def the_end_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    accept = Follower._accept
+    accept = StreamVerifier._accept
 
-    def deaf(follower: Follower, *args: Any) -> list[Payload]:
+    def deaf(follower: StreamVerifier, *args: Any) -> list[Payload]:
         payloads = accept(follower, *args)
         follower.ending = None
         return payloads
 
-    patch.setattr(Follower, "_accept", deaf)
+    patch.setattr(StreamVerifier, "_accept", deaf)
 
 
 def what_could_not_be_sent_is_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -129,7 +131,7 @@ def one_tampered_message_is_the_end(patch: pytest.MonkeyPatch) -> None:
     def doubt(follower: Any, *_: Any) -> None:
         follower.ending = verify_stream.Tampered(1)
 
-    patch.setattr(Follower, "_doubt", doubt)
+    patch.setattr(StreamVerifier, "_doubt", doubt)
 
 
 MUTANTS: list[tuple[Plant, bool]] = [

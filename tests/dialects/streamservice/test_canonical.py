@@ -11,7 +11,7 @@ from hypothesis import given
 from penstock.dialects.streamservice import decode, encode
 from penstock.dialects.streamservice.canonical import DEPTH_MAX, canonical_message
 from penstock.dialects.streamservice.messages import Claims, Payload, RequestEnvelope, StreamScope
-from penstock.dialects.streamservice.wire import Fault
+from penstock.dialects.streamservice.wire import FrameFault
 from tests.dialects.streamservice.reference import (
     built_signed,
     common,
@@ -155,4 +155,4 @@ def test_nesting_is_bounded(levels: int, is_fine: bool) -> None:
     for _ in range(levels):
         body = encode.Body(b"", body)
     frame = encode.framed(body)
-    assert canonical_message(frame) == (frame[8:] if is_fine else Fault("depth"))
+    assert canonical_message(frame) == (frame[8:] if is_fine else FrameFault("depth"))

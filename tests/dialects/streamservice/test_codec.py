@@ -15,13 +15,13 @@ from penstock.dialects.streamservice.messages import (
     ChunkBody,
     Claims,
     Complete,
-    Failure,
     Heartbeat,
     Payload,
     RequestEnvelope,
     ResponseEnvelope,
     SignedEnvelope,
     StreamAuthResponse,
+    StreamFailure,
     StreamInfo,
     StreamRegister,
     StreamScope,
@@ -29,7 +29,7 @@ from penstock.dialects.streamservice.messages import (
     Token,
     parse_scope,
 )
-from penstock.dialects.streamservice.wire import Fault
+from penstock.dialects.streamservice.wire import FrameFault
 from tests.dialects.streamservice.reference import (
     TOPIC,
     built_block,
@@ -92,7 +92,9 @@ def test_blocks(prev: bytes, parts: list[Payload], dice: Random, count: int) -> 
 
 
 def arm(payload: Payload) -> str:
-    return {Token: "token", Complete: "complete", Failure: "error", Heartbeat: "heartbeat"}[type(payload)]
+    return {Token: "token", Complete: "complete", StreamFailure: "error", Heartbeat: "heartbeat"}[
+        type(payload)
+    ]
 
 
 @pytest.mark.promise(
@@ -181,7 +183,7 @@ def test_fields_that_were_never_set_have_their_defaults() -> None:
     assert decode.read_payload(bytes(builder.to_bytes())) == Complete(finish_reason="")
     builder = streaming.StreamPayload.new_message()
     builder.init("error")
-    assert decode.read_payload(bytes(builder.to_bytes())) == Failure("", "")
+    assert decode.read_payload(bytes(builder.to_bytes())) == StreamFailure("", "")
     assert decode.read_block(bytes(streaming.StreamBlock.new_message().to_bytes())) == Block(b"", [])
 
 
@@ -218,7 +220,7 @@ def test_where_a_spoilt_payload_is_read_pycapnp_reads_the_same(frame: bytes, dic
 )
 def test_a_message_that_says_something_wrong_is_a_fault(frame: bytes, reason: str) -> None:
     readers = (decode.read_info, decode.read_start_request, decode.read_payload)
-    assert Fault(reason) in [read(frame) for read in readers]  # type: ignore[operator]
+    assert FrameFault(reason) in [read(frame) for read in readers]  # type: ignore[operator]
 
 
 def test_a_chunk_is_written_with_the_sizes_of_a_chunk_or_not_at_all() -> None:

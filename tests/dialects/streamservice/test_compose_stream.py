@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.dialects.streamservice.block_sizes import Batcher, Batching, batch_size
 from penstock.dialects.streamservice.compose_stream import Composer, RetentionOptions
 from penstock.dialects.streamservice.decode import read_block
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
-from penstock.dialects.streamservice.verify_stream import Follower, Format
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, StreamFailure, Token
+from penstock.dialects.streamservice.verify_stream import Format, StreamVerifier
 from tests.dialects.streamservice.attacker import keys_of
 
 KEYS = keys_of("composing")
@@ -60,8 +60,8 @@ class TestBatches:
         composer.step(35 * MS)
         assert [payload.text for payload in payloads(composer)] == ["a", "b"]
 
-    @pytest.mark.parametrize("last", [Complete(), Failure("x"), Heartbeat()])
-    def test_an_end_and_a_heartbeat_go_at_once(self, last: Complete | Failure | Heartbeat) -> None:
+    @pytest.mark.parametrize("last", [Complete(), StreamFailure("x"), Heartbeat()])
+    def test_an_end_and_a_heartbeat_go_at_once(self, last: Complete | StreamFailure | Heartbeat) -> None:
         composer = Composer(0, KEYS, batching=Batching(min_batch=9, max_batch=9))
         composer.add(0, Token("a"))
         composer.add(0, last)
@@ -113,7 +113,7 @@ class TestOrder:
     def test_a_failed_send_breaks_no_chain(self, form: Format) -> None:
         """The message that could not be sent is the one that is sent next, whatever was composed meanwhile."""
         composer = Composer(0, KEYS, format=form, batching=Batching(max_batch=1))
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         heard = []
         for number in range(10):
             composer.add(0, Token(str(number)))

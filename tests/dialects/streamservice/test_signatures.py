@@ -33,7 +33,7 @@ from penstock.dialects.streamservice.signatures import (
     sign_registration,
     sign_response,
 )
-from penstock.dialects.streamservice.wire import Fault, Register, peek
+from penstock.dialects.streamservice.wire import FrameFault, Register, peek
 from tests.dialects.streamservice.reference import NOW_MS, TOPIC, common, fill_envelope, scattered
 
 KEY, OTHER, STRANGER = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
@@ -362,4 +362,4 @@ def test_trust_stores_take_whole_keys_only() -> None:
 
 
 def test_nothing_is_signed_where_there_is_no_canonical_form() -> None:
-    assert isinstance(canonical_message(b"nonsense"), Fault)
+    assert isinstance(canonical_message(b"nonsense"), FrameFault)

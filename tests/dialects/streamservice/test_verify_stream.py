@@ -10,13 +10,13 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.block_sizes import Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.compose_stream import Composer
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
 from penstock.dialects.streamservice.verify_stream import (
-    Ask,
-    Follower,
     Format,
     Gap,
+    ResumeRequest,
     RetryOptions,
+    StreamVerifier,
     Tampered,
     Truncated,
     Unreadable,
@@ -47,7 +47,7 @@ def tokens(count: int) -> list[Payload]:
     return [Token(f"t{number}") for number in range(count)]
 
 
-def texts(follower: Follower, now_us: int, *arrived: tuple[bytes, ...]) -> list[str]:
+def texts(follower: StreamVerifier, now_us: int, *arrived: tuple[bytes, ...]) -> list[str]:
     return [
         payload.text
         for parts in arrived
@@ -56,7 +56,7 @@ def texts(follower: Follower, now_us: int, *arrived: tuple[bytes, ...]) -> list[
     ]
 
 
-def asks(follower: Follower, until_us: int) -> list[tuple[int, Ask]]:
+def asks(follower: StreamVerifier, until_us: int) -> list[tuple[int, ResumeRequest]]:
     """What is asked for, and when."""
     found = []
     while follower.ending is None and follower.due_us() <= until_us:
@@ -71,7 +71,7 @@ def asks(follower: Follower, until_us: int) -> list[tuple[int, Ask]]:
 class TestOrder:
     def test_what_is_next_is_given_out_and_the_end_is_the_end(self, form: Format) -> None:
         sent = messages([*tokens(3), Heartbeat(), Complete(tokens=3), Token("late")][:5], form)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, *sent) == ["t0", "t1", "t2"]
         assert follower.ending == Complete(tokens=3)
         assert texts(follower, 2, *sent) == []
@@ -81,7 +81,7 @@ class TestOrder:
     )
     def test_what_came_before_is_dropped_unseen(self, form: Format) -> None:
         sent = messages(tokens(4), form)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, *sent[:3]) == ["t0", "t1", "t2"]
         assert texts(follower, 1, *sent) == ["t3"]
         assert follower.counts.duplicates == 3 and follower.counts.tampered == follower.counts.ahead == 0
@@ -92,18 +92,18 @@ class TestOrder:
     )
     def test_a_missing_message_is_asked_for_by_the_last_good_mac(self, form: Format) -> None:
         sent = messages(tokens(4), form)
-        follower = Follower(0, KEYS, jitter=0.5)
+        follower = StreamVerifier(0, KEYS, jitter=0.5)
         assert texts(follower, 1, sent[0], sent[2], sent[3]) == ["t0"]
         assert follower.counts.ahead == 2 and follower.counts.tampered == 0
-        assert follower.step(1) == Ask(follower.mark)
+        assert follower.step(1) == ResumeRequest(follower.mark)
         assert texts(follower, 2, *sent[1:]) == ["t1", "t2", "t3"]
         assert asks(follower, SECOND) == []
 
     def test_a_missing_beginning_is_asked_for_by_a_new_subscription(self, form: Format) -> None:
         sent = messages(tokens(2), form)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, sent[1]) == []
-        assert follower.step(1) == Ask(None)
+        assert follower.step(1) == ResumeRequest(None)
         assert texts(follower, 2, *sent) == ["t0", "t1"]
 
     @pytest.mark.promise(
@@ -112,7 +112,7 @@ class TestOrder:
     def test_a_changed_message_is_told_from_a_gap(self, form: Format) -> None:
         sent = messages(tokens(2), form)
         lie = messages([Token("lie")], form, keys_of("another"))[0]
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         at = 1 if form == "block" else 0
         changed = bytearray(sent[1][at])
         changed[-70 if form == "chunk" else -3] ^= 1
@@ -124,18 +124,18 @@ class TestOrder:
         assert texts(follower, 1, lie, sent[1]) == ["t1"]
 
     def test_the_end_may_be_an_error(self, form: Format) -> None:
-        failure = Failure("no more", "timeout", "…")
-        follower = Follower(0, KEYS)
+        failure = StreamFailure("no more", "timeout", "…")
+        follower = StreamVerifier(0, KEYS)
         follower.take(1, messages([failure], form)[0])
         assert follower.ending == failure
 
     def test_messages_are_not_taken_in_the_other_format(self, form: Format) -> None:
         other: Format = "chunk" if form == "block" else "block"
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, *messages(tokens(1), form)) == ["t0"]
         assert texts(follower, 1, *messages(tokens(2), other)) == []
         assert follower.counts.foreign == 2
-        pinned = Follower(0, KEYS, format=other)
+        pinned = StreamVerifier(0, KEYS, format=other)
         assert texts(pinned, 1, *messages(tokens(1), form)) == []
 
 
@@ -148,7 +148,7 @@ class TestForms:
         (chunk,) = messages(tokens(1), "chunk")
         data = encode.payload(Token("t0"))
         mac = ChainedStreamHmac(KEYS.mac_key, KEYS.topic).compute_next(data)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, (TOPIC, data, mac[:16])) == []
         assert follower.ending is None and follower.counts.tampered == 1
         assert texts(follower, 1, chunk) == ["t0"]
@@ -157,7 +157,7 @@ class TestForms:
         heartbeat, chunk = messages([Heartbeat(), Token("t0")], "chunk")
         data = encode.payload(Heartbeat())
         mac = ChainedStreamHmac(KEYS.mac_key, KEYS.topic).compute_next(data)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, (TOPIC, data, mac[:16])) == []
         assert texts(follower, 1, heartbeat, chunk) == ["t0"]
 
@@ -168,11 +168,11 @@ class TestForms:
     def test_a_mac_of_another_size_never_skips_the_check(self, size: int) -> None:
         frame = encode.block(TOPIC[:16], [Token("x")])
         mac = (BlockChain(KEYS.mac_key, KEYS.topic).compute_next(frame) * 2)[:size]
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, (TOPIC, frame, mac)) == []
 
     def test_messages_of_others_are_none_of_ours(self) -> None:
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         for parts in [
             (),
             (b"",),
@@ -188,14 +188,14 @@ class TestForms:
     def test_what_the_publisher_made_and_we_cannot_read_ends_the_stream(self) -> None:
         good = encode.block(TOPIC[:16], [Token("x")])
         chain = BlockChain(KEYS.mac_key, KEYS.topic)
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         assert texts(follower, 1, (TOPIC, good, chain.compute_next(good))) == ["x"]
         follower.take(1, (TOPIC, b"nonsense", chain.compute_next(b"nonsense")))
         assert isinstance(follower.ending, Unreadable)
 
     def test_payloads_after_the_end_are_not_given_out(self) -> None:
         frame = encode.block(TOPIC[:16], [Token("a"), Complete(), Token("b")])
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         mac = BlockChain(KEYS.mac_key, KEYS.topic).compute_next(frame)
         assert texts(follower, 1, (TOPIC, frame, mac)) == ["a"]
         assert follower.ending == Complete()
@@ -207,7 +207,7 @@ class TestPatience:
     )
     def test_asking_gets_rarer_and_ends_in_a_gap(self) -> None:
         sent = messages(tokens(3), "block")
-        follower = Follower(0, KEYS, jitter=0.5)
+        follower = StreamVerifier(0, KEYS, jitter=0.5)
         texts(follower, 0, sent[0], sent[2])
         times = [at for at, _ in asks(follower, 60 * SECOND)]
         waits = [later - earlier for earlier, later in pairwise(times)]
@@ -216,7 +216,7 @@ class TestPatience:
 
     def test_a_gap_that_the_relay_confirms_says_so(self) -> None:
         sent = messages(tokens(3), "block")
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         texts(follower, 0, sent[0], sent[2])
         assert follower.mark is not None
         follower.take(0, (TOPIC, b"\x03" + follower.mark))
@@ -225,7 +225,7 @@ class TestPatience:
 
     def test_an_answer_about_another_mac_is_not_for_us(self) -> None:
         sent = messages(tokens(3), "block")
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         texts(follower, 0, sent[0], sent[2])
         follower.take(0, (TOPIC, b"\x03" + bytes(16)))
         asks(follower, 60 * SECOND)
@@ -234,7 +234,7 @@ class TestPatience:
     def test_a_relay_that_lost_its_memory_is_waited_for(self) -> None:
         """The publisher sends its latest messages again; until then the relay does not know our place."""
         sent = messages(tokens(3), "block")
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         texts(follower, 0, sent[0], sent[2])
         assert follower.mark is not None
         follower.take(0, (TOPIC, b"\x03" + follower.mark))
@@ -245,7 +245,7 @@ class TestPatience:
     def test_one_added_message_ends_no_stream_that_shows_signs_of_life(self) -> None:
         """Somebody who can only add must keep heartbeats away for longer than their interval."""
         sent = messages([Token("t0"), *[Heartbeat()] * 20, Complete()], "block")
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         texts(follower, 0, sent[0])
         for number, parts in enumerate(sent[1:], 1):
             lie = encode.block(bytes([number]) * 16, [Token("lie")])
@@ -255,7 +255,7 @@ class TestPatience:
         assert follower.ending == Complete()
 
     def test_too_many_tampered_messages_are_the_end(self) -> None:
-        follower = Follower(0, KEYS, RetryOptions(tampered_max=3))
+        follower = StreamVerifier(0, KEYS, RetryOptions(tampered_max=3))
         (good,) = messages(tokens(1), "block")
         lie = (TOPIC, encode.block(TOPIC[:16], [Token("lie")]), bytes(16))
         for _ in range(2):
@@ -273,7 +273,7 @@ class TestPatience:
     def test_silence_is_probed_and_then_a_cut(self) -> None:
         """The last messages may be lost without a later one to show it."""
         sent = messages(tokens(1), "block")
-        follower = Follower(0, KEYS, jitter=0.5)
+        follower = StreamVerifier(0, KEYS, jitter=0.5)
         texts(follower, 0, *sent)
         probes = asks(follower, 60 * SECOND)
         assert [at // SECOND for at, _ in probes][:4] == [2, 4, 8, 13]
@@ -281,33 +281,33 @@ class TestPatience:
         assert follower.ending == Truncated("idle")
 
     def test_a_stream_ends_with_its_time(self) -> None:
-        follower = Follower(0, KEYS, RetryOptions(idle_ms=None), ends_us=7 * SECOND)
+        follower = StreamVerifier(0, KEYS, RetryOptions(idle_ms=None), ends_us=7 * SECOND)
         asks(follower, 60 * SECOND)
         assert follower.ending == Truncated("expired")
 
     def test_without_a_bound_on_silence_it_goes_on_asking(self) -> None:
-        follower = Follower(0, KEYS, RetryOptions(idle_ms=None))
+        follower = StreamVerifier(0, KEYS, RetryOptions(idle_ms=None))
         assert len(asks(follower, 60 * SECOND)) > 10
         assert follower.ending is None
 
     def test_a_link_that_is_back_is_used_at_once(self) -> None:
         sent = messages(tokens(1), "block")
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         texts(follower, 0, *sent)
         follower.reconnected(SECOND)
-        assert follower.step(SECOND) == Ask(follower.mark)
+        assert follower.step(SECOND) == ResumeRequest(follower.mark)
         follower.reconnected(SECOND + 1)
         assert follower.step(SECOND + 1) is None, "a link that flaps must not flood the relay"
 
     def test_silence_that_is_ours_does_not_count(self) -> None:
-        follower = Follower(0, KEYS)
+        follower = StreamVerifier(0, KEYS)
         follower.rested(29 * SECOND)
-        assert follower.step(31 * SECOND) == Ask(None)
+        assert follower.step(31 * SECOND) == ResumeRequest(None)
         assert follower.ending is None
 
     @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
     def test_what_is_remembered_is_bounded(self) -> None:
         sent = messages(tokens(20), "block")
-        follower = Follower(0, KEYS, RetryOptions(remembered_max=5))
+        follower = StreamVerifier(0, KEYS, RetryOptions(remembered_max=5))
         texts(follower, 0, *sent)
         assert len(follower._seen) == 5

@@ -13,7 +13,15 @@ from penstock.dialects.streamservice import decode, encode, wire
 from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
-from penstock.dialects.streamservice.wire import Chunk, Fault, Register, Resume, is_topic, peek, peek_block
+from penstock.dialects.streamservice.wire import (
+    Chunk,
+    FrameFault,
+    Register,
+    Resume,
+    is_topic,
+    peek,
+    peek_block,
+)
 from tests.dialects.streamservice.reference import (
     TOPIC,
     built_block,
@@ -142,8 +150,8 @@ def test_a_chunk_of_many_segments_as_builders_write_it() -> None:
     ],
 )
 def test_what_is_none_of_them_is_told_why(frame: bytes, reason: str) -> None:
-    assert peek(frame) == Fault(reason)
-    assert Fault(reason).message == REASONS[reason]
+    assert peek(frame) == FrameFault(reason)
+    assert FrameFault(reason).message == REASONS[reason]
 
 
 @pytest.mark.promise(
@@ -166,7 +174,7 @@ def test_a_chunk_without_room_for_its_topic() -> None:
     """Everything that the quick way looks at is right, but for the size of the frame."""
     pointers = [list_pointer(3, 2, 65), list_pointer(0, 2, 0), list_pointer(1, 2, 32), bytes(8)]
     for words in range(5):
-        assert peek(frame_of(struct_pointer(0, 0, 4) + b"".join(pointers) + bytes(8 * words))) == Fault(
+        assert peek(frame_of(struct_pointer(0, 0, 4) + b"".join(pointers) + bytes(8 * words))) == FrameFault(
             "bounds"
         )
 
@@ -180,7 +188,7 @@ def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
     """Neither into the segment table, nor into the next segment, nor beyond the frame."""
     body = struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(offset, 2, 16)
     frame = frame_of(body + bytes(8), b"secret\0\0" * 4)
-    assert decode.read_payload(frame) == Fault("bounds")
+    assert decode.read_payload(frame) == FrameFault("bounds")
     inside = frame_of(
         struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(0, 2, 8) + b"inside\0\0", bytes(8)
     )
@@ -189,8 +197,8 @@ def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
 
 def test_a_block_shows_its_link_and_nothing_else() -> None:
     assert peek_block(built_block(b"p" * 16, [Token("x")])) == b"p" * 16
-    assert peek_block(built_block(b"p" * 15, [])) == Fault("size")
-    assert peek_block(b"nonsense") == Fault("short")
+    assert peek_block(built_block(b"p" * 15, [])) == FrameFault("size")
+    assert peek_block(b"nonsense") == FrameFault("short")
 
 
 def test_topics() -> None:
@@ -320,13 +328,13 @@ def test_hostile_messages_cost_little(name: str) -> None:
     ],
 )
 def test_endless_messages_have_no_canonical_form(name: str, reason: str) -> None:
-    assert canonical_message(HOSTILE[name]) == Fault(reason)
+    assert canonical_message(HOSTILE[name]) == FrameFault(reason)
 
 
 def test_shared_content_is_paid_for_each_time() -> None:
-    assert decode.read_block(shared_text(2000, 60_000)) == Fault("effort")
+    assert decode.read_block(shared_text(2000, 60_000)) == FrameFault("effort")
     shared = decode.read_block(shared_text(2, 64))
-    assert not isinstance(shared, Fault)
+    assert not isinstance(shared, FrameFault)
     assert [part.text for part in shared.payloads] == ["x" * 63] * 2  # type: ignore[union-attr]
 
 

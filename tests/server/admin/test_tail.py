@@ -18,7 +18,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.journal.disk import RealDisk
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.plain_values import records
 from penstock.journal.reader import JournalReader, RangeGoneError
 from penstock.server.admin import tail
@@ -245,7 +245,7 @@ def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypa
 def test_rows_that_are_gone_are_counted_also_when_they_go_while_they_are_read(tmp_path, monkeypatch):
     facts = [Record(f"e{n}", "note", b"{}", channel=CHANNELS[0], seq=n) for n in range(40)]
     data = written(tmp_path, facts, sealed=20)
-    bronze = Bronze(data / "lake")
+    bronze = EventsTable(data / "lake")
     kept = JournalReader(data)
     first, *_ = bronze.files()
 

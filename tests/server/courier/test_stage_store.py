@@ -15,8 +15,8 @@ from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.dialects.courier.operations.queue import Outcome, Result
-from penstock.dialects.courier.wire.staged_envelopes import Source, StageCommit, read
-from penstock.dialects.courier.wire.staged_frames import Frame
+from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, read
+from penstock.dialects.courier.wire.staged_frames import StagedFrame
 from penstock.server.courier.stage_store import Staging
 from tests.dialects.courier.talking import Broker, HandJournal
 
@@ -64,8 +64,8 @@ class Bench:
         self.staging = Staging(self.broker.runtime, self.hall)
         self.who = who
 
-    def source(self, batch: int) -> Source:
-        return Source("app", batch, self.who)
+    def source(self, batch: int) -> BatchSource:
+        return BatchSource("app", batch, self.who)
 
     def part(self, batch: int, name: str, *lines: dict[str, Any]) -> Outcome:
         return self.staging.part(self.broker.now, self.source(batch), name, "", encoded(*lines))
@@ -234,7 +234,7 @@ JSON = st.recursive(
 def test_a_frame_holds_the_very_value_on_one_line(value: Any, space: str) -> None:
     raw = msgspec.json.format(msgspec.json.encode(value), indent=len(space))
     line = b'{"payload":%b%b,"to":"space:a/b/c"}' % (space.encode(), raw.replace(b"\n", b" "))
-    made = read(line, Source("app", 0, OPERATOR), NOW, Limits())
-    assert isinstance(made, Frame) and not isinstance(made, Draft)
+    made = read(line, BatchSource("app", 0, OPERATOR), NOW, Limits())
+    assert isinstance(made, StagedFrame) and not isinstance(made, Draft)
     assert (made.space, made.stream) == ("a/b", "c")
     assert made.data == msgspec.json.encode(value)

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import penstock.spark
 from penstock.core.rows import Row
 from penstock.journal.columns import encode_rows
-from penstock.journal.parquet_table import Bronze, with_identity
+from penstock.journal.parquet_table import EventsTable, with_identity
 from penstock.spark.lake import compaction
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta
@@ -212,7 +212,7 @@ def test_a_write_that_makes_no_sense_is_refused(tmp_path, options, message):
 
 def sealed(data, count):
     """Sealed history of a journal, published twice."""
-    bronze = Bronze(data / "lake")
+    bronze = EventsTable(data / "lake")
     day_us = 86_400_000_000
     for first in (0, count):
         rows = [

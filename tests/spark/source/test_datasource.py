@@ -471,14 +471,14 @@ def test_an_idle_query_looks_at_the_watermark_alone(
 ) -> None:
     reader = stream(written.data)
     start = reader.latestOffset(at(written, 0), ALL)
-    from penstock.journal.parquet_table import Bronze
+    from penstock.journal.parquet_table import EventsTable
     from penstock.journal.segment_index import IndexedSegment
 
     def looked(*_: object) -> None:
         raise AssertionError("this is not cheap")
 
-    monkeypatch.setattr(Bronze, "files", looked)
-    monkeypatch.setattr(Bronze, "sealed_end", looked)
+    monkeypatch.setattr(EventsTable, "files", looked)
+    monkeypatch.setattr(EventsTable, "sealed_end", looked)
     monkeypatch.setattr(IndexedSegment, "rows", looked)
     assert reader.latestOffset(start, ALL) == start
     written.add(1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload, Token
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
 from penstock.spark.tables.token_keys import KeyFile, KeysError, TokenKey, known_keys, topic_hash
 from penstock.spark.tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
 
@@ -136,7 +136,7 @@ def test_blocks_are_checked_too_and_the_first_end_counts():
     tale = Tale()
     tale.add("register")
     tale.block(Token("a"), Token("b"))
-    tale.block(Token("c"), Failure("no memory", "internal"))
+    tale.block(Token("c"), StreamFailure("no memory", "internal"))
     tale.block(Complete(3))
     made = tale.one(KEY)
     assert (made["tokens"], made["ended"], made["finish_reason"]) == (3, "error", "error")

@@ -48,7 +48,7 @@ def ls(*, place: Place = PLACE) -> int:
       penstock log ls --data /var/lib/penstock --json
     """
     from penstock.journal.open_and_repair import LIVE_PREFIX, SUFFIX, named, segments
-    from penstock.journal.parquet_table import Bronze
+    from penstock.journal.parquet_table import EventsTable
     from penstock.journal.reader import JournalReader
 
     with reading():
@@ -64,7 +64,7 @@ def ls(*, place: Place = PLACE) -> int:
                 "bytes": file.size,
                 "at": iso(file.last_at_us),
             }
-            for file in Bronze(place.data / "lake").files()
+            for file in EventsTable(place.data / "lake").files()
         ]
         for segment in segments(disk):
             end = bounds.end if segment.limit is None else segment.limit

@@ -19,7 +19,7 @@ from penstock.dialects.streamservice.compose_stream import RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete
 from penstock.dialects.streamservice.signatures import SigningKey
-from penstock.dialects.streamservice.verify_stream import Counts, Format, RetryOptions
+from penstock.dialects.streamservice.verify_stream import Format, RetryOptions, VerifierCounts
 
 __all__ = ["SyncTokenPublisher", "SyncTokenStream"]
 
@@ -37,7 +37,7 @@ class SyncTokenStream(Closing, IteratedTwin[TokenStream, str]):
 
     endpoint = mirrored[TokenStream, str](lambda stream: stream.endpoint)
     stats = mirrored[TokenStream, Complete | None](lambda stream: stream.stats)
-    counts = mirrored[TokenStream, Counts](lambda stream: stream.counts)
+    counts = mirrored[TokenStream, VerifierCounts](lambda stream: stream.counts)
     is_over = mirrored[TokenStream, bool](lambda stream: stream.is_over)
 
     def __init__(

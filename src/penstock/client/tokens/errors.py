@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.streamservice.messages import Complete, Failure
+from penstock.dialects.streamservice.messages import Complete, StreamFailure
 from penstock.dialects.streamservice.verify_stream import Ending, Gap, Tampered, Truncated, Unreadable
 
 
@@ -45,7 +45,7 @@ class TruncatedStream(BrokenStream):
 class StreamFailed(BrokenStream):
     """The publisher ended the stream with an error; `failure` is what it says."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: StreamFailure) -> None:
         super().__init__(Refusal("StreamFailed", failure.message or failure.code, ref=failure.code))
         self.failure = failure
 
@@ -62,7 +62,7 @@ def error_of(ending: Ending) -> PenstockError | None:
     match ending:
         case Complete():
             return None
-        case Failure():
+        case StreamFailure():
             return StreamFailed(ending)
         case Gap():
             return GapError(ending)
@@ -71,6 +71,8 @@ def error_of(ending: Ending) -> PenstockError | None:
         case Truncated():
             return TruncatedStream(ending)
         case Unreadable(reason=reason):
-            return StreamFailed(Failure(f"the publisher sent what we cannot read: {reason}", "unreadable"))
+            return StreamFailed(
+                StreamFailure(f"the publisher sent what we cannot read: {reason}", "unreadable")
+            )
         case _:
             assert_never(ending)

@@ -20,7 +20,7 @@ from penstock.dialects.streamservice.keys import StreamKeys, Suite, agree
 from penstock.dialects.streamservice.messages import StreamAuthResponse, StreamInfo, StreamStartRequest
 from penstock.dialects.streamservice.ristretto import ENTROPY_SIZE, KeyPair, key_pair
 from penstock.dialects.streamservice.signatures import SigningKey, TrustStore, check_response, sign_response
-from penstock.dialects.streamservice.wire import Fault
+from penstock.dialects.streamservice.wire import FrameFault
 
 TEXT_MAX = 16_384
 """Characters of an offer or an answer: real ones have a few hundred."""
@@ -70,14 +70,14 @@ class StreamOffer:
                 raise PenstockError(payload)
             frame = payload
         info = read_info(frame)
-        if isinstance(info, Fault):
+        if isinstance(info, FrameFault):
             raise _invalid("answer", info.message)
         return self._agree(info)
 
     def accept_key(self, answer: str, endpoint: str) -> Agreement:
         """Read a StreamAuthResponse, where the place of the stream is known and the way is trusted."""
         response = read_auth_response(_bytes(answer))
-        if isinstance(response, Fault):
+        if isinstance(response, FrameFault):
             raise _invalid("answer", response.message)
         return self._agree(StreamInfo(response.stream_id, endpoint, response.server_key))
 
@@ -113,7 +113,7 @@ def new_signing_key() -> SigningKey:
 
 def _agree_on(offer: str, endpoint: str, suite: Suite) -> tuple[StreamStartRequest, KeyPair, Agreement]:
     request = read_start_request(_bytes(offer))
-    if isinstance(request, Fault):
+    if isinstance(request, FrameFault):
         raise _invalid("offer", request.message)
     pair = key_pair(secrets.token_bytes(ENTROPY_SIZE))
     keys = agree(pair, request.client_key, suite)

@@ -19,7 +19,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.block_sizes import Batching
 from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Composer, RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Token
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, StreamFailure, Token
 from penstock.dialects.streamservice.signatures import SigningKey
 from penstock.dialects.streamservice.verify_stream import Format
 
@@ -156,7 +156,7 @@ class TokenPublisher:
     async def error(self, message: str, code: str = "internal", details: str = "") -> None:
         """End the stream with an error, which the reader is told."""
         texts = (_clipped(message), _clipped(code), _clipped(details))
-        self._open_outlet().add(Failure(*texts, self._composer.stream_id))
+        self._open_outlet().add(StreamFailure(*texts, self._composer.stream_id))
 
     def take_control(self, message: bytes) -> bool:
         """Take what a reader's `cancellation()` made and brought by another way; false when it does not count."""
@@ -169,7 +169,7 @@ class TokenPublisher:
         if outlet is None or outlet.is_closed:
             return
         if not self.is_over:
-            outlet.add(Failure(DROPPED, "internal", "", self._composer.stream_id))
+            outlet.add(StreamFailure(DROPPED, "internal", "", self._composer.stream_id))
         try:
             await outlet.room(0, self._timeout_s)
         finally:

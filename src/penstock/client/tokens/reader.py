@@ -23,7 +23,7 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.control import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Token
-from penstock.dialects.streamservice.verify_stream import Counts, Follower, Format, RetryOptions
+from penstock.dialects.streamservice.verify_stream import Format, RetryOptions, StreamVerifier, VerifierCounts
 
 WAITING_MAX = 10_000
 """Tokens that wait here; then we read no more until the application has taken some."""
@@ -62,7 +62,7 @@ class TokenStream:
         self._patience = patience or RetryOptions()
         now_us = _now_us()
         ends_us = None if expires is None else now_us + int((expires - time.time()) * 1_000_000)
-        self._follower = Follower(
+        self._follower = StreamVerifier(
             now_us, keys, self._patience, format=format, ends_us=ends_us, jitter=random.random()
         )
         self._control = ControlChannel(keys)
@@ -84,7 +84,7 @@ class TokenStream:
         return ending if isinstance(ending, Complete) else None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> VerifierCounts:
         """What arrived, and what became of it."""
         return self._follower.counts
 

@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.compose_stream import Composer, Parts
 from penstock.dialects.streamservice.control import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.dialects.streamservice.messages import Failure, Payload
+from penstock.dialects.streamservice.messages import Payload, StreamFailure
 from penstock.dialects.streamservice.signatures import SigningKey, sign_registration
 
 NONCE_SIZE = 16
@@ -182,7 +182,9 @@ class Outlet:
         word = self._channel.open(parts)
         if word == "cancel" and not self.composer.is_over:
             self.cancelled.set()
-            self.add(Failure("the reader cancelled the stream", "cancelled", "", self.composer.stream_id))
+            self.add(
+                StreamFailure("the reader cancelled the stream", "cancelled", "", self.composer.stream_id)
+            )
         return word is not None
 
     def control_parts(self, message: bytes) -> list[bytes]:
@@ -196,7 +198,7 @@ class Outlet:
         if self.is_closed:
             return
         if not self.composer.is_over:
-            self.composer.add(_now_us(), Failure(DROPPED, "internal", "", self.composer.stream_id))
+            self.composer.add(_now_us(), StreamFailure(DROPPED, "internal", "", self.composer.stream_id))
         self.pump()
         self.close()
 

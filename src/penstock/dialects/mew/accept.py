@@ -17,22 +17,27 @@ from penstock.core.records import Entry
 from penstock.dialects.mew import stream_requests
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.join import KICKED, is_id, put_out
 from penstock.dialects.mew.participants import Answer, Done
-from penstock.dialects.mew.space import OPERATOR, Decision, Participant, Source, Space
+from penstock.dialects.mew.space import OPERATOR, CapabilitySource, Decision, Participant, SpaceMachine
 from penstock.dialects.mew.space_state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
-IMPLICIT: tuple[Capability, Source] = ({"kind": HEARTBEAT}, "implicit")
+IMPLICIT: tuple[Capability, CapabilitySource] = ({"kind": HEARTBEAT}, "implicit")
 """What everybody may send."""
 _encode = msgspec.json.encode
 
-Act = Callable[[Space, Now, Participant, Envelope, Done | None], Fault | None]
+Act = Callable[[SpaceMachine, Now, Participant, Envelope, Done | None], MewRefusal | None]
 
 
 def accept(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str, done: Done | None = None
+    space: SpaceMachine,
+    now: Now,
+    sender: Participant,
+    envelope: Envelope,
+    transport: str,
+    done: Done | None = None,
 ) -> None:
     """Take an envelope; `done` is told what HTTP should answer, otherwise the sender hears only of failures."""
     fault = _check(space, now, sender, envelope, transport)
@@ -41,14 +46,14 @@ def accept(
         if act is None:
             space.relay(sender, envelope, done)
         elif not envelope.is_readable:
-            fault = Fault.processing("a number in the payload is out of range")
+            fault = MewRefusal.processing("a number in the payload is out of range")
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:
         refuse(space, now, sender, msgspec.structs.replace(fault, cause=envelope.cause), done)
 
 
-def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done | None) -> None:
+def refuse(space: SpaceMachine, now: Now, sender: Participant, fault: MewRefusal, done: Done | None) -> None:
     """Say why not: to the request, and to the sender's connection where it has one."""
     there = space.present.get(sender.id)
     if done is None or (there is not None and not fault.whole):
@@ -59,12 +64,14 @@ def refuse(space: Space, now: Now, sender: Participant, fault: Fault, done: Done
         done(now, fault)
 
 
-def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, transport: str) -> Fault | None:
+def _check(
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, transport: str
+) -> MewRefusal | None:
     if sender.party in space.state.kicked:  # since it was let in, or its request was
         return put_out(space, sender.party)
     if envelope.sender not in (None, "", sender.id, sender.party):
         message = f"`from` is `{(envelope.sender or '')[:60]}` and you are `{sender.id}`; leave it out"
-        return Fault("invalid_from", message, status=403)
+        return MewRefusal("invalid_from", message, status=403)
     if not envelope.sender:
         envelope.put("from", sender.id)
     watch = space.watch
@@ -72,7 +79,7 @@ def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, tran
         watch.received(now, envelope.encode(), envelope.id, sender.id, space.id, transport)
     kind = envelope.kind
     if kind.startswith("system/") and kind != HEARTBEAT:
-        return Fault("invalid_request", f"{kind} is reserved for the gateway")
+        return MewRefusal("invalid_request", f"{kind} is reserved for the gateway")
     rights = space.rights(sender.party)
     found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
     if watch is not None:
@@ -94,55 +101,55 @@ def _check(space: Space, now: Now, sender: Participant, envelope: Envelope, tran
             watch.rejected(now, data, envelope.id, sender.id, space.id, transport, "capability_violation")
         more = {"attempted_kind": kind, "your_capabilities": rights.all}
         message = f"you have no capability for `{kind}`"
-        return Fault("capability_violation", message, more, status=403)
+        return MewRefusal("capability_violation", message, more, status=403)
     if space.ledger.draining:
-        return Fault("draining", "the server is shutting down; reconnect in a moment", status=503)
+        return MewRefusal("draining", "the server is shutting down; reconnect in a moment", status=503)
     size = envelope.size
     if size > space.limits.envelope_max:
         message = (
             f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"
         )
-        return Fault("too_large", message, status=413)
+        return MewRefusal("too_large", message, status=413)
     if space.pending_bytes + size > space.limits.pending_max:
-        return Fault(
+        return MewRefusal(
             "journal_unavailable", "the journal does not keep up; send again in a moment", status=503
         )
     return None
 
 
 def _grant(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """Somebody gives somebody a part of what it may send itself."""
     party = _recipient(space, envelope)
-    if isinstance(party, Fault):
+    if isinstance(party, MewRefusal):
         return party
     capabilities = clean(envelope.payload.get("capabilities"))
     if not capabilities:
-        return Fault(
+        return MewRefusal(
             "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
         )
     held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
     if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
-        return Fault("too_many_grants", message, status=429)
+        return MewRefusal("too_many_grants", message, status=429)
     held = space.rights(sender.party).all
     beyond = [each for each in capabilities if not covers(held, each)]
     if beyond:
         message = "you may grant only what you may send yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
-        return Fault("capability_violation", message, more, status=403)
+        return MewRefusal("capability_violation", message, more, status=403)
     entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
     return None
 
 
 def _revoke(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """Somebody takes grants back."""
     party = _recipient(space, envelope)
-    if isinstance(party, Fault):
+    if isinstance(party, MewRefusal):
         return party
     meta: dict[str, object] = {"grant": "capability"}
     grant_id = envelope.text("grant_id")
@@ -152,7 +159,9 @@ def _revoke(
     elif capabilities:
         meta["capabilities"] = capabilities
     else:
-        return Fault("invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back")
+        return MewRefusal(
+            "invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back"
+        )
     entry = Entry(
         DOOR,
         "revoke",
@@ -169,19 +178,19 @@ def _revoke(
     return None
 
 
-def _recipient(space: Space, envelope: Envelope) -> str | Fault:
+def _recipient(space: SpaceMachine, envelope: Envelope) -> str | MewRefusal:
     name = envelope.text("recipient")
     if name is None:
-        return Fault("invalid_request", "`payload.recipient` is required")
+        return MewRefusal("invalid_request", "`payload.recipient` is required")
     party = space.resolve(name)
     if party is None:
-        return Fault(
+        return MewRefusal(
             "participant_not_found", f"the space knows nobody of the name `{name[:200]}`", status=404
         )
     return party
 
 
-def _update(space: Space, now: Now, party: str) -> None:
+def _update(space: SpaceMachine, now: Now, party: str) -> None:
     """Everybody of a party hears what it may do now."""
     for participant in space.present.values():
         if participant.party == party:
@@ -189,17 +198,17 @@ def _update(space: Space, now: Now, party: str) -> None:
 
 
 def _invite(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """Somebody lets somebody else in, under a new token that only the inviter hears."""
     who = envelope.text("participant_id")
     if who is None:
-        return Fault("invalid_request", "`payload.participant_id` is required")
+        return MewRefusal("invalid_request", "`payload.participant_id` is required")
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
         message = (
             "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
         )
-        return Fault("invalid_request", message)
+        return MewRefusal("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
@@ -207,7 +216,7 @@ def _invite(
     invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
-        return Fault("too_many_invites", message, status=429)
+        return MewRefusal("too_many_invites", message, status=429)
     if who in space.settings.participants:  # back from a kick, to what the settings give it
         capabilities = space.static(who)
     else:
@@ -217,7 +226,7 @@ def _invite(
     if beyond:
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
-        return Fault("capability_violation", message, more, status=403)
+        return MewRefusal("capability_violation", message, more, status=403)
     token = token_text(space.ledger.entropy(TOKEN_BYTES))
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
@@ -232,7 +241,7 @@ def _invite(
         _acknowledge(space, now, sender, envelope, created)
         more = {"invited_by": sender.id} | ({} if reason is None else {"reason": reason})
         shown = {"id": who, "capabilities": with_baseline(capabilities)}
-        space.broadcast(now, space.voice.presence(now, "invited", shown, **more), "", but=sender.id)
+        space.broadcast(now, space.messages.presence(now, "invited", shown, **more), "", but=sender.id)
         return created
 
     space.commit(sender, [entry], announce, done, cause=envelope.cause)
@@ -250,7 +259,7 @@ def _gives_power(capability: Capability) -> bool:
 
 
 def _answer_invite(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None, who: str
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None, who: str
 ) -> None:
     text = f"`{who}` is known to the space already"
     said = {"status": "already_exists", "participant_id": who, "error": text}
@@ -260,27 +269,29 @@ def _answer_invite(
 
 
 def _acknowledge(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, payload: dict[str, str]
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, payload: dict[str, str]
 ) -> None:
     there = space.present.get(sender.id)
     if there is not None:
-        data = space.voice.say(now, "space/invite-ack", payload, to=(sender.id,), cause=(envelope.id,))
+        data = space.messages.say(now, "space/invite-ack", payload, to=(sender.id,), cause=(envelope.id,))
         space.send(now, there, data)
 
 
-def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault | None:
+def _kick(
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """Somebody puts somebody out, and it does not get back in."""
     name = envelope.text("participant_id")
     if name is None:
-        return Fault("invalid_request", "`payload.participant_id` is required")
+        return MewRefusal("invalid_request", "`payload.participant_id` is required")
     party = space.resolve(name)
     if party is None:
-        return Fault(
+        return MewRefusal(
             "participant_not_found", f"the space knows nobody of the name `{name[:200]}`", status=404
         )
     known = space.settings.participants.get(party)
     if party == OPERATOR or (known is not None and known.is_pipeline):
-        return Fault("invalid_operation", f"`{party}` belongs to the server itself", status=400)
+        return MewRefusal("invalid_operation", f"`{party}` belongs to the server itself", status=400)
     reason = envelope.text("reason") or ""
     entry = Entry(
         DOOR,
@@ -295,7 +306,9 @@ def _kick(space: Space, now: Now, sender: Participant, envelope: Envelope, done:
     )
 
     def after(now: Now) -> None:
-        fault = Fault("kicked", f"`{sender.id}` put you out of the space" + (f": {reason}" if reason else ""))
+        fault = MewRefusal(
+            "kicked", f"`{sender.id}` put you out of the space" + (f": {reason}" if reason else "")
+        )
         for participant in space.present.values():
             if participant.party == party:
                 space.evicted.append((participant, KICKED, fault))

@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.core import json_checks
-from penstock.dialects.mew.globs import DEEP, Effort, ExhaustedError, Glob, has_wildcard, parse
+from penstock.dialects.mew.globs import DEEP, CapabilityGlob, Effort, ExhaustedError, has_wildcard, parse
 
 Capability = dict[str, Any]
 
@@ -57,7 +57,7 @@ _encode = msgspec.json.encode
 
 class _Rule(msgspec.Struct, frozen=True):
     capability: Capability
-    kinds: tuple[Glob, ...]
+    kinds: tuple[CapabilityGlob, ...]
     payload: Mapping[str, Any] | None
     """None where every payload will do."""
 
@@ -282,7 +282,7 @@ def _chosen(candidate: Any, value: object, effort: Effort) -> bool:
     return value is None if candidate is None else _fits(candidate, value, effort)
 
 
-def _rule_covers(rule: _Rule, kind: Glob, wanted: _Rule, effort: Effort) -> bool:
+def _rule_covers(rule: _Rule, kind: CapabilityGlob, wanted: _Rule, effort: Effort) -> bool:
     if not any(glob.covers(kind, effort) for glob in rule.kinds):
         return False
     if rule.payload is None:
@@ -326,7 +326,7 @@ def _one_covers(held: Sequence[Any], asked: Any, effort: Effort) -> bool:
     return any(one is not None and _covers(one, asked, effort) for one in held)
 
 
-def _text_covers(held: Glob, asked: Glob, effort: Effort) -> bool:
+def _text_covers(held: CapabilityGlob, asked: CapabilityGlob, effort: Effort) -> bool:
     # As a value an excluded text fits more than texts: only another exclusion can cover it. And `*` does not cover "".
     if asked.is_negated and not held.is_negated:
         return False

@@ -16,7 +16,7 @@ from penstock.core import json_checks
 from penstock.core.clock import Now, rfc3339
 from penstock.core.json_checks import depth_problem
 from penstock.core.limits import Limits
-from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, Fault
+from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefusal
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
@@ -98,7 +98,7 @@ class Envelope(msgspec.Struct):
         return _encode(head | fields)
 
 
-def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
+def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
     """A JSON object, its members still text and without the spaces between them."""
     try:
         if not data.isascii():
@@ -107,15 +107,15 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
             data = msgspec.json.format(data, indent=-1)
         problem = depth_problem(data, limits.depth_max)
         if problem is not None:
-            return Fault.processing(problem.message)
+            return MewRefusal.processing(problem.message)
         fields = _fields.decode(data)
         if not _is_readable(data):
-            return Fault.processing("the message holds a number that is too large")
+            return MewRefusal.processing("the message holds a number that is too large")
         return fields
     except msgspec.ValidationError:
-        return Fault.validation("Message must be an object")
+        return MewRefusal.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Fault.processing(f"the message is not JSON: {error}"[:300])
+        return MewRefusal.processing(f"the message is not JSON: {error}"[:300])
 
 
 def _is_readable(data: bytes) -> bool:
@@ -129,7 +129,7 @@ def _is_readable(data: bytes) -> bool:
 
 def read_envelope(
     fields: dict[str, msgspec.Raw], limits: Limits, now: Now, *, fresh_id: str, strict: bool
-) -> Envelope | Fault:
+) -> Envelope | MewRefusal:
     """Check an envelope and fill what is missing, but for `from`, which is the sender's business.
 
     With `strict`, the payloads of kinds that need something are looked at too.
@@ -139,31 +139,31 @@ def read_envelope(
         fields["protocol"] = msgspec.Raw(_encode(PROTOCOL))
     elif protocol not in PROTOCOLS:
         shown = bytes(fields["protocol"])[:60].decode(errors="replace") if protocol is None else protocol[:60]
-        return Fault.validation(f"Invalid protocol version: {shown}", text_of(fields, "id"))
+        return MewRefusal.validation(f"Invalid protocol version: {shown}", text_of(fields, "id"))
     id_ = given = text_of(fields, "id") or None
     if id_ is None:
         if not _is_empty(fields, "id"):
-            return Fault.validation("Message id must be a string")
+            return MewRefusal.validation("Message id must be a string")
         id_ = fresh_id
         fields["id"] = msgspec.Raw(_encode(id_))
     if len(id_) > limits.id_max:
-        return Fault.validation(f"Message id is longer than {limits.id_max} characters")
+        return MewRefusal.validation(f"Message id is longer than {limits.id_max} characters")
     kind = text_of(fields, "kind")
     if not kind:
-        return Fault.validation("Message kind is required", given)
+        return MewRefusal.validation("Message kind is required", given)
     if len(kind) > limits.type_max:
-        return Fault.validation(f"Message kind is longer than {limits.type_max} characters", given)
+        return MewRefusal.validation(f"Message kind is longer than {limits.type_max} characters", given)
     if not text_of(fields, "ts"):
         fields["ts"] = msgspec.Raw(_encode(rfc3339(now.wall_us)))
     sender = text_of(fields, "from")
     if sender is None and not _is_empty(fields, "from"):
-        return Fault.validation("Message from must be a string", given)
+        return MewRefusal.validation("Message from must be a string", given)
     corr = _correlation(fields)
     envelope = Envelope(fields, kind, id_, sender, corr, given)
     if strict and kind == "chat" and not _has(fields, "text"):
-        return Fault.validation("Chat message requires payload.text", given)
+        return MewRefusal.validation("Chat message requires payload.text", given)
     if strict and kind == "mcp/request" and not _has(fields, "method"):
-        return Fault.validation("MCP request requires payload.method", given)
+        return MewRefusal.validation("MCP request requires payload.method", given)
     return envelope
 
 

@@ -20,7 +20,7 @@ _encode = msgspec.json.encode
 Entropy = Callable[[int], bytes]
 
 
-class Fault(msgspec.Struct, frozen=True):
+class MewRefusal(msgspec.Struct, frozen=True):
     """Why something was not done, in MEW's words; what was asked changed nothing."""
 
     error: str
@@ -36,11 +36,11 @@ class Fault(msgspec.Struct, frozen=True):
     """Whether HTTP answers with the whole envelope, as upstream does."""
 
     @classmethod
-    def validation(cls, message: str, cause: str | None = None) -> Fault:
+    def validation(cls, message: str, cause: str | None = None) -> MewRefusal:
         return cls("validation_error", message, {"code": "VALIDATION_ERROR"}, cause=cause)
 
     @classmethod
-    def processing(cls, message: str) -> Fault:
+    def processing(cls, message: str) -> MewRefusal:
         return cls("processing_error", message, {"code": "PROCESSING_ERROR"})
 
     @property
@@ -49,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True):
         return {"error": self.error, **said, **self.more}
 
 
-class Voice:
+class GatewayMessages:
     """Makes the gateway's envelopes, each with an id of its own."""
 
     def __init__(self, entropy: Entropy) -> None:
@@ -88,7 +88,7 @@ class Voice:
         envelope["payload"] = payload
         return _encode(envelope)
 
-    def error(self, now: Now, fault: Fault, to: str | None) -> bytes:
+    def error(self, now: Now, fault: MewRefusal, to: str | None) -> bytes:
         """A full `system/error`."""
         cause = () if fault.cause is None else (fault.cause,)
         receivers = None if to is None else (to,)

@@ -53,7 +53,7 @@ class Effort:
             raise ExhaustedError
 
 
-class Glob(msgspec.Struct, frozen=True):
+class CapabilityGlob(msgspec.Struct, frozen=True):
     """One pattern, cut into names."""
 
     is_negated: bool
@@ -73,7 +73,7 @@ class Glob(msgspec.Struct, frozen=True):
         """Whether it covers every text but the empty one."""
         return self.prefix == "" and not self.is_negated
 
-    def covers(self, other: Glob, effort: Effort) -> bool:
+    def covers(self, other: CapabilityGlob, effort: Effort) -> bool:
         """Whether everything that the other covers is surely covered, the empty text aside; False when in doubt."""
         if self == other or self.is_everything:
             return True
@@ -84,7 +84,7 @@ class Glob(msgspec.Struct, frozen=True):
             return other.literal is not None and self.matches(other.literal, effort)
         return self._contains(other, effort)
 
-    def _contains(self, other: Glob, effort: Effort) -> bool:
+    def _contains(self, other: CapabilityGlob, effort: Effort) -> bool:
         """The same of what stands after the `!`, if there is one."""
         if other.literal is not None:
             return self._reaches(other.literal, effort)
@@ -109,13 +109,13 @@ def has_wildcard(pattern: str) -> bool:
     return STAR in pattern or ONE in pattern
 
 
-def _parse(pattern: str, place: Place) -> Glob:
+def _parse(pattern: str, place: Place) -> CapabilityGlob:
     is_negated = place != "key" and pattern.startswith("!")
     if is_negated:
         pattern = pattern[1:]
     is_expression = len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
     if is_expression or not has_wildcard(pattern):
-        return Glob(is_negated, pattern, None, ())
+        return CapabilityGlob(is_negated, pattern, None, ())
     names = [
         DEEP if name.strip(STAR) == "" and len(name) > 1 else _squeezed(name) for name in pattern.split("/")
     ]
@@ -126,7 +126,7 @@ def _parse(pattern: str, place: Place) -> Glob:
     elif is_open and names[-1] != DEEP:
         names.append(DEEP)  # the last name, and then anything
         prefix = pattern[:-1] if not has_wildcard(pattern[:-1]) else None
-    return Glob(is_negated, None, prefix, tuple(names))
+    return CapabilityGlob(is_negated, None, prefix, tuple(names))
 
 
 def _squeezed(name: str) -> str:
@@ -137,7 +137,7 @@ def _squeezed(name: str) -> str:
 
 
 # Patterns come from capabilities, which are bounded in size; the same few are asked for again and again.
-parse: Callable[[str, Place], Glob] = lru_cache(maxsize=4096)(_parse)
+parse: Callable[[str, Place], CapabilityGlob] = lru_cache(maxsize=4096)(_parse)
 
 
 def _align(

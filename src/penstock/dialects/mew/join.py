@@ -10,8 +10,8 @@ from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import stream_requests
-from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
-from penstock.dialects.mew.space import OPERATOR, Participant, Space
+from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
+from penstock.dialects.mew.space import OPERATOR, Participant, SpaceMachine
 from penstock.dialects.mew.space_state import DOOR
 
 TAKEN_OVER = 4001
@@ -29,33 +29,35 @@ def is_id(text: str, limits: Limits) -> bool:
 
 
 def identify(
-    space: Space, id_: str | None, digest: str | None, *, is_operator: bool
-) -> tuple[str, str] | Fault:
+    space: SpaceMachine, id_: str | None, digest: str | None, *, is_operator: bool
+) -> tuple[str, str] | MewRefusal:
     """The id and the party of somebody who shows a token and says an id, or none."""
     party = OPERATOR if is_operator else None if digest is None else space.party_of(digest)
     if party is None:
         message = "no token was shown" if digest is None else "the token lets nobody in here"
-        return Fault("unauthorized", f"{message}; ask who runs the space for yours", status=401)
+        return MewRefusal("unauthorized", f"{message}; ask who runs the space for yours", status=401)
     if party in space.state.kicked:
         return put_out(space, party)
     id_ = id_ or party
     if not is_id(id_, space.limits):
-        return Fault("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
+        return MewRefusal("invalid_participant", f"`{id_[:60]}` cannot be the id of a participant")
     if id_ != party:
         if space.is_taken(id_):
-            return Fault("invalid_participant", f"the token is not that of `{id_}`", status=403)
+            return MewRefusal("invalid_participant", f"the token is not that of `{id_}`", status=403)
         if space.holder(id_) not in (None, party):
-            return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
+            return MewRefusal("invalid_participant", f"`{id_}` is somebody else", status=403)
     return id_, party
 
 
-def put_out(space: Space, party: str) -> Fault:
+def put_out(space: SpaceMachine, party: str) -> MewRefusal:
     """What somebody who was kicked is told."""
     why = space.state.kicked[party]
-    return Fault("kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403)
+    return MewRefusal(
+        "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
+    )
 
 
-def still_welcome(space: Space, participant: Participant) -> Fault | None:
+def still_welcome(space: SpaceMachine, participant: Participant) -> MewRefusal | None:
     """Whether somebody who was let in a moment ago would be now."""
     if participant.party in space.state.kicked:
         return put_out(space, participant.party)
@@ -63,15 +65,15 @@ def still_welcome(space: Space, participant: Participant) -> Fault | None:
     there = space.present.get(id_)
     is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
     if is_other or (there is not None and there.party != party):
-        return Fault("invalid_participant", f"`{id_}` is somebody else", status=403)
+        return MewRefusal("invalid_participant", f"`{id_}` is somebody else", status=403)
     return None
 
 
-def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
+def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal | None:
     """Somebody is there: it hears who else is, and they hear of it. Whoever had the id before is let go."""
     before = space.present.get(participant.id)
     if before is None and len(space.present) >= space.limits.participants_max:
-        return Fault(
+        return MewRefusal(
             "space_full",
             f"{len(space.present)} participants are here and `limits.participants_max` allows no more",
             status=429,
@@ -79,7 +81,7 @@ def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
     space.present[participant.id] = participant
     space.router.enter(participant.member)
     if before is not None:
-        fault = Fault("taken_over", f"`{participant.id}` has joined again from elsewhere", status=409)
+        fault = MewRefusal("taken_over", f"`{participant.id}` has joined again from elsewhere", status=409)
         space.evicted.append((before, TAKEN_OVER, fault))
     for stream in space.state.streams.values():
         if stream.route.owner == participant.id:
@@ -87,13 +89,13 @@ def enter(space: Space, now: Now, participant: Participant) -> Fault | None:
     told: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
     _observe(space, "join", participant, meta=_encode(told).decode())
     space.welcome(now, participant)
-    data = space.voice.presence(now, "join", space.shown(participant))
+    data = space.messages.presence(now, "join", space.shown(participant))
     space.broadcast(now, data, "", but=participant.id)
     stream_requests.open_configured(space, now, participant.id)
     return None
 
 
-def leave(space: Space, now: Now, participant: Participant, reason: str) -> None:
+def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) -> None:
     """Somebody is gone, unless another connection has its place."""
     id_ = participant.id
     if space.present.get(id_) is not participant:
@@ -112,27 +114,27 @@ def leave(space: Space, now: Now, participant: Participant, reason: str) -> None
     for entry in revoked:
         stream_requests.commit_revoke(space, None, entry)
     _observe(space, "leave", participant, reason=reason)
-    space.after(now, lambda now: space.broadcast(now, space.voice.presence(now, "leave", {"id": id_}), ""))
+    space.after(now, lambda now: space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), ""))
 
 
-def _tell_owner(space: Space, now: Now, stream: stream_requests.Stream, gone: Participant) -> None:
+def _tell_owner(space: SpaceMachine, now: Now, stream: stream_requests.OpenStream, gone: Participant) -> None:
     """The owner of a stream hears that a target is gone; the stream stays open."""
     owner = space.present.get(stream.route.owner)
     names = [name for name in (gone.id, gone.party) if name in stream.route.targets]
     names = [name for name in dict.fromkeys(names) if not space.router.is_there(name)]
     if owner is None or not names:
         return
-    fault = Fault(
+    fault = MewRefusal(
         "target_disconnected",
         "a target of the stream is gone; its frames go to the others, and to it again when it returns",
         {"stream_id": stream.id, "targets": names},
         cause=stream.request_id,
     )
-    data = space.voice.error(now, fault, owner.id)
+    data = space.messages.error(now, fault, owner.id)
     space.after(now, lambda now: space.send(now, owner, data))
 
 
-def begin(space: Space, now: Now) -> None:
+def begin(space: SpaceMachine, now: Now) -> None:
     """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
     for stream in list(space.state.streams.values()):
         if stream.name is not None and not stream_requests.is_as_configured(space, stream):
@@ -145,7 +147,7 @@ def begin(space: Space, now: Now) -> None:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 
-def wake(space: Space, now: Now) -> None:
+def wake(space: SpaceMachine, now: Now) -> None:
     """Close the streams whose owners did not come back, and try again what the journal refused."""
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
@@ -160,7 +162,12 @@ def wake(space: Space, now: Now) -> None:
 
 
 def _observe(
-    space: Space, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
+    space: SpaceMachine,
+    event: str,
+    participant: Participant,
+    *,
+    meta: str | None = None,
+    reason: str | None = None,
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
     space.ledger.observe_entry(entry)

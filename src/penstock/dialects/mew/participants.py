@@ -10,7 +10,7 @@ from penstock.core.errors import Refusal
 from penstock.core.fanout.frame_router import Member
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.records import Entry
-from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.gateway_messages import MewRefusal
 
 
 class Participant:
@@ -28,12 +28,12 @@ class Participant:
         self.member = Member(id_, party, outbox)
         self.waiting = 0
         """How much it sent that waits for its turn."""
-        self.last: Pending | None = None
+        self.last: PendingCommit | None = None
         """The newest of that which waits for its commit; what comes behind waits there."""
 
 
 Answer = dict[str, Any]
-Done = Callable[[Now, "Answer | Fault"], None]
+Done = Callable[[Now, "Answer | MewRefusal"], None]
 """Told once what became of an envelope: what HTTP answers, or why not."""
 
 
@@ -51,7 +51,7 @@ def weight(data: bytes) -> int:
     return 1 + len(data) // WEIGHT
 
 
-class Pending:
+class PendingCommit:
     """Something that is told when its commit is durable."""
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Pending:
         self,
         gate: int,
         sender: Participant | None,
-        announce: Callable[[Now], Answer | Fault | None],
+        announce: Callable[[Now], Answer | MewRefusal | None],
         *,
         entries: Sequence[Entry] = (),
         done: Done | None = None,

@@ -19,9 +19,9 @@ from penstock.core.links import Consumer, Link
 from penstock.core.records import Record
 from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
-from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, Fault, Voice
+from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, GatewayMessages, MewRefusal
 from penstock.dialects.mew.participants import weight
-from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.space import Participant, SpaceMachine
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
@@ -30,12 +30,12 @@ IDS = ("participantId", "participant_id", "participant")
 class SpaceHost(Protocol):
     """What a session has of the server: its spaces, and who is the operator."""
 
-    voice: Voice
+    messages: GatewayMessages
 
     @property
     def limits(self) -> Limits: ...
 
-    def find(self, name: str | None) -> Space | Fault:
+    def find(self, name: str | None) -> SpaceMachine | MewRefusal:
         """The space of a name; the only one where none is given."""
 
     def is_operator(self, token: str) -> bool: ...
@@ -77,12 +77,12 @@ class MewSession:
         self.closing: tuple[int, str] | None = None
         limits = host.limits
         self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
-        self.space: Space | None = None
+        self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
         self.held: list[bytes] = []
         """What came while the join waits for its turn."""
         self.is_joining = False
-        self.heard = True
+        self.is_alive = True
         """Whether the peer gave a sign of life since it was last asked for one."""
         self.count = 0
         """Messages in the running second."""
@@ -124,21 +124,21 @@ class MewSession:
         self.count += 1
         if self.participant is None and self._token is None and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
-            self._end(now, Fault("too_large", message, status=413), 1009)
+            self._end(now, MewRefusal("too_large", message, status=413), 1009)
             return
         if len(data) > self.frame_max:
             message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
-            self._end(now, Fault("too_large", message, status=413), 1009)
+            self._end(now, MewRefusal("too_large", message, status=413), 1009)
             return
         if self.count > limits.space_rate:
             if self.count == limits.space_rate + 1 or data[:1] != b"#":
                 message = f"more than `limits.space_rate` messages in a second, which is {limits.space_rate}"
-                self._fail(now, Fault("rate_limited", message, status=429))
+                self._fail(now, MewRefusal("rate_limited", message, status=429))
             self.refuse_one()
             return
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
         fields = {} if end > 0 else self._read(data, limits)
-        if isinstance(fields, Fault):
+        if isinstance(fields, MewRefusal):
             self._fail(now, fields)
         elif _is_join(fields):
             self._join(now, fields, data)
@@ -149,13 +149,13 @@ class MewSession:
         else:
             self._envelope(now, fields)
 
-    def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | Fault:
+    def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
         """The members of an envelope; one that is much too large is not looked at."""
         if len(data) > 2 * limits.envelope_max:
             message = (
                 f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
             )
-            return Fault("too_large", message, status=413)
+            return MewRefusal("too_large", message, status=413)
         return read_object(data, limits)
 
     def refuse_one(self) -> None:
@@ -168,19 +168,19 @@ class MewSession:
         elif self.closing is None:
             more = {"stream_id": data[1:end][:200].decode(errors="replace")}
             message = "you have not joined a space"
-            self._fail(now, Fault("unauthorized_stream_write", message, more, sender=GATEWAY))
+            self._fail(now, MewRefusal("unauthorized_stream_write", message, more, sender=GATEWAY))
 
     def _envelope(self, now: Now, fields: dict[str, msgspec.Raw]) -> None:
-        fresh_id = self.host.voice.fresh("msg")
+        fresh_id = self.host.messages.fresh("msg")
         envelope = read_envelope(fields, self.host.limits, now, fresh_id=fresh_id, strict=True)
-        if isinstance(envelope, Fault):
+        if isinstance(envelope, MewRefusal):
             self._fail(now, envelope)
         elif self.participant is not None and self.space is not None:
             accept.accept(self.space, now, self.participant, envelope, "websocket")
         elif self.closing is None and envelope.kind != accept.HEARTBEAT:
             more = {"attempted_kind": envelope.kind, "your_capabilities": []}
             message = "join a space before anything else"
-            self._fail(now, Fault("capability_violation", message, more, cause=envelope.id))
+            self._fail(now, MewRefusal("capability_violation", message, more, cause=envelope.id))
 
     # Joining
 
@@ -188,7 +188,7 @@ class MewSession:
         protocol = bytes(fields.get("protocol", b"null"))
         if protocol not in (b"null", b'""') and text_of(fields, "protocol") not in PROTOCOLS:
             shown = protocol[:60].decode(errors="replace").strip('"')
-            self._end(now, Fault.validation(f"Invalid protocol version: {shown}"), 1008)
+            self._end(now, MewRefusal.validation(f"Invalid protocol version: {shown}"), 1008)
             return
         both = [fields, members_of(fields, "payload")]
 
@@ -200,7 +200,7 @@ class MewSession:
         cause = text_of(fields, "id")
         name, id_ = first("space") or self._space_name, first(*IDS) or self._id
         space = self.host.find(name)
-        if isinstance(space, Space) and space.watch is not None:
+        if isinstance(space, SpaceMachine) and space.watch is not None:
             space.watch.received(now, data, cause or "", id_ or "", space.id, "websocket")
         self._admit(now, name, id_, token, cause)
 
@@ -217,7 +217,9 @@ class MewSession:
             return
         if not self._join_by_token(now) and self.closing is None:
             waited = self.host.limits.join_ms // 1000
-            self._end(now, Fault("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
+            self._end(
+                now, MewRefusal("join_timeout", f"no join came within {waited} seconds", status=408), 1008
+            )
 
     @property
     def has_token(self) -> bool:
@@ -228,13 +230,13 @@ class MewSession:
         self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None
     ) -> None:
         space = self.host.find(name)
-        if isinstance(space, Fault):
+        if isinstance(space, MewRefusal):
             self._end(now, msgspec.structs.replace(space, cause=cause), 1008)
             return
         digest = None if token is None else sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         is_operator = token is not None and self.host.is_operator(token)
         known = join.identify(space, id_, digest, is_operator=is_operator)
-        if isinstance(known, Fault):
+        if isinstance(known, MewRefusal):
             self._end(now, msgspec.structs.replace(known, cause=cause), 1008)
             return
         before = self.participant
@@ -246,7 +248,7 @@ class MewSession:
         self.is_joining = True
         space.after(now, lambda now: self._enter(now, space, participant, cause))
 
-    def _enter(self, now: Now, space: Space, participant: Participant, cause: str | None) -> None:
+    def _enter(self, now: Now, space: SpaceMachine, participant: Participant, cause: str | None) -> None:
         self.is_joining = False
         if self.closing is not None or not self.link.open:
             self.held.clear()
@@ -271,23 +273,23 @@ class MewSession:
             join.leave(self.space, now, self.participant, reason)
         self.participant = None
 
-    def _fail(self, now: Now, fault: Fault) -> None:
+    def _fail(self, now: Now, fault: MewRefusal) -> None:
         if self.participant is not None and self.space is not None:
             self.space.fail(now, self.participant, fault)
         else:
-            self.out.append(self.host.text(self.host.voice.error(now, fault, None)))
+            self.out.append(self.host.text(self.host.messages.error(now, fault, None)))
 
-    def _end(self, now: Now, fault: Fault, code: int) -> None:
+    def _end(self, now: Now, fault: MewRefusal, code: int) -> None:
         """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
             self.left(now, fault.error)
-            self.outbox.put(self.host.text(self.host.voice.error(now, fault, to)))
+            self.outbox.put(self.host.text(self.host.messages.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.held.clear()
             self.closing = (code, fault.error)
 
-    def evict(self, now: Now, fault: Fault, code: int) -> None:
+    def evict(self, now: Now, fault: MewRefusal, code: int) -> None:
         """Let the peer go."""
         self._end(now, fault, code)
 

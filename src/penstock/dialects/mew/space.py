@@ -22,10 +22,10 @@ from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.gateway_messages import GATEWAY, Fault, Voice
-from penstock.dialects.mew.participants import Answer, Done, Participant, Pending, accepted, weight
+from penstock.dialects.mew.gateway_messages import GATEWAY, GatewayMessages, MewRefusal
+from penstock.dialects.mew.participants import Answer, Done, Participant, PendingCommit, accepted, weight
 from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import DOOR, SpaceState, Stream
+from penstock.dialects.mew.space_state import DOOR, OpenStream, SpaceState
 
 __all__ = ["Answer", "Done", "Participant"]
 
@@ -34,7 +34,7 @@ OPERATOR = "operator"
 _EVERYTHING: tuple[Capability, ...] = ({"kind": "*"},)
 _encode = msgspec.json.encode
 
-Source = Literal["static", "dynamic", "implicit"]
+CapabilitySource = Literal["static", "dynamic", "implicit"]
 
 
 class _Named(msgspec.Struct):
@@ -58,7 +58,7 @@ class Ledger(Protocol):
     def observe_entry(self, entry: Entry) -> None: ...
 
 
-class Watch(Protocol):
+class SpaceObserver(Protocol):
     """Somebody who is told what passes, for log files."""
 
     def received(
@@ -84,7 +84,7 @@ class Decision(msgspec.Struct, frozen=True):
     space: str
     kind: str
     matched: Capability | None
-    source: Source | None
+    source: CapabilitySource | None
     """`static` from the settings or the invitation, `dynamic` from a grant, `implicit` from the protocol."""
     held: tuple[Capability, ...]
     transport: str
@@ -102,7 +102,7 @@ class Rights:
         self.granted = Matcher(dynamic) if dynamic else None
         self.all = with_baseline(clean([*static, *dynamic]))
 
-    def match(self, kind: str, payload: bytes | None) -> tuple[Capability, Source] | None:
+    def match(self, kind: str, payload: bytes | None) -> tuple[Capability, CapabilitySource] | None:
         found = self.static.match(kind, payload)
         if found is not None:
             return found, "static"
@@ -113,7 +113,7 @@ class Rights:
         return None
 
 
-class Space:
+class SpaceMachine:
     """A space at work."""
 
     def __init__(
@@ -121,24 +121,24 @@ class Space:
         settings: SpaceSettings,
         state: SpaceState,
         ledger: Ledger,
-        voice: Voice,
+        messages: GatewayMessages,
         *,
         text: Callable[[bytes], bytes],
         head: Callable[[int], bytes],
-        watch: Watch | None = None,
+        watch: SpaceObserver | None = None,
     ) -> None:
         self.settings = settings
         self.id = settings.id
         self.state = state
         self.ledger = ledger
-        self.voice = voice
+        self.messages = messages
         self.watch = watch
         self.router = FrameRouter(head, self._keep_frame)
         self.present: dict[str, Participant] = {}
-        self.timers: Timers[Stream] = Timers()
-        self.pending: deque[Pending] = deque()
+        self.timers: Timers[OpenStream] = Timers()
+        self.pending: deque[PendingCommit] = deque()
         self.pending_bytes = 0
-        self.opening: dict[str, Stream] = {}
+        self.opening: dict[str, OpenStream] = {}
         """Streams whose commit is not decided."""
         self.opening_bytes = 0
         self._undecided: dict[tuple[str, str, str], int] = {}
@@ -146,7 +146,7 @@ class Space:
         self.envelopes = 0
         self.refused = 0
         self.slow_cut = 0
-        self.evicted: list[tuple[Participant, int, Fault]] = []
+        self.evicted: list[tuple[Participant, int, MewRefusal]] = []
         """Participants whose connections are to be closed, with what code and why; the runtime takes them away."""
         self.minted: list[tuple[str, str]] = []
         """Who was invited, and the token: for whoever keeps files of them."""
@@ -240,23 +240,23 @@ class Space:
 
     def say(self, now: Now, kind: str, payload: dict[str, Any], **more: Any) -> None:
         """Have the gateway tell everybody something about streams."""
-        id_ = self.voice.fresh(kind.replace("/", "-"))
-        self.broadcast(now, self.voice.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
+        id_ = self.messages.fresh(kind.replace("/", "-"))
+        self.broadcast(now, self.messages.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
 
-    def fail(self, now: Now, participant: Participant, fault: Fault) -> None:
+    def fail(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
         """Tell a participant what went wrong, behind what it sent before."""
         self.then(now, participant, lambda now: self._fail(now, participant, fault))
 
-    def _fail(self, now: Now, participant: Participant, fault: Fault) -> None:
+    def _fail(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
         self.refused += 1
-        self.send(now, participant, self.voice.error(now, fault, participant.id))
+        self.send(now, participant, self.messages.error(now, fault, participant.id))
 
     def welcome(self, now: Now, participant: Participant, *, is_update: bool = False) -> None:
         """Tell a participant who is here and what it may do; the first time also which streams are open."""
         you = {"id": participant.id, "capabilities": self.rights(participant.party).all}
         others = [self.shown(each) for each in self.present.values() if each is not participant]
         streams = [stream.shown() for stream in self.state.streams.values()]
-        data = self.voice.welcome(now, you, others, None if is_update else streams)
+        data = self.messages.welcome(now, you, others, None if is_update else streams)
         self.send(now, participant, data)
 
     def shown(self, participant: Participant) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class Space:
     def after(self, now: Now, announce: Callable[[Now], None]) -> None:
         """Do something now, or behind everything that waits."""
         if self.pending:
-            self.pending.append(Pending(0, None, announce))
+            self.pending.append(PendingCommit(0, None, announce))
         else:
             announce(now)
 
@@ -290,7 +290,7 @@ class Space:
         self,
         sender: Participant | None,
         entries: list[Entry],
-        announce: Callable[[Now], Answer | Fault | None],
+        announce: Callable[[Now], Answer | MewRefusal | None],
         done: Done | None = None,
         *,
         cause: str | None = None,
@@ -298,7 +298,7 @@ class Space:
     ) -> None:
         """Make these facts durable together, then have what they change, and tell of them."""
         self.ledger.facts.extend(entries)
-        pending = Pending(
+        pending = PendingCommit(
             self.ledger.gate, sender, announce, entries=entries, done=done, failed=failed, cause=cause
         )
         self.pending_bytes += pending.size
@@ -361,7 +361,7 @@ class Space:
             if pending.sender is not None:
                 self._follow(now, pending, pending.sender)
 
-    def _follow(self, now: Now, pending: Pending, sender: Participant) -> None:
+    def _follow(self, now: Now, pending: PendingCommit, sender: Participant) -> None:
         """Let what came behind an envelope have its turn."""
         sender.waiting -= 1 + sum(count for _, count in pending.behind)
         if sender.last is pending:
@@ -369,9 +369,9 @@ class Space:
         for announce, _ in pending.behind:
             announce(now)
 
-    def _refuse(self, now: Now, pending: Pending, reason: str) -> Fault:
+    def _refuse(self, now: Now, pending: PendingCommit, reason: str) -> MewRefusal:
         message = f"it could not be written down: {reason}"
-        fault = Fault("journal_unavailable", message, status=503, cause=pending.cause)
+        fault = MewRefusal("journal_unavailable", message, status=503, cause=pending.cause)
         if pending.failed is not None:
             pending.failed(now)
         if pending.done is None and pending.sender is not None:
@@ -393,7 +393,7 @@ class Space:
         stream_id = data[1:end][:200].decode(errors="replace")
         route = self.router.routes.get(data[1:end])
         why = "there is no such stream" if route is None else "you are not among its writers"
-        fault = Fault(
+        fault = MewRefusal(
             "unauthorized_stream_write",
             f"not written to stream `{stream_id}`: {why}",
             {"stream_id": stream_id},

@@ -30,7 +30,7 @@ class Invited(msgspec.Struct, frozen=True):
     by: str
 
 
-class Stream(msgspec.Struct, eq=False):
+class OpenStream(msgspec.Struct, eq=False):
     """A stream that is open: its route, and what people are told of it."""
 
     route: FrameRoute
@@ -97,7 +97,7 @@ class SpaceState(msgspec.Struct, eq=False):
     """Who may not come back, and why."""
     grants: dict[str, dict[str, tuple[Capability, ...]]] = {}
     """What was granted to whom, by the id of the grant."""
-    streams: dict[str, Stream] = {}
+    streams: dict[str, OpenStream] = {}
     streams_bytes: int = 0
     """Bytes of what is known of them."""
 
@@ -135,7 +135,7 @@ class SpaceState(msgspec.Struct, eq=False):
         route = FrameRoute(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
         route.writers = dict.fromkeys(told.writers)
         route.base = told.frames
-        self.streams[id_] = Stream(
+        self.streams[id_] = OpenStream(
             route,
             entry.seq,
             told.created,
@@ -249,7 +249,7 @@ def grant_entry(
     return Entry(DOOR, "grant", space, id=id_, kind=kind, sender=by, peer=peer, reason=reason, meta=meta)
 
 
-def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
+def open_entry(space: str, stream: OpenStream, body: bytes, told: int) -> Entry:
     """A stream is open."""
     route = stream.route
     meta = _Open(
@@ -281,7 +281,7 @@ def open_entry(space: str, stream: Stream, body: bytes, told: int) -> Entry:
     )
 
 
-class Memory:
+class SpaceMemory:
     """What every space remembers, by its id. Kept for spaces that are not configured now: they may come back."""
 
     def __init__(self) -> None:

@@ -10,13 +10,13 @@ from penstock.core.clock import Now, rfc3339
 from penstock.core.fanout.frame_router import FrameRoute
 from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
-from penstock.dialects.mew.gateway_messages import GATEWAY, Fault
+from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.participants import Answer, Done, accepted
-from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.space import Participant, SpaceMachine
 from penstock.dialects.mew.space_settings import Keep, Overflow
-from penstock.dialects.mew.space_state import DOOR, Stream, open_entry
+from penstock.dialects.mew.space_state import DOOR, OpenStream, open_entry
 
-__all__ = ["Stream"]
+__all__ = ["OpenStream"]
 
 OVERFLOWS = ("drop-oldest", "disconnect")
 RECONFIGURED = "reconfigured"
@@ -25,20 +25,20 @@ _encode = msgspec.json.encode
 
 
 def request(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """Open a stream: the request is told first, then that it is open."""
     raw = envelope.raw_payload or b""
     if len(raw) > space.limits.space_request_max:
         bound = f"`limits.space_request_max` allows {space.limits.space_request_max}"
-        return Fault("invalid_request", f"the request's payload has {len(raw)} bytes and {bound}")
+        return MewRefusal("invalid_request", f"the request's payload has {len(raw)} bytes and {bound}")
     payload = dict(envelope.payload)
     targets = _targets(space, payload.pop("target", None))
-    if isinstance(targets, Fault):
+    if isinstance(targets, MewRefusal):
         return targets
     overflow = payload.get("overflow", "drop-oldest")
     if overflow not in OVERFLOWS:
-        return Fault("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
+        return MewRefusal("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
     fault = _fullness(space, len(raw))
     if fault is not None:
         return fault
@@ -64,26 +64,26 @@ def request(
     return None
 
 
-def _targets(space: Space, wanted: object) -> tuple[str, ...] | Fault:
+def _targets(space: SpaceMachine, wanted: object) -> tuple[str, ...] | MewRefusal:
     """Who is to receive the frames; nobody named means everybody."""
     if isinstance(wanted, str):
         wanted = [wanted]
     if wanted is None or wanted == []:
         return ()
     if not isinstance(wanted, list):
-        return Fault("invalid_request", "`payload.target` is a list of participant ids")
+        return MewRefusal("invalid_request", "`payload.target` is a list of participant ids")
     if len(wanted) > space.limits.participants_max:
-        return Fault(
+        return MewRefusal(
             "invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many"
         )
     missing = [name for name in wanted if not isinstance(name, str) or not space.router.is_there(name)]
     if missing:
         message = "One or more target participants do not exist in space"
-        return Fault("target_not_found", message, {"targets": missing}, whole=True)
+        return MewRefusal("target_not_found", message, {"targets": missing}, whole=True)
     return tuple(dict.fromkeys(wanted))
 
 
-def _fullness(space: Space, size: int = 0) -> Fault | None:
+def _fullness(space: SpaceMachine, size: int = 0) -> MewRefusal | None:
     """Why no further stream can be opened, of which so much would be known."""
     most, most_bytes = space.limits.space_streams_max, space.limits.space_streams_bytes_max
     if len(space.state.streams) + len(space.opening) >= most:
@@ -92,11 +92,11 @@ def _fullness(space: Space, size: int = 0) -> Fault | None:
         message = f"open streams take {most_bytes} bytes to tell of, as many as `limits.space_streams_bytes_max` allows"
     else:
         return None
-    return Fault("too_many_streams", message, status=429)
+    return MewRefusal("too_many_streams", message, status=429)
 
 
 def _make(
-    space: Space,
+    space: SpaceMachine,
     now: Now,
     owner: str,
     targets: tuple[str, ...],
@@ -105,24 +105,24 @@ def _make(
     overflow: Overflow | None = None,
     keep: Keep | None = None,
     name: str | None = None,
-) -> Stream:
+) -> OpenStream:
     overflow = overflow or "drop-oldest"
     no = space.state.stream_no = space.state.stream_no + 1
     kept = _keep_of(space, targets, keep)
     route = FrameRoute(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
-    open_id = space.voice.fresh(f"stream-open-{no}")
+    open_id = space.messages.fresh(f"stream-open-{no}")
     aliases = space.aliases((owner, *targets))
-    return Stream(route, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
+    return OpenStream(route, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
 
 
-def _keep_of(space: Space, targets: tuple[str, ...], keep: Keep | None) -> Keep:
+def _keep_of(space: SpaceMachine, targets: tuple[str, ...], keep: Keep | None) -> Keep:
     """What the journal keeps of a stream's frames: all of those that the pipeline is to read."""
     known = space.settings.participants
     to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
     return keep or ("full" if to_pipeline else "counts")
 
 
-def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
+def _open_message(space: SpaceMachine, now: Now, stream: OpenStream) -> bytes:
     route = stream.route
     payload: dict[str, Any] = {
         "stream_id": route.id,
@@ -133,12 +133,12 @@ def _open_message(space: Space, now: Now, stream: Stream) -> bytes:
     if route.targets:
         payload["target"] = list(route.targets)
     cause = () if stream.request_id is None else (stream.request_id,)
-    return space.voice.say(
+    return space.messages.say(
         now, "stream/open", payload, sender=GATEWAY, to=(route.owner,), cause=cause, id_=stream.open_id
     )
 
 
-def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
+def _opened(space: SpaceMachine, now: Now, stream: OpenStream, opened: bytes) -> None:
     """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
     _settle(space, stream)
     space.broadcast(now, opened, stream.open_id)
@@ -146,24 +146,24 @@ def _opened(space: Space, now: Now, stream: Stream, opened: bytes) -> None:
         _again(space, now, space.state.streams[stream.id])
 
 
-def _begin(space: Space, stream: Stream, entry: Entry) -> None:
+def _begin(space: SpaceMachine, stream: OpenStream, entry: Entry) -> None:
     """A stream waits for its commit."""
     stream.size = len(entry.meta or "")
     space.opening[stream.id] = stream
     space.opening_bytes += stream.size
 
 
-def _settle(space: Space, stream: Stream) -> None:
+def _settle(space: SpaceMachine, stream: OpenStream) -> None:
     """A stream waits no more."""
     space.opening_bytes -= space.opening.pop(stream.id).size
 
 
-def _again(space: Space, now: Now, stream: Stream) -> None:
+def _again(space: SpaceMachine, now: Now, stream: OpenStream) -> None:
     """Look at a stream once more after the time that owners are waited for."""
     space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 
-def open_configured(space: Space, now: Now, owner: str) -> None:
+def open_configured(space: SpaceMachine, now: Now, owner: str) -> None:
     """Open the streams that the settings give this owner, who is here, and that are not open yet."""
     if owner not in space.present:
         return
@@ -185,10 +185,10 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
         opened = _open_message(space, now, stream)
         entries = [open_entry(space.id, stream, opened, space.told)]
 
-        def announce(now: Now, stream: Stream = stream, opened: bytes = opened) -> None:
+        def announce(now: Now, stream: OpenStream = stream, opened: bytes = opened) -> None:
             _opened(space, now, stream, opened)
 
-        def failed(now: Now, stream: Stream = stream) -> None:
+        def failed(now: Now, stream: OpenStream = stream) -> None:
             _settle(space, stream)
             _again(space, now, stream)
 
@@ -196,7 +196,7 @@ def open_configured(space: Space, now: Now, owner: str) -> None:
         space.commit(None, entries, announce, failed=failed)
 
 
-def is_as_configured(space: Space, stream: Stream) -> bool:
+def is_as_configured(space: SpaceMachine, stream: OpenStream) -> bool:
     """Whether a stream that the settings name is still what they say."""
     settings = space.settings.streams.get(stream.name or "")
     return settings is not None and (settings.target, _keep_of(space, settings.target, settings.keep)) == (
@@ -206,9 +206,9 @@ def is_as_configured(space: Space, stream: Stream) -> bool:
 
 
 def close(
-    space: Space,
+    space: SpaceMachine,
     sender: Participant | None,
-    stream: Stream,
+    stream: OpenStream,
     by: str,
     reason: str,
     said: Envelope | None = None,
@@ -252,8 +252,8 @@ def close(
 
 
 def close_asked(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """A participant closes a stream: its owner only. What names none of ours is nobody's business but theirs."""
     stream = _meant(space, envelope)
     if stream is None:
@@ -269,7 +269,7 @@ def close_asked(
     return None
 
 
-def _meant(space: Space, envelope: Envelope) -> Stream | None:
+def _meant(space: SpaceMachine, envelope: Envelope) -> OpenStream | None:
     """The stream that a close is about: by its id, else by what opened it."""
     id_ = envelope.text("stream_id")
     if id_ is not None:
@@ -277,34 +277,38 @@ def _meant(space: Space, envelope: Envelope) -> Stream | None:
     causes = envelope.correlations
     if not causes:
         return None
-    opened: dict[str | None, Stream] = {}
+    opened: dict[str | None, OpenStream] = {}
     for stream in (*space.state.streams.values(), *space.opening.values()):
         opened.setdefault(stream.open_id, stream)
         opened.setdefault(stream.request_id, stream)
     return next((opened[cause] for cause in causes if cause in opened), None)
 
 
-def is_leaving(space: Space, stream: Stream) -> bool:
+def is_leaving(space: SpaceMachine, stream: OpenStream) -> bool:
     """Whether a stream is about to close, or to have another owner."""
     kinds = ("stream/close", "stream/transfer-ownership")
     return any(space.undecided(kind, channel=f"{space.id}/{stream.id}") for kind in kinds)
 
 
-def _unauthorized(space: Space, stream: Stream, what: str) -> Fault:
+def _unauthorized(space: SpaceMachine, stream: OpenStream, what: str) -> MewRefusal:
     message = f"only the owner of `{stream.id}`, `{stream.route.owner}`, may {what} it"
     if is_leaving(space, stream):
         message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
-    return Fault("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)
+    return MewRefusal(
+        "unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True
+    )
 
 
-def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> Stream | Fault:
+def _owned(
+    space: SpaceMachine, sender: Participant, envelope: Envelope, what: str
+) -> OpenStream | MewRefusal:
     id_ = envelope.text("stream_id")
     if id_ is None:
-        return Fault("invalid_request", "`payload.stream_id` is required", sender=GATEWAY)
+        return MewRefusal("invalid_request", "`payload.stream_id` is required", sender=GATEWAY)
     stream = space.state.streams.get(id_)
     if stream is None:
         message = f"there is no stream `{id_[:200]}`"
-        return Fault(
+        return MewRefusal(
             "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
         )
     if stream.route.owner != sender.id or is_leaving(space, stream):
@@ -312,18 +316,20 @@ def _owned(space: Space, sender: Participant, envelope: Envelope, what: str) -> 
     return stream
 
 
-def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None = None) -> str | Fault:
+def _somebody(
+    space: SpaceMachine, envelope: Envelope, name: str, among: OpenStream | None = None
+) -> str | MewRefusal:
     """The participant that a request is about, who has to be there or among a stream's writers."""
     who = envelope.text(name)
     if who is None:
-        return Fault("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
+        return MewRefusal("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
     if who in space.present or (among is not None and who in among.route.writers):
         return who
     for each in space.present.values():
         if each.party == who:
             return each.id
     message = f"`{who[:200]}` is not in the space"
-    return Fault(
+    return MewRefusal(
         "participant_not_found",
         message,
         {"participant_id": who[:200]},
@@ -334,14 +340,14 @@ def _somebody(space: Space, envelope: Envelope, name: str, among: Stream | None 
 
 
 def grant_write(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """The owner lets somebody else write."""
     stream = _owned(space, sender, envelope, "let others write to")
-    if isinstance(stream, Fault):
+    if isinstance(stream, MewRefusal):
         return stream
     who = _somebody(space, envelope, "participant_id")
-    if isinstance(who, Fault):
+    if isinstance(who, MewRefusal):
         return who
     entry = _stream_entry(space, stream, "grant", envelope, who, {"grant": "write"})
     _acknowledge(space, sender, envelope, stream, [entry], done, "granted", participant_id=who)
@@ -349,32 +355,32 @@ def grant_write(
 
 
 def revoke_write(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """The owner takes that back."""
     stream = _owned(space, sender, envelope, "take back who writes to")
-    if isinstance(stream, Fault):
+    if isinstance(stream, MewRefusal):
         return stream
     who = _somebody(space, envelope, "participant_id", stream)
-    if isinstance(who, Fault):
+    if isinstance(who, MewRefusal):
         return who
     if who == stream.route.owner:
         message = "the owner of a stream always writes to it; transfer or close it instead"
-        return Fault("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
+        return MewRefusal("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
     entry = _stream_entry(space, stream, "revoke", envelope, who, {"grant": "write"})
     _acknowledge(space, sender, envelope, stream, [entry], done, "revoked", participant_id=who)
     return None
 
 
 def transfer(
-    space: Space, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> Fault | None:
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
+) -> MewRefusal | None:
     """The owner gives a stream away, targets and all."""
     stream = _owned(space, sender, envelope, "give away")
-    if isinstance(stream, Fault):
+    if isinstance(stream, MewRefusal):
         return stream
     who = _somebody(space, envelope, "new_owner")
-    if isinstance(who, Fault):
+    if isinstance(who, MewRefusal):
         return who
     before = stream.route.owner
     meta = {"grant": "ownership", "previous": before}
@@ -393,10 +399,10 @@ _ACKS = {
 
 
 def _acknowledge(
-    space: Space,
+    space: SpaceMachine,
     sender: Participant,
     envelope: Envelope,
-    stream: Stream,
+    stream: OpenStream,
     entries: list[Entry],
     done: Done | None,
     status: str,
@@ -421,7 +427,7 @@ def _acknowledge(
     space.commit(sender, entries, announce, done, cause=envelope.cause, failed=failed)
 
 
-def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> None:
+def _leave_to(space: SpaceMachine, now: Now, stream: OpenStream, who: dict[str, str]) -> None:
     """Whoever was given something may be gone by now, and is treated like those who go later."""
     if who.get("new_owner", stream.route.owner) not in space.present:
         _again(space, now, stream)
@@ -431,7 +437,7 @@ def _leave_to(space: Space, now: Now, stream: Stream, who: dict[str, str]) -> No
 
 
 def _stream_entry(
-    space: Space, stream: Stream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
+    space: SpaceMachine, stream: OpenStream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
 ) -> Entry:
     alias = space.aliases((who,)) if event == "grant" else {}
     if alias:
@@ -452,7 +458,7 @@ def _stream_entry(
     )
 
 
-def revoke_entry(space: Space, stream: Stream, who: str, by: str, reason: str) -> Entry:
+def revoke_entry(space: SpaceMachine, stream: OpenStream, who: str, by: str, reason: str) -> Entry:
     """Somebody may not write any more, and nobody asked for it."""
     meta = _encode({"grant": "write"}).decode()
     return Entry(
@@ -469,7 +475,7 @@ def revoke_entry(space: Space, stream: Stream, who: str, by: str, reason: str) -
     )
 
 
-def commit_revoke(space: Space, sender: Participant | None, entry: Entry) -> None:
+def commit_revoke(space: SpaceMachine, sender: Participant | None, entry: Entry) -> None:
     """Take a writer away and tell everybody."""
     stream = space.state.streams[entry.channel.rpartition("/")[2]]
 

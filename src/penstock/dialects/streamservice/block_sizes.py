@@ -11,7 +11,7 @@ from math import floor, log
 
 import msgspec
 
-from penstock.dialects.streamservice.messages import Failure, Payload, Token
+from penstock.dialects.streamservice.messages import Payload, StreamFailure, Token
 
 PAYLOAD_COST = 8
 """Bytes that a payload counts beside its text."""
@@ -56,7 +56,7 @@ def cost(payload: Payload) -> int:
     """The bytes that a payload counts in its batch."""
     if isinstance(payload, Token):
         return len(payload.text.encode()) + PAYLOAD_COST
-    if isinstance(payload, Failure):
+    if isinstance(payload, StreamFailure):
         return len(payload.message) + len(payload.details) + PAYLOAD_COST
     return PAYLOAD_COST
 

@@ -23,7 +23,7 @@ from penstock.dialects.streamservice.capnp_segments import (
     WireError,
 )
 from penstock.dialects.streamservice.encode import EMPTY_STRUCT
-from penstock.dialects.streamservice.wire import Fault
+from penstock.dialects.streamservice.wire import FrameFault
 
 DEPTH_MAX = 64
 """Pointers in a row, as other readers of Cap'n Proto have it; an envelope has five."""
@@ -40,12 +40,12 @@ def canonical(struct: Struct) -> bytes:
     return bytes(out)
 
 
-def canonical_message(frame: bytes) -> bytes | Fault:
+def canonical_message(frame: bytes) -> bytes | FrameFault:
     """The canonical bytes of a whole message's root."""
     try:
         return canonical(Message(frame).root())
     except WireError as error:
-        return Fault(error.reason)
+        return FrameFault(error.reason)
 
 
 def _trimmed(struct: Struct) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.block_sizes import Batcher, Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.dialects.streamservice.messages import Complete, Failure, Heartbeat, Payload
+from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure
 from penstock.dialects.streamservice.verify_stream import Format
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -82,7 +82,7 @@ class Composer:
         """Take a payload; false after the end, when it is not taken."""
         if self.is_over:
             return False
-        is_last = isinstance(payload, Complete | Failure)
+        is_last = isinstance(payload, Complete | StreamFailure)
         self.is_over = is_last
         if self._batcher is None:
             self._compose(now_us, [payload])

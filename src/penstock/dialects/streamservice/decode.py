@@ -20,7 +20,6 @@ from penstock.dialects.streamservice.messages import (
     ChunkBody,
     Claims,
     Complete,
-    Failure,
     Heartbeat,
     Identity,
     Local,
@@ -30,6 +29,7 @@ from penstock.dialects.streamservice.messages import (
     ResponseEnvelope,
     SignedEnvelope,
     StreamAuthResponse,
+    StreamFailure,
     StreamInfo,
     StreamRegister,
     StreamScope,
@@ -40,7 +40,7 @@ from penstock.dialects.streamservice.wire import (
     KEY_SIZE,
     SIGNATURE_SIZE,
     Chunk,
-    Fault,
+    FrameFault,
     peek,
 )
 
@@ -49,26 +49,26 @@ NONCE_SIZE = 16
 Value = TypeVar("Value")
 
 
-def read_chunk(frame: bytes) -> ChunkBody | Fault:
+def read_chunk(frame: bytes) -> ChunkBody | FrameFault:
     """A StreamChunk with its data."""
     seen = peek(frame)
     if not isinstance(seen, Chunk):
-        return seen if isinstance(seen, Fault) else Fault("unknown")
+        return seen if isinstance(seen, FrameFault) else FrameFault("unknown")
     data = _read(frame, lambda root: root.data(1) or b"")
-    return data if isinstance(data, Fault) else ChunkBody(seen.topic, data, seen.mac, seen.prev)
+    return data if isinstance(data, FrameFault) else ChunkBody(seen.topic, data, seen.mac, seen.prev)
 
 
-def read_payload(frame: bytes) -> Payload | Fault:
+def read_payload(frame: bytes) -> Payload | FrameFault:
     """A StreamPayload alone, the data of a chunk."""
     return _read(frame, _payload)
 
 
-def read_block(frame: bytes) -> Block | Fault:
+def read_block(frame: bytes) -> Block | FrameFault:
     """A StreamBlock."""
     return _read(frame, lambda root: Block(root.data(0) or b"", [_payload(part) for part in root.structs(1)]))
 
 
-def read_register(frame: bytes) -> StreamRegister | Fault:
+def read_register(frame: bytes) -> StreamRegister | FrameFault:
     """A StreamRegister, the payload of an envelope; nothing in it may be unknown."""
 
     def register(root: Struct) -> StreamRegister:
@@ -78,27 +78,27 @@ def read_register(frame: bytes) -> StreamRegister | Fault:
     return _read(frame, register)
 
 
-def read_info(frame: bytes) -> StreamInfo | Fault:
+def read_info(frame: bytes) -> StreamInfo | FrameFault:
     """A StreamInfo."""
     return _read(frame, lambda root: StreamInfo(root.text(0), root.text(1), _sized(root.data(2), KEY_SIZE)))
 
 
-def read_start_request(frame: bytes) -> StreamStartRequest | Fault:
+def read_start_request(frame: bytes) -> StreamStartRequest | FrameFault:
     """A StreamStartRequest."""
     return _read(frame, lambda root: StreamStartRequest(root.text(0), _sized(root.data(1), KEY_SIZE)))
 
 
-def read_auth_response(frame: bytes) -> StreamAuthResponse | Fault:
+def read_auth_response(frame: bytes) -> StreamAuthResponse | FrameFault:
     """A StreamAuthResponse."""
     return _read(frame, lambda root: StreamAuthResponse(root.text(0), _sized(root.data(1), KEY_SIZE)))
 
 
-def read_signed(frame: bytes) -> SignedEnvelope | Fault:
+def read_signed(frame: bytes) -> SignedEnvelope | FrameFault:
     """A SignedEnvelope, unverified."""
     return _read(frame, lambda root: signed_envelope(root)[0])
 
 
-def read_response(frame: bytes) -> ResponseEnvelope | Fault:
+def read_response(frame: bytes) -> ResponseEnvelope | FrameFault:
     """A ResponseEnvelope, unverified; one without a signature has an empty one."""
 
     def response(root: Struct) -> ResponseEnvelope:
@@ -127,11 +127,11 @@ def signed_envelope(root: Struct) -> tuple[SignedEnvelope, Struct]:
     return SignedEnvelope(envelope, signature, signer), body
 
 
-def _read(frame: bytes, read: Callable[[Struct], Value]) -> Value | Fault:
+def _read(frame: bytes, read: Callable[[Struct], Value]) -> Value | FrameFault:
     try:
         return read(Message(frame).root())
     except WireError as error:
-        return Fault(error.reason)
+        return FrameFault(error.reason)
 
 
 def _sized(data: bytes | None, size: int) -> bytes:
@@ -153,8 +153,8 @@ def _payload(body: Struct) -> Payload:
     if arm == 1:
         return _complete(part, stream_id)
     if part is None:
-        return Failure("", "", "", stream_id)
-    return Failure(part.text(0), part.text(1), part.text(2), stream_id)
+        return StreamFailure("", "", "", stream_id)
+    return StreamFailure(part.text(0), part.text(1), part.text(2), stream_id)
 
 
 def _complete(part: Struct | None, stream_id: str) -> Complete:

@@ -22,7 +22,6 @@ from penstock.dialects.streamservice.messages import (
     ApiToken,
     Claims,
     Complete,
-    Failure,
     Heartbeat,
     Identity,
     Local,
@@ -31,6 +30,7 @@ from penstock.dialects.streamservice.messages import (
     RequestEnvelope,
     ResponseEnvelope,
     StreamAuthResponse,
+    StreamFailure,
     StreamInfo,
     StreamRegister,
     StreamStartRequest,
@@ -219,7 +219,7 @@ def _payload(content: Payload) -> Body:
             _single(content.entropy),
         )
         return Body(_word(1), stream_id, Body(data, _text(content.finish_reason)))
-    if isinstance(content, Failure):
+    if isinstance(content, StreamFailure):
         texts = _text(content.message), _text(content.code), _text(content.details)
         return Body(_word(2), stream_id, Body(b"", *texts))
     if isinstance(content, Heartbeat):

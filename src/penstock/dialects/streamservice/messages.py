@@ -31,7 +31,7 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     stream_id: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class StreamFailure(msgspec.Struct, frozen=True, gc=False):
     """The stream ended with an error."""
 
     message: str
@@ -46,7 +46,7 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False):
     stream_id: str = ""
 
 
-Payload: TypeAlias = Token | Complete | Failure | Heartbeat
+Payload: TypeAlias = Token | Complete | StreamFailure | Heartbeat
 
 
 class Block(msgspec.Struct, frozen=True):

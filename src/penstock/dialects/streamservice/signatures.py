@@ -34,7 +34,7 @@ from penstock.dialects.streamservice.messages import (
     StreamScope,
 )
 from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache
-from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, Fault, Register, is_topic
+from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, FrameFault, Register, is_topic
 
 ENVELOPE_MAX = 16_384
 """Bytes of a registration: one with a single scope has 500, and a stranger must not make us encode megabytes."""
@@ -188,7 +188,7 @@ class Registrar:
 
     def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)
-        if isinstance(register, Fault):
+        if isinstance(register, FrameFault):
             return Refusal(
                 "InvalidRequest", f"the payload is no registration: {register.message}", ref="payload"
             )
@@ -245,7 +245,7 @@ def sign_response(request_id: int, payload: bytes, key: SigningKey) -> bytes:
 def check_response(frame: bytes, request_id: int, trust: TrustStore) -> bytes | Refusal:
     """The payload of an answer to a request of ours, if somebody we trust signed it."""
     response = read_response(frame)
-    if isinstance(response, Fault):
+    if isinstance(response, FrameFault):
         return Refusal("InvalidRequest", response.message, ref="message")
     if response.request_id != request_id:
         return Refusal("InvalidRequest", "the answer is to another request", ref="requestId")

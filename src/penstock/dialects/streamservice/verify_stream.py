@@ -25,8 +25,8 @@ import msgspec
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.dialects.streamservice.messages import Complete, Failure, Payload
-from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, TOPIC_SIZE, Fault, peek_block
+from penstock.dialects.streamservice.messages import Complete, Payload, StreamFailure
+from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, TOPIC_SIZE, FrameFault, peek_block
 
 Format: TypeAlias = Literal["chunk", "block"]
 GONE_MARK = 3
@@ -77,16 +77,16 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-Ending: TypeAlias = Complete | Failure | Gap | Tampered | Truncated | Unreadable
+Ending: TypeAlias = Complete | StreamFailure | Gap | Tampered | Truncated | Unreadable
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ResumeRequest(msgspec.Struct, frozen=True):
     """Ask the relay for what followed a MAC; without one, subscribe anew, which brings all that it has."""
 
     mark: bytes | None
 
 
-class Counts(msgspec.Struct):
+class VerifierCounts(msgspec.Struct):
     """What arrived, and what became of it."""
 
     accepted: int = 0
@@ -101,7 +101,7 @@ class Counts(msgspec.Struct):
     """Answers of the relay that it does not know our place any more."""
 
 
-class Follower:
+class StreamVerifier:
     """One reader of one stream."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Follower:
         jitter: float = 0.5,
     ) -> None:
         """The format of the first good message counts, unless one is given. `jitter`, from 0 to 1, spreads the requests of many readers."""
-        self.counts = Counts()
+        self.counts = VerifierCounts()
         self.ending: Ending | None = None
         self.format = format
         self._patience = patience or RetryOptions()
@@ -169,14 +169,14 @@ class Follower:
             return []
         if not compare_digest(self._blocks.next_mac(frame), mac):
             prev = peek_block(frame)
-            self._doubt(now_us, None if isinstance(prev, Fault) else prev, self._blocks)
+            self._doubt(now_us, None if isinstance(prev, FrameFault) else prev, self._blocks)
             return []
         block = read_block(frame)
-        if self.format is None and (isinstance(block, Fault) or not block.payloads):
+        if self.format is None and (isinstance(block, FrameFault) or not block.payloads):
             # A MAC of 16 bytes can be cut from one of 32, so this may be a chunk in disguise; a heartbeat makes an empty block.
             self._doubt(now_us, None, self._blocks)
             return []
-        if isinstance(block, Fault):
+        if isinstance(block, FrameFault):
             self.ending = Unreadable(block.message)
             return []
         self.format = "block"
@@ -184,7 +184,7 @@ class Follower:
 
     def _take_chunk(self, now_us: int, frame: bytes) -> list[Payload]:
         chunk = read_chunk(frame)
-        if isinstance(chunk, Fault) or chunk.topic != self._topic or self.format == "block":
+        if isinstance(chunk, FrameFault) or chunk.topic != self._topic or self.format == "block":
             self.counts.foreign += 1
             return []
         if chunk.mac in self._seen:
@@ -194,7 +194,7 @@ class Follower:
             self._doubt(now_us, chunk.prev, self._chunks)
             return []
         payload = read_payload(chunk.data)
-        if isinstance(payload, Fault):
+        if isinstance(payload, FrameFault):
             self.ending = Unreadable(payload.message)
             return []
         self.format = "chunk"
@@ -211,7 +211,7 @@ class Follower:
             del seen[next(iter(seen))]
         self._rest(now_us)
         for index, payload in enumerate(payloads):
-            if isinstance(payload, Complete | Failure):
+            if isinstance(payload, Complete | StreamFailure):
                 self.ending = payload
                 return payloads[:index]
         return payloads
@@ -248,7 +248,7 @@ class Follower:
             due_us = min(due_us, self._good_us + self._patience.idle_ms * 1000)
         return due_us if self._ends_us is None else min(due_us, self._ends_us)
 
-    def step(self, now_us: int) -> Ask | None:
+    def step(self, now_us: int) -> ResumeRequest | None:
         """What is to be asked for now; sets `ending` when patience is at its end."""
         if self.ending is not None:
             return None
@@ -270,7 +270,7 @@ class Follower:
         self._tries += 1
         self._asked_us = now_us
         self.counts.asked += 1
-        return Ask(self.mark)
+        return ResumeRequest(self.mark)
 
     def reconnected(self, now_us: int) -> None:
         """The link was lost and is back: ask at once for what was missed."""

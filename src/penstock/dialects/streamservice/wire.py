@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     prev: bytes
 
 
-class Fault(msgspec.Struct, frozen=True, gc=False):
+class FrameFault(msgspec.Struct, frozen=True, gc=False):
     """A frame that is none of these; `reason` is a key of `segments.REASONS`."""
 
     reason: str
@@ -75,7 +75,7 @@ def is_topic(topic: bytes) -> bool:
     return _TOPIC.fullmatch(topic) is not None
 
 
-def peek(frame: bytes) -> Register | Resume | Chunk | Fault:
+def peek(frame: bytes) -> Register | Resume | Chunk | FrameFault:
     """Say what a frame is. Never raises, whatever the bytes."""
     try:
         segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
@@ -95,48 +95,48 @@ def peek(frame: bytes) -> Register | Resume | Chunk | Fault:
     return _look(frame)
 
 
-def peek_block(frame: bytes) -> bytes | Fault:
+def peek_block(frame: bytes) -> bytes | FrameFault:
     """The `prevMac` of a block, which is the only part of it that is not for its reader alone."""
     try:
         prev = Message(frame).root().data(0)
     except WireError as error:
-        return Fault(error.reason)
-    return Fault("size") if prev is None or len(prev) != BLOCK_MAC_SIZE else prev
+        return FrameFault(error.reason)
+    return FrameFault("size") if prev is None or len(prev) != BLOCK_MAC_SIZE else prev
 
 
-def _look(frame: bytes) -> Register | Resume | Chunk | Fault:
+def _look(frame: bytes) -> Register | Resume | Chunk | FrameFault:
     """The same for every other form that a message may have."""
     try:
         return _detect(frame, Message(frame).root())
     except WireError as error:
-        return Fault(error.reason)
+        return FrameFault(error.reason)
 
 
-def _detect(frame: bytes, root: Struct) -> Register | Resume | Chunk | Fault:
+def _detect(frame: bytes, root: Struct) -> Register | Resume | Chunk | FrameFault:
     first = root.message.resolve(root.segment, root.pointer(0)) if root.pointers >= 2 else None
     if first is None:
-        return Fault("unknown")
+        return FrameFault("unknown")
     if not first[0] & 3:
         return _register(frame, root)
     topic = root.data(0) or b""
     if len(topic) != TOPIC_SIZE + 1:
-        return Fault("topic")
+        return FrameFault("topic")
     if topic[TOPIC_SIZE]:
-        return Fault("text")
+        return FrameFault("text")
     topic = topic[:TOPIC_SIZE]
     if root.pointers == 2:
         mac = root.data(1) or b""
-        return Resume(topic, mac) if len(mac) in (BLOCK_MAC_SIZE, CHUNK_MAC_SIZE) else Fault("size")
+        return Resume(topic, mac) if len(mac) in (BLOCK_MAC_SIZE, CHUNK_MAC_SIZE) else FrameFault("size")
     mac, prev = root.data(2) or b"", root.data(3) or b""
     if len(mac) != CHUNK_MAC_SIZE or len(prev) not in (0, CHUNK_MAC_SIZE):
-        return Fault("size")
+        return FrameFault("size")
     return Chunk(topic, mac, prev)
 
 
-def _register(frame: bytes, root: Struct) -> Register | Fault:
+def _register(frame: bytes, root: Struct) -> Register | FrameFault:
     if root.struct(0) is None or root.pointers < 3:
-        return Fault("unknown")
+        return FrameFault("unknown")
     signature, signer = root.data(1) or b"", root.data(2) or b""
     if len(signature) != SIGNATURE_SIZE or len(signer) != KEY_SIZE:
-        return Fault("size")
+        return FrameFault("size")
     return Register(frame, signature, signer)

@@ -16,9 +16,9 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.dialects.mew import accept
 from penstock.dialects.mew.envelopes import read_envelope, read_object
-from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.participants import Answer
-from penstock.dialects.mew.space import OPERATOR, Participant, Space
+from penstock.dialects.mew.space import OPERATOR, Participant, SpaceMachine
 from penstock.server.http.admin_routes import Ask, Desk
 from penstock.server.logging import logs
 from penstock.server.spaces.host import Spaces
@@ -85,21 +85,23 @@ async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusa
         return _unknown(ask.values[0])
     now = spaces.runtime.scheduler.now()
     fields = read_object(data, spaces.limits)
-    if isinstance(fields, Fault):
+    if isinstance(fields, MewRefusal):
         return _refusal(fields)
-    envelope = read_envelope(fields, spaces.limits, now, fresh_id=spaces.voice.fresh(OPERATOR), strict=True)
-    if isinstance(envelope, Fault):
+    envelope = read_envelope(
+        fields, spaces.limits, now, fresh_id=spaces.messages.fresh(OPERATOR), strict=True
+    )
+    if isinstance(envelope, MewRefusal):
         return _refusal(envelope)
-    future: asyncio.Future[Answer | Fault] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()
 
-    def done(now: Now, outcome: Answer | Fault) -> None:
+    def done(now: Now, outcome: Answer | MewRefusal) -> None:
         if not future.done():
             future.set_result(outcome)
 
     accept.accept(space, now, _operator(space), envelope, "http", done)
     spaces.schedule_turn()
     outcome = await future
-    if isinstance(outcome, Fault):
+    if isinstance(outcome, MewRefusal):
         return _refusal(outcome)
     if outcome.get("status") == "already_exists":
         hint = "choose another name; somebody who was kicked may be invited again"
@@ -108,7 +110,7 @@ async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusa
     return {"id": envelope.id, **outcome}
 
 
-def _operator(space: Space) -> Participant:
+def _operator(space: SpaceMachine) -> Participant:
     return space.present.get(OPERATOR) or Participant(OPERATOR, OPERATOR, None, "http")
 
 
@@ -121,7 +123,7 @@ def _unknown(name: str) -> Refusal:
     return Refusal("UnknownStream", f"there is no space `{name[:60]}`", ref="space", hint=hint)
 
 
-def _refusal(fault: Fault) -> Refusal:
+def _refusal(fault: MewRefusal) -> Refusal:
     """MEW's words in ours."""
     code = _CODES.get(fault.error) or _CODES_BY_STATUS.get(fault.status, "InvalidRequest")
     hint = None if code != "InvalidRequest" else "see docs/reference/mew.md for what each kind needs"

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.journal.plain_values import plain
-from penstock.journal.sql import Answer, ask
+from penstock.journal.sql import QueryResult, ask
 from penstock.lightness import hide_pandas
 
 MEMORY_MAX = 768 * 1024 * 1024
@@ -64,7 +64,7 @@ def run(task: SqlTask) -> bytes:
     )
 
 
-def _gathered(answer: Answer, rows_max: int) -> tuple[list[Any], bool]:
+def _gathered(answer: QueryResult, rows_max: int) -> tuple[list[Any], bool]:
     """The rows that fit, and whether there are more."""
     rows: list[Any] = []
     size = 0

@@ -13,7 +13,7 @@ from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, 
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import StreamingReply, Upgrade
-from penstock.transports.outbox import PING, TEXT, EventWire, SocketWire, frame
+from penstock.transports.outbox import PING, TEXT, EventStreamTransport, WebSocketTransport, frame
 
 
 def framed(messages: list[Message]) -> list[bytes]:
@@ -61,7 +61,7 @@ class LiveUpgrade(Upgrade):
         self._checked = checked
         self._peer = peer
 
-    def open(self, wire: SocketWire) -> Connection | None:
+    def open(self, wire: WebSocketTransport) -> Connection | None:
         checked = self._checked
         if isinstance(checked, Refusal):
             _refuse(wire, checked)
@@ -76,7 +76,7 @@ class LiveUpgrade(Upgrade):
         return connection
 
 
-def _refuse(wire: SocketWire, refusal: Refusal) -> None:
+def _refuse(wire: WebSocketTransport, refusal: Refusal) -> None:
     wire.send([error_message(refusal)])
     wire.close(refusal.kind.close or 1008, refusal.code)
 
@@ -96,7 +96,7 @@ class EventStream(StreamingReply):
         self._sight = sight
         self._peer = peer
 
-    def open(self, wire: EventWire) -> Connection | None:
+    def open(self, wire: EventStreamTransport) -> Connection | None:
         session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
         connection = self._runtime.open(session, wire, self._principal, self._peer)
         if isinstance(connection, Refusal):

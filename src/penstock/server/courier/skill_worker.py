@@ -26,9 +26,9 @@ from penstock.dialects.courier.operations.queue import EnqueueRequest, Late, Set
 from penstock.dialects.courier.operations.skills import (
     GIT_REQUEST,
     GIT_RESULT,
-    Asked,
+    SkillRequest,
     answer,
-    read_asked,
+    parse_skill_request,
     read_diff,
     reply_stream,
     wanted_reply,
@@ -178,7 +178,7 @@ class SkillWorker:
 
     async def _work(self, id_: str, body: bytes, attempt: int) -> None:
         skill = self._skill
-        asked = read_asked(body)
+        asked = parse_skill_request(body)
         to = reply_stream(asked, wanted_reply(bytes(asked.payload)))
         if asked.type != skill.request_kind:
             self._bury(id_, f"`{skill.stream}` takes `{skill.request_kind}`, not `{asked.type}`")
@@ -194,7 +194,7 @@ class SkillWorker:
             result = Refusal("Internal", "the skill failed")
         self._reply(asked, to, result, attempt)
 
-    def _reply(self, asked: Asked, to: str, result: dict[str, Any] | Refusal, attempt: int) -> None:
+    def _reply(self, asked: SkillRequest, to: str, result: dict[str, Any] | Refusal, attempt: int) -> None:
         skill, runtime = self._skill, self._runtime
         payload = (
             {"ok": True, **result} if isinstance(result, dict) else {"ok": False, "error": result.wire()}

@@ -21,8 +21,8 @@ from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
 from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
 from penstock.dialects.courier.wire import staged_envelopes
-from penstock.dialects.courier.wire.staged_envelopes import Source, StageCommit
-from penstock.dialects.courier.wire.staged_frames import Frame, space_problem
+from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit
+from penstock.dialects.courier.wire.staged_frames import StagedFrame, space_problem
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
@@ -36,7 +36,7 @@ NAMED_MAX = 10
 """Missing parts that an error names."""
 
 Key = tuple[str, int]
-Lines = list[Draft | Frame]
+Lines = list[Draft | StagedFrame]
 
 
 class SpaceWriter(Protocol):
@@ -75,7 +75,7 @@ class Staging:
         self._cost = 0
         self._is_watching = False
 
-    def part(self, now: Now, source: Source, name: str, run: str, body: bytes) -> Outcome:
+    def part(self, now: Now, source: BatchSource, name: str, run: str, body: bytes) -> Outcome:
         """Check and keep one part; one of the same name is replaced, those of another run are dropped."""
         machine = self._machine
         limits = machine.limits
@@ -114,7 +114,7 @@ class Staging:
         self._watch(now)
         return Result(answer)
 
-    def _read(self, now: Now, source: Source, lines: list[bytes]) -> Lines | Refusal:
+    def _read(self, now: Now, source: BatchSource, lines: list[bytes]) -> Lines | Refusal:
         machine = self._machine
         permits: dict[str, Refusal | None] = {}
         drafts: Lines = []
@@ -145,7 +145,7 @@ class Staging:
         message = f"{self._cost} bytes are staged and `limits.stage_bytes_max` allows {bound}"
         return Refusal("QuotaExceeded", message, retry_after_ms=RETRY_FULL_MS)
 
-    def commit(self, now: Now, source: Source, request: StageCommit) -> Outcome:
+    def commit(self, now: Now, source: BatchSource, request: StageCommit) -> Outcome:
         """Bring a batch in; what else was staged of it goes once that is durable."""
         machine = self._machine
         taken = stage.repeated(machine, source.memory, source.batch)
@@ -187,7 +187,7 @@ class Staging:
         return None
 
     def _send(
-        self, source: Source, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
+        self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
     ) -> None:
         """The batch has its outcome: once it is remembered its frames go out."""
         if refusal is not None or self._spaces is None:
@@ -205,7 +205,7 @@ class Staging:
                     reason=lost.message,
                 )
 
-    def _gather(self, source: Source, names: list[str]) -> Lines | Refusal:
+    def _gather(self, source: BatchSource, names: list[str]) -> Lines | Refusal:
         batch = self._batches.get((source.memory, source.batch))
         parts = {} if batch is None else batch.parts
         missing = [name for name in names if name not in parts]
@@ -221,9 +221,9 @@ class Staging:
             return Refusal("TooLarge", message, hint=SMALLER)
         return self._forbidden(source, lines) or lines
 
-    def _forbidden(self, source: Source, lines: Lines) -> Refusal | None:
+    def _forbidden(self, source: BatchSource, lines: Lines) -> Refusal | None:
         """Another token may have staged what this one now asks for."""
-        if any(isinstance(line, Frame) for line in lines):
+        if any(isinstance(line, StagedFrame) for line in lines):
             refusal = space_problem(source.principal)
             if refusal is not None:
                 return refusal
@@ -235,7 +235,7 @@ class Staging:
                 return refusal
         return None
 
-    def _committed(self, source: Source, taken: Taken, frames: int) -> Body:
+    def _committed(self, source: BatchSource, taken: Taken, frames: int) -> Body:
         for key in [key for key in self._batches if key[0] == source.memory and key[1] <= source.batch]:
             self._forget(key)
         body: Body = {
@@ -250,7 +250,7 @@ class Staging:
             body["last"] = self._machine.last_batch(source.memory)
         return body
 
-    def abort(self, source: Source) -> Outcome:
+    def abort(self, source: BatchSource) -> Outcome:
         """Drop what is staged of a batch."""
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
@@ -262,7 +262,7 @@ class Staging:
             self._forget(key)
         return Result({"app": source.app, "batch": source.batch, "dropped": len(lines)})
 
-    def last(self, source: Source) -> Outcome:
+    def last(self, source: BatchSource) -> Outcome:
         """The newest batch of an application that is in."""
         return Result({"app": source.app, "last": self._machine.last_batch(source.memory)})
 
@@ -289,7 +289,7 @@ class Staging:
         self._watch(now)
 
 
-def _size(line: Draft | Frame) -> int:
+def _size(line: Draft | StagedFrame) -> int:
     return len(line.body if isinstance(line, Draft) else line.data)
 
 
@@ -297,6 +297,6 @@ def _by_stream(lines: Lines) -> dict[tuple[str, str], list[bytes]]:
     """The frames of a batch by space and stream, in their order."""
     frames: dict[tuple[str, str], list[bytes]] = {}
     for line in lines:
-        if isinstance(line, Frame):
+        if isinstance(line, StagedFrame):
             frames.setdefault((line.space, line.stream), []).append(line.data)
     return frames

@@ -12,15 +12,15 @@ from penstock.core.queue.state import Wrapping
 from penstock.core.rows import Row
 from penstock.dialects.courier.triggers.admin import recovered_rules
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.courier.triggers.script import Envelope, rule_of
+from penstock.dialects.courier.triggers.script import TriggerEnvelope, rule_of
 from penstock.dialects.courier.wire import envelopes, ordering_keys
-from penstock.dialects.mew.space_state import DOOR, Memory
+from penstock.dialects.mew.space_state import DOOR, SpaceMemory
 from penstock.dialects.streamservice import registration_rows
 
 WRAPPING = Wrapping(
     bury=envelopes.bury,
     revive=envelopes.revive,
-    read=Envelope,
+    read=TriggerEnvelope,
     key=ordering_keys.partition_key,
     level=ordering_keys.priority,
 )
@@ -43,7 +43,7 @@ class Machines:
     """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
     def __init__(
-        self, queue: QueueMachine, memory: Memory, relay: registration_rows.RelayMemory | None = None
+        self, queue: QueueMachine, memory: SpaceMemory, relay: registration_rows.RelayMemory | None = None
     ) -> None:
         self.queue = queue
         self.memory = memory

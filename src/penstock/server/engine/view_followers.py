@@ -14,7 +14,7 @@ from penstock.core.queue.views import View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.sessions.answers import Session
-from penstock.dialects.courier.sessions.view_feed import Feed, Watcher
+from penstock.dialects.courier.sessions.view_feed import ViewFeed, ViewFollower
 
 if TYPE_CHECKING:
     from penstock.server.engine.runtime import Runtime
@@ -26,10 +26,12 @@ class Live:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._machine = runtime.machine
-        self.feeds: dict[str, Feed] = {name: Feed(view) for name, view in self._machine.views.all.items()}
-        self.followed: dict[str, Feed] = {}
+        self.feeds: dict[str, ViewFeed] = {
+            name: ViewFeed(view) for name, view in self._machine.views.all.items()
+        }
+        self.followed: dict[str, ViewFeed] = {}
         """Feeds with followers."""
-        self._sessions: dict[Session, list[Watcher]] = {}
+        self._sessions: dict[Session, list[ViewFollower]] = {}
         self._spoken: dict[Session, None] = {}
         """Who was written to since the last heartbeat."""
         self._is_flushing = False
@@ -41,7 +43,7 @@ class Live:
     def watchers(self) -> int:
         return sum(len(feed.watchers) for feed in self.followed.values())
 
-    def watch(self, now: Now, watcher: Watcher) -> None:
+    def watch(self, now: Now, watcher: ViewFollower) -> None:
         feed = self.feeds[watcher.view.name]
         self.followed[watcher.view.name] = feed
         feed.watchers[watcher] = None
@@ -54,7 +56,7 @@ class Live:
             self._update(feed, watcher)
         self.changed(now)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: ViewFollower) -> None:
         mine = self._sessions[watcher.session]
         mine.remove(watcher)
         if not mine:
@@ -82,7 +84,7 @@ class Live:
             self.wake(self._runtime.scheduler.now())
         return True
 
-    def granted(self, watcher: Watcher) -> None:
+    def granted(self, watcher: ViewFollower) -> None:
         if watcher.wants:
             self.wake(self._runtime.scheduler.now())
 
@@ -99,7 +101,7 @@ class Live:
         due_us = self._flushed_us + self._machine.limits.view_flush_ms * 1000
         self._runtime.scheduler.at(max(due_us, now.us), self._flush)
 
-    def _can_take(self, watcher: Watcher) -> bool:
+    def _can_take(self, watcher: ViewFollower) -> bool:
         connection = self._runtime.connection(watcher.session)
         return connection is not None and not connection.stuck and watcher.wants
 
@@ -114,7 +116,7 @@ class Live:
                     self._update(feed, watcher)
             feed.forget()
 
-    def _update(self, feed: Feed, watcher: Watcher) -> None:
+    def _update(self, feed: ViewFeed, watcher: ViewFollower) -> None:
         if feed.update(watcher):
             self._spoken[watcher.session] = None
             connection = self._runtime.connection(watcher.session)

@@ -29,7 +29,7 @@ from penstock.server.logging import logs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.journal.seal import Report
+    from penstock.journal.seal import SealReport
     from penstock.server.journal.lifecycle import Archive
 
 ROWS_MAX = 100_000
@@ -141,7 +141,7 @@ class History:
             done(Refusal("JournalUnavailable", "sealing failed; the log says why"))
 
 
-def report_json(report: Report) -> dict[str, object]:
+def report_json(report: SealReport) -> dict[str, object]:
     """What a seal did, as the API spells it."""
     return {
         "sealedRows": report.sealed_rows,

@@ -32,7 +32,7 @@ from penstock.transports.http import (
     StreamingReply,
     Upgrade,
 )
-from penstock.transports.outbox import SocketWire
+from penstock.transports.outbox import WebSocketTransport
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
@@ -58,7 +58,7 @@ class SubscribeUpgrade(Upgrade):
         self._refusal = refusal
         self._peer = peer
 
-    def open(self, wire: SocketWire) -> Connection | None:
+    def open(self, wire: WebSocketTransport) -> Connection | None:
         session = SubscribeSession(self._runtime, self._query)
         connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
         if isinstance(connection, Refusal):
@@ -81,7 +81,7 @@ class ControlUpgrade(Upgrade):
         self._principal = principal
         self._peer = peer
 
-    def open(self, wire: SocketWire) -> Connection | None:
+    def open(self, wire: WebSocketTransport) -> Connection | None:
         api = self._api
         connection = open_control(api.runtime, api.recorder, wire, self._principal, self._peer)
         if isinstance(connection, Refusal):

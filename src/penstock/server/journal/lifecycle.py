@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import Opened, Progress
-from penstock.journal.seal import Report
+from penstock.journal.seal import SealReport
 from penstock.server.config.load import Config
 from penstock.server.engine.machines import Machines
 from penstock.server.journal.seal_process import Task
@@ -43,7 +43,7 @@ class Archive:
         self._sealing = asyncio.Lock()
         self._sealed_at = time.monotonic()
         self._sealed_offset = 0
-        self.last_report = Report()
+        self.last_report = SealReport()
         self.seals_failed = 0
 
     def adopt(self, config: Config) -> None:
@@ -116,7 +116,7 @@ class Archive:
                     self._sealed_at = time.monotonic()
                     logs.error("journal.seal_failed", exc=error)
 
-    async def seal(self, *, wants_live: bool = False) -> Report:
+    async def seal(self, *, wants_live: bool = False) -> SealReport:
         """Close the newest segment and seal everything before it."""
         async with self._sealing:
             offset = self.journal.next_offset
@@ -136,7 +136,7 @@ class Archive:
         self.journal.rotate(rotated.set_result)
         await rotated
 
-    async def _run_sealer(self, *, wants_live: bool) -> Report:
+    async def _run_sealer(self, *, wants_live: bool) -> SealReport:
         task = Task(
             str(self._data),
             self._config.streams,
@@ -161,7 +161,7 @@ class Archive:
             raise
         if process.returncode != 0:
             raise RuntimeError(f"the sealing process failed: {errors.decode(errors='replace')[-2000:]}")
-        return msgspec.json.decode(output, type=Report)
+        return msgspec.json.decode(output, type=SealReport)
 
     async def close(self) -> None:
         """Write what is pending and let go of the directory."""

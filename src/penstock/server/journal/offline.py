@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
-from penstock.journal.seal import Report
+from penstock.journal.seal import SealReport
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.journal.lifecycle import Archive, LockedError
@@ -22,7 +22,7 @@ from penstock.server.journal.lifecycle import Archive, LockedError
 KEEP_ALL = Retention(age_ms=0, bytes_max=0)
 
 
-def seal_directory(data: Path, config_path: Path | None) -> Report:
+def seal_directory(data: Path, config_path: Path | None) -> SealReport:
     """Seal everything in a directory that no server writes."""
     JournalReader(data).identity()  # says so when there is none: a typing error must not make a journal
     try:
@@ -39,10 +39,12 @@ def seal_directory(data: Path, config_path: Path | None) -> Report:
         raise PenstockError(Refusal("JournalUnavailable", message, hint=hint or None)) from None
 
 
-async def _seal(data: Path, config: Config) -> Report:
+async def _seal(data: Path, config: Config) -> SealReport:
     archive = Archive(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(Machines(machine, Memory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000))
+    archive.recover(
+        Machines(machine, SpaceMemory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+    )
     archive.start(asyncio.get_running_loop())
     try:
         return await archive.seal(wants_live=True)

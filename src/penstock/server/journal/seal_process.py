@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
@@ -40,7 +40,7 @@ def run(task: Task) -> bytes:
 
     def machine() -> Machines:
         return Machines(
-            make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), Memory()
+            make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), SpaceMemory()
         )
 
     disk = RealDisk(data / "journal")

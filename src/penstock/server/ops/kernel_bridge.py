@@ -25,7 +25,7 @@ from penstock.dialects.courier.wire.kernel_frames import (
     PipeFrame,
     WholeLines,
 )
-from penstock.transports.kernel_channels import CHUNK, CLOSE_S, Channel
+from penstock.transports.kernel_channels import CHUNK, CLOSE_S, PipeTransport
 
 PIPES_MAX = 256
 """Pipes at once: each may hold `HELD_MAX` bytes."""
@@ -85,7 +85,7 @@ class Bridge:
         """Whether a pipe would work now; raises PenstockError."""
         await (await self.uplink()).close()
 
-    async def serve(self, channel: Channel) -> bool:
+    async def serve(self, channel: PipeTransport) -> bool:
         """Carry one pipe until either end has had enough; whether it was the peer."""
         pipe = Pipe(channel, self.counts, is_tap=self._tap is not None)
         if len(self.pipes) >= self._pipes_max:
@@ -133,7 +133,7 @@ class Bridge:
 class Pipe:
     """One peer: frames in, frames out."""
 
-    def __init__(self, channel: Channel, counts: Counts, *, is_tap: bool) -> None:
+    def __init__(self, channel: PipeTransport, counts: Counts, *, is_tap: bool) -> None:
         self.uplink: Uplink | None = None
         self.over = asyncio.Event()
         """Set when nothing of it is left."""

@@ -17,7 +17,14 @@ from penstock.client.address import Address
 from penstock.core.errors import PenstockError, Refusal
 from penstock.server.files.addresses import is_loopback
 from penstock.server.ops.kernel_bridge import Bridge
-from penstock.transports.kernel_channels import Channel, Listener, PipeAddress, dial, listen, parse_pipe
+from penstock.transports.kernel_channels import (
+    PipeAddress,
+    PipeListener,
+    PipeTransport,
+    dial,
+    listen,
+    parse_pipe,
+)
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -64,7 +71,7 @@ async def run(options: PipeOptions, ready: Callable[[Ready], None]) -> None:
         loop.add_signal_handler(number, stopped.set)
     bridge = Bridge(options.server, options.token, options.tap)
     await bridge.check()
-    listeners: list[Listener] = []
+    listeners: list[PipeListener] = []
     dialled: list[asyncio.Task[bool]] = []
     stopping = asyncio.ensure_future(stopped.wait())
     try:
@@ -105,8 +112,8 @@ async def _until_over(
         waiting = [task for task in waiting if not task.done()]
 
 
-async def _open(bridge: Bridge, address: PipeAddress, is_public: bool) -> Listener:
-    async def serve(channel: Channel) -> None:
+async def _open(bridge: Bridge, address: PipeAddress, is_public: bool) -> PipeListener:
+    async def serve(channel: PipeTransport) -> None:
         await bridge.serve(channel)
 
     try:
@@ -118,7 +125,7 @@ async def _open(bridge: Bridge, address: PipeAddress, is_public: bool) -> Listen
         ) from None
 
 
-async def _dial(address: PipeAddress) -> Channel:
+async def _dial(address: PipeAddress) -> PipeTransport:
     try:
         return await dial(address)
     except OSError as error:

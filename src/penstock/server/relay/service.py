@@ -30,7 +30,7 @@ from penstock.dialects.streamservice.wire import (
     BLOCK_MAC_SIZE,
     TOPIC_SIZE,
     Chunk,
-    Fault,
+    FrameFault,
     Register,
     Resume,
     is_topic,
@@ -40,7 +40,7 @@ from penstock.dialects.streamservice.wire import (
 from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import Asked, Ready, Registered, Stopped
 from penstock.server.relay.stats import Accounts, Report
-from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, Gate, bind
+from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, KeyGate, bind
 
 BURST = 256
 """Messages that are taken from a socket in one go."""
@@ -154,7 +154,7 @@ class StreamService:
     def run(self, on_ready: Callable[[], None] | None = None) -> Stopped:
         """Relay until told to stop; returns what was not delivered."""
         curve = self.settings.curve
-        gate = None if curve is None else Gate(self.context, curve)
+        gate = None if curve is None else KeyGate(self.context, curve)
         control: zmq.Socket[Any] = self.context.socket(zmq.PAIR)
         opened = [control]
         try:
@@ -209,7 +209,7 @@ class StreamService:
 
     # The loop
 
-    def _loop(self, control: zmq.Socket[Any], gate: Gate | None) -> None:
+    def _loop(self, control: zmq.Socket[Any], gate: KeyGate | None) -> None:
         limits, relay, pull = self.settings.limits, self.relay, self._pull
         now = _now()
         compact_us = now.us + limits.compact_us
@@ -387,7 +387,7 @@ class StreamService:
             self.accounts.listening(name, on=False)
 
     def _take_request(self, now: Now, frame: bytes) -> None:
-        found = peek(frame[1:]) if frame[:1] == b"\x02" else Fault("unknown")
+        found = peek(frame[1:]) if frame[:1] == b"\x02" else FrameFault("unknown")
         if isinstance(found, Resume):
             self._resume(now, found)
         else:
@@ -466,7 +466,7 @@ def _link(message: Message) -> tuple[bytes, bytes]:
     """The mark before a message, and its own."""
     if isinstance(message, tuple):
         prev = peek_block(message[1])
-        return b"" if isinstance(prev, Fault) else prev, message[2]
+        return b"" if isinstance(prev, FrameFault) else prev, message[2]
     found = peek(message[TOPIC_SIZE:])
     return (found.prev, found.mac) if isinstance(found, Chunk) else (b"", b"")
 

@@ -26,7 +26,7 @@ from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE,
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import Upgrade
-from penstock.transports.outbox import TEXT, SocketWire, frame, frame_head
+from penstock.transports.outbox import TEXT, WebSocketTransport, frame, frame_head
 from penstock.transports.zeromq import reached
 
 BURST = 256
@@ -262,7 +262,7 @@ class RelayPlan(Upgrade):
         self._principal = principal
         self._peer = peer
 
-    def open(self, wire: SocketWire) -> Connection | None:
+    def open(self, wire: WebSocketTransport) -> Connection | None:
         wire.is_framed = True
         runtime = self._runtime
         session = RelaySession(runtime, self._hub)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.dialects.mew.space import Decision
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.space_files import LoadedSpace, write_invited_token
 from penstock.server.engine.runtime import Runtime
@@ -74,7 +74,7 @@ class Hosting:
     def __init__(
         self,
         runtime: Runtime,
-        memory: Memory,
+        memory: SpaceMemory,
         loaded: Sequence[LoadedSpace],
         tokens: TokenStore,
         *,

@@ -15,12 +15,12 @@ from penstock.core.fanout.frame_router import MARK
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
 from penstock.dialects.mew import join
-from penstock.dialects.mew.gateway_messages import Fault, Voice
+from penstock.dialects.mew.gateway_messages import GatewayMessages, MewRefusal
 from penstock.dialects.mew.join import SLOW
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Participant, Space, Watch
+from penstock.dialects.mew.space import Participant, SpaceMachine, SpaceObserver
 from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import Memory
+from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.server.engine.connections import Connection, Timer
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.outbox import PING, TEXT, frame, frame_head
@@ -50,7 +50,7 @@ class SpaceConnection(Connection):
         if self.closed:
             return
         session = self.session
-        session.heard = True
+        session.is_alive = True
         spaces = self.spaces
         if data and data[0] == MARK and session.publish(data):
             if not spaces.is_turn_due:
@@ -59,9 +59,9 @@ class SpaceConnection(Connection):
         spaces.schedule_turn()
         self._runtime.received(self, data)
 
-    def heard(self) -> None:
+    def pong_received(self) -> None:
         """The peer has answered a ping."""
-        self.session.heard = True
+        self.session.is_alive = True
 
     def congested(self, on: bool) -> None:
         outbox = self.session.outbox
@@ -86,17 +86,17 @@ class Spaces:
     def __init__(
         self,
         runtime: Runtime,
-        memory: Memory,
+        memory: SpaceMemory,
         *,
         is_operator: Callable[[str], bool],
-        watch: Watch | None = None,
+        watch: SpaceObserver | None = None,
         keep_token: Callable[[str, str, str], None] = lambda space, participant, token: None,
         log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.runtime = runtime
         self.memory = memory
-        self.voice = Voice(runtime.machine.entropy)
-        self.spaces: dict[str, Space] = {}
+        self.messages = GatewayMessages(runtime.machine.entropy)
+        self.spaces: dict[str, SpaceMachine] = {}
         self.sessions: dict[MewSession, None] = {}
         """Connections of participants, joined or about to."""
         self.waiting: dict[Outbox, None] = {}
@@ -116,12 +116,12 @@ class Spaces:
 
     # What spaces there are
 
-    def add(self, settings: SpaceSettings, url: str = "") -> Space:
+    def add(self, settings: SpaceSettings, url: str = "") -> SpaceMachine:
         """Begin a space, with what it remembers."""
         machine = self.runtime.machine
         state = self.memory.of(settings.id)
-        space = Space(
-            settings, state, machine, self.voice, text=self.text, head=frame_head, watch=self._watch
+        space = SpaceMachine(
+            settings, state, machine, self.messages, text=self.text, head=frame_head, watch=self._watch
         )
         space.url = url
         self.spaces[settings.id] = space
@@ -137,7 +137,7 @@ class Spaces:
     def limits(self) -> Limits:
         return self.runtime.machine.limits
 
-    def find(self, name: str | None) -> Space | Fault:
+    def find(self, name: str | None) -> SpaceMachine | MewRefusal:
         """The space of a name; the only one where none is given."""
         space = self.spaces.get(name or DEFAULT)
         if space is None and (name is None or name == DEFAULT) and len(self.spaces) == 1:
@@ -145,13 +145,13 @@ class Spaces:
         if space is not None:
             return space
         if not self.spaces:
-            return Fault(
+            return MewRefusal(
                 "unknown_space",
                 "this server has no spaces; the config section `spaces` adds them",
                 status=404,
             )
         message = "name the space to join" if name is None else f"there is no space `{name[:60]}` here"
-        return Fault("unknown_space", message, status=404)
+        return MewRefusal("unknown_space", message, status=404)
 
     def text(self, data: bytes) -> bytes:
         return frame(TEXT, data)
@@ -211,12 +211,12 @@ class Spaces:
                 continue
             if connection.held and not connection.stuck:  # what we do not read we cannot hear
                 continue
-            if not session.heard:
+            if not session.is_alive:
                 connection.wire.abort()
                 self.runtime.lost(connection)
                 continue
             if not session.outbox.stuck:  # one that does not read has bounds of its own
-                session.heard = False
+                session.is_alive = False
                 session.out.append(PING_FRAME)
                 self.runtime.touch(connection)
         self._expect_pings()
@@ -256,7 +256,7 @@ class Spaces:
         self._count_soon(now)
         self._arm()
 
-    def _hand_over(self, now: Now, space: Space, outbox: Outbox) -> None:
+    def _hand_over(self, now: Now, space: SpaceMachine, outbox: Outbox) -> None:
         session = outbox.owner
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
@@ -270,25 +270,25 @@ class Spaces:
             message = (
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
-            session.evict(now, Fault("slow_consumer", message, status=429), SLOW)
+            session.evict(now, MewRefusal("slow_consumer", message, status=429), SLOW)
             self.schedule_turn()  # the others hear of it
         elif outbox.stuck and session.closing is None:
             return
         else:
             session.out.extend(outbox.take())
             for route, count in outbox.take_lost().items():
-                fault = Fault(
+                fault = MewRefusal(
                     "frames_dropped",
                     "you read too slowly, so the oldest frames were dropped",
                     {"stream_id": getattr(route, "id", ""), "frames": count},
                 )
                 to = None if session.participant is None else session.participant.id
-                session.out.append(self.text(self.voice.error(now, fault, to)))
+                session.out.append(self.text(self.messages.error(now, fault, to)))
         connection = self.runtime.connection(session)
         if connection is not None:
             self.runtime.touch(connection)
 
-    def _evict(self, now: Now, space: Space) -> None:
+    def _evict(self, now: Now, space: SpaceMachine) -> None:
         evicted, space.evicted = space.evicted, []
         for participant, code, fault in evicted:
             if participant.outbox is None:
@@ -346,17 +346,17 @@ class Spaces:
 
     # What others ask
 
-    def sink_of(self, space: Space, name: str) -> Sink | None:
+    def sink_of(self, space: SpaceMachine, name: str) -> Sink | None:
         """The file that a virtual participant's messages go to."""
         return self._sinks.get((space.id, name))
 
-    def give_sink(self, space: Space, name: str, sink: Sink, *, is_present: bool) -> None:
+    def give_sink(self, space: SpaceMachine, name: str, sink: Sink, *, is_present: bool) -> None:
         """Have a participant's messages go to a file, from now on or from its first request on."""
         self._sinks[space.id, name] = sink
         if is_present:
             self.enter(space, name, sink, "virtual")
 
-    def enter(self, space: Space, name: str, sink: Sink, kind: str) -> Participant:
+    def enter(self, space: SpaceMachine, name: str, sink: Sink, kind: str) -> Participant:
         """Have somebody present who has no connection."""
         limits = self.limits
         outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
@@ -382,7 +382,7 @@ class Spaces:
         self.schedule_turn()
         return None
 
-    def _stream(self, name: str, stream: str) -> tuple[Space, str, str] | Refusal:
+    def _stream(self, name: str, stream: str) -> tuple[SpaceMachine, str, str] | Refusal:
         ref = f"space:{name}/{stream}"
         space = self.spaces.get(name)
         if space is None:
@@ -412,7 +412,7 @@ class Spaces:
 PING_FRAME = frame(PING, b"")
 
 
-def _described(space: Space) -> dict[str, Any]:
+def _described(space: SpaceMachine) -> dict[str, Any]:
     return {
         "id": space.id,
         "name": space.settings.name,

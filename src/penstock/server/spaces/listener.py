@@ -16,16 +16,16 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY
 from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import read_envelope, read_object
-from penstock.dialects.mew.gateway_messages import Fault
+from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.participants import Answer
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.space import Participant, SpaceMachine
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.logging import logs
 from penstock.server.spaces.host import SpaceConnection, Spaces
 from penstock.server.spaces.pollers import Pollers
 from penstock.transports.http import BodyTooLargeError, Exchange, Reply, Upgrade, json_reply
-from penstock.transports.outbox import SocketWire
+from penstock.transports.outbox import WebSocketTransport
 
 ELSEWHERE = ("/v1/", "/console", "/metrics", "/health")
 """Paths that are never a participant's."""
@@ -43,7 +43,7 @@ def is_for_spaces(exchange: Exchange) -> bool:
 class SpaceUpgrade(Upgrade):
     """Opens a participant's WebSocket."""
 
-    hears_pongs = True
+    wants_pongs = True
 
     def __init__(self, spaces: Spaces, exchange: Exchange, query: dict[str, str]) -> None:
         self._spaces = spaces
@@ -54,13 +54,13 @@ class SpaceUpgrade(Upgrade):
         self._space = query.get("space")
         self._id = query.get("participant") or query.get("participantId")
 
-    def open(self, wire: SocketWire) -> SpaceConnection | None:
+    def open(self, wire: WebSocketTransport) -> SpaceConnection | None:
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
         connection = self._spaces.open(wire, session, self._peer, NOBODY)
         if isinstance(connection, Refusal):
             now = self._spaces.runtime.scheduler.now()
-            fault = Fault("too_many_connections", connection.message, status=429)
-            wire.send([self._spaces.text(self._spaces.voice.error(now, fault, None))])
+            fault = MewRefusal("too_many_connections", connection.message, status=429)
+            wire.send([self._spaces.text(self._spaces.messages.error(now, fault, None))])
             wire.close(1013, fault.error)
             return None
         return connection
@@ -69,7 +69,7 @@ class SpaceUpgrade(Upgrade):
 class Asked(msgspec.Struct):
     """A request that was let in."""
 
-    space: Space
+    space: SpaceMachine
     id: str = ""
     party: str = ""
     method: str = "GET"
@@ -101,7 +101,7 @@ class SpaceEndpoint:
             message = "this server has no spaces; the config section `spaces` adds them"
             return json_reply(404, {"error": "unknown_space", "message": message})
         space = self._spaces.find(query.get("space"))
-        if isinstance(space, Fault):
+        if isinstance(space, MewRefusal):
             return _refusal(space)
         asked = self._asked(exchange, query, space)
         if isinstance(asked, Reply):
@@ -116,7 +116,7 @@ class SpaceEndpoint:
             return self._pollers.poll(now, asked.space, asked.id, asked.party)
         return await self._take(now, asked, body)
 
-    def _asked(self, exchange: Exchange, query: dict[str, str], space: Space) -> Asked | Reply:
+    def _asked(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Asked | Reply:
         parts = exchange.path.split("/")[2:]
         if not parts or parts == [""]:
             if exchange.method not in ("GET", "HEAD"):
@@ -134,7 +134,7 @@ class SpaceEndpoint:
             reply.headers = {"WWW-Authenticate": "Bearer"}
             return reply
         known = join.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
-        if isinstance(known, Fault):
+        if isinstance(known, MewRefusal):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
         id_, party = known
         if id_ != party and exchange.method == "POST" and id_ not in space.present:
@@ -142,7 +142,7 @@ class SpaceEndpoint:
             return json_reply(403, {"error": "Invalid token for participant", "message": message})
         return Asked(space, id_, party, exchange.method)
 
-    def _check_reader(self, exchange: Exchange, query: dict[str, str], space: Space) -> Reply | None:
+    def _check_reader(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Reply | None:
         """Who is in a space, peers on this machine may know, and those whom the space lets in."""
         token = _token(exchange, query)
         if token is None and self._is_loopback_bind:
@@ -152,7 +152,7 @@ class SpaceEndpoint:
                 return None
         if token:
             known = join.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
-            if not isinstance(known, Fault):
+            if not isinstance(known, MewRefusal):
                 return None
         reply = json_reply(401, {"error": "Missing or invalid authorization header"})
         reply.headers = {"WWW-Authenticate": "Bearer"}
@@ -161,35 +161,35 @@ class SpaceEndpoint:
     async def _take(self, now: Now, asked: Asked, body: bytes) -> Reply:
         spaces, space = self._spaces, asked.space
         fields = read_object(body, spaces.limits)
-        if isinstance(fields, Fault):
+        if isinstance(fields, MewRefusal):
             if fields.error == "validation_error":
                 return json_reply(400, {"error": "Request body must be a JSON object"})
             return _refusal(fields)
         envelope = read_envelope(
-            fields, spaces.limits, now, fresh_id=spaces.voice.fresh("http"), strict=False
+            fields, spaces.limits, now, fresh_id=spaces.messages.fresh("http"), strict=False
         )
-        if isinstance(envelope, Fault):
+        if isinstance(envelope, MewRefusal):
             if "kind" not in fields:
                 return json_reply(400, {"error": envelope.message})
             return _refusal(envelope)
         sender = self._sender(space, asked)
-        future: asyncio.Future[Answer | Fault] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()
 
-        def done(now: Now, outcome: Answer | Fault) -> None:
+        def done(now: Now, outcome: Answer | MewRefusal) -> None:
             if not future.done():
                 future.set_result(outcome)
 
         accept.accept(space, now, sender, envelope, "http", done)
         spaces.schedule_turn()
         outcome = await future
-        if isinstance(outcome, Fault):
+        if isinstance(outcome, MewRefusal):
             return self._failed(outcome, asked.id)
         answer: dict[str, Any] = {"id": envelope.id, **outcome}
         if answer["status"] == "stream_opened":
             answer["timestamp"] = rfc3339(spaces.runtime.scheduler.now().wall_us)
         return json_reply(409 if answer["status"] == "already_exists" else 200, answer)
 
-    def _sender(self, space: Space, asked: Asked) -> Participant:
+    def _sender(self, space: SpaceMachine, asked: Asked) -> Participant:
         """Who speaks: the one who is there, or one who only sends; a virtual one comes in with its first request."""
         there = space.present.get(asked.id)
         if there is not None:
@@ -199,11 +199,11 @@ class SpaceEndpoint:
             return self._spaces.enter(space, asked.id, sink, "virtual")
         return Participant(asked.id, asked.party, None, "http")
 
-    def _failed(self, fault: Fault, id_: str) -> Reply:
+    def _failed(self, fault: MewRefusal, id_: str) -> Reply:
         if not fault.whole:
             return _refusal(fault)
         now = self._spaces.runtime.scheduler.now()
-        return Reply(fault.status, self._spaces.voice.error(now, fault, id_))
+        return Reply(fault.status, self._spaces.messages.error(now, fault, id_))
 
     def _too_large(self) -> Reply:
         message = f"the body is over `limits.space_frame_max`, which is {self.body_max} bytes"
@@ -230,7 +230,7 @@ def _digest(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _participants(space: Space) -> Reply:
+def _participants(space: SpaceMachine) -> Reply:
     """Who is here."""
     shown = [
         {"id": each.id, "connected": True, "capabilities": space.rights(each.party).all}
@@ -239,7 +239,7 @@ def _participants(space: Space) -> Reply:
     return json_reply(200, {"participants": shown})
 
 
-def _refusal(fault: Fault) -> Reply:
+def _refusal(fault: MewRefusal) -> Reply:
     reply = json_reply(fault.status, fault.payload)
     if fault.status in (429, 503):
         reply.headers = {"Retry-After": "1"}

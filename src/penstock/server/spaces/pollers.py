@@ -10,7 +10,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.fanout.outbox import Outbox
 from penstock.dialects.mew import join
-from penstock.dialects.mew.space import Participant, Space
+from penstock.dialects.mew.space import Participant, SpaceMachine
 from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FileSink:
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self.space: Space | None = None
+        self.space: SpaceMachine | None = None
 
     def taken(self, now: Now, outbox: Outbox) -> None:
         for is_envelope, data in data_of(outbox.take()):
@@ -43,7 +43,9 @@ class FileSink:
 class Poller:
     """Somebody who asks now and then what there is."""
 
-    def __init__(self, space: Space, party: str, id_: str, outbox_max: int, telemetry_max: int) -> None:
+    def __init__(
+        self, space: SpaceMachine, party: str, id_: str, outbox_max: int, telemetry_max: int
+    ) -> None:
         self.space = space
         outbox = Outbox(self, firm_max=outbox_max, telemetry_max=telemetry_max)
         outbox.stuck = True  # so that the bounds count from the first byte
@@ -64,7 +66,7 @@ class Pollers:
         self._spaces = spaces
         self._pollers: dict[tuple[str, str], Poller] = {}
 
-    def poll(self, now: Now, space: Space, id_: str, party: str) -> Reply:
+    def poll(self, now: Now, space: SpaceMachine, id_: str, party: str) -> Reply:
         """What somebody was sent since it last asked; the first time it joins the space."""
         there = space.present.get(id_)
         if there is not None and there.kind != "polling":

@@ -20,8 +20,8 @@ import msgspec
 from penstock.core.errors import PenstockError
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
-from penstock.dialects.streamservice.messages import Complete, Failure, Payload, Token
-from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, Fault, peek_block
+from penstock.dialects.streamservice.messages import Complete, Payload, StreamFailure, Token
+from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, FrameFault, peek_block
 from penstock.spark.tables.token_keys import TokenKey, topic_hash
 
 INT_MAX = 2**31 - 1
@@ -126,12 +126,12 @@ class Inspector:
         if format == "block":
             frame, mac = body[:-BLOCK_MAC_SIZE], body[-BLOCK_MAC_SIZE:]
             prev = peek_block(frame)
-            if isinstance(prev, Fault):
+            if isinstance(prev, FrameFault):
                 return None
             prev = b"" if prev == self._topic[:BLOCK_MAC_SIZE] else prev
             return self._proved("block", prev, frame, mac)
         chunk = read_chunk(body)
-        if isinstance(chunk, Fault) or chunk.topic not in self._names:
+        if isinstance(chunk, FrameFault) or chunk.topic not in self._names:
             return None
         return self._proved("chunk", chunk.prev, chunk.data, chunk.mac)
 
@@ -151,9 +151,9 @@ def _payloads(kind: str, data: bytes) -> list[Payload]:
     """What the data of a message says; nothing where it is its publisher's and still cannot be read."""
     if kind == "block":
         block = read_block(data)
-        return [] if isinstance(block, Fault) else block.payloads
+        return [] if isinstance(block, FrameFault) else block.payloads
     payload = read_payload(data)
-    return [] if isinstance(payload, Fault) else [payload]
+    return [] if isinstance(payload, FrameFault) else [payload]
 
 
 def fold(
@@ -240,16 +240,16 @@ def _check(stream: TokenStreamRow, row: TokenEvent, body: bytes, inspector: Insp
     for payload in checked.payloads:
         if isinstance(payload, Token):
             stream.tokens += 1
-        elif isinstance(payload, Complete | Failure):
+        elif isinstance(payload, Complete | StreamFailure):
             _end(stream, row.at_us, payload)
 
 
-def _end(stream: TokenStreamRow, at_us: int, payload: Complete | Failure) -> None:
+def _end(stream: TokenStreamRow, at_us: int, payload: Complete | StreamFailure) -> None:
     """A stream says that it is over; the first word counts."""
     if stream.ended in ("complete", "error"):
         return
     stream.ended_at = at_us
-    if isinstance(payload, Failure):
+    if isinstance(payload, StreamFailure):
         stream.ended, stream.finish_reason = "error", "error"
         return
     stream.ended, stream.finish_reason = "complete", payload.finish_reason

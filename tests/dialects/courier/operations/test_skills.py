@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.operations.skills import (
-    Asked,
     DiffRequest,
+    SkillRequest,
     answer_id,
     diff_command,
     diff_environment,
@@ -121,7 +121,7 @@ def test_git_starts_nothing_and_asks_nobody() -> None:
     ],
 )
 def test_where_an_answer_goes(sender: str | None, reply_to: str | None, stream: str | None) -> None:
-    asked = Asked("e-1", "git.diff.request", msgspec.Raw(b"{}"), sender)
+    asked = SkillRequest("e-1", "git.diff.request", msgspec.Raw(b"{}"), sender)
     assert reply_stream(asked, reply_to) == stream
 
 

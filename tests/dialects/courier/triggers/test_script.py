@@ -16,7 +16,7 @@ from penstock.core.scopes import ANONYMOUS, OPERATOR
 from penstock.dialects.courier.operations.queue import Result
 from penstock.dialects.courier.triggers import admin, config
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.courier.triggers.script import Envelope, Script
+from penstock.dialects.courier.triggers.script import TriggerEnvelope, TriggerScript
 from tests.dialects.courier.talking import Broker, HandJournal, envelope, filled
 
 SEED = {
@@ -694,6 +694,6 @@ NAMES = st.sampled_from(["a", "b", "c"])
     st.dictionaries(NAMES, SCALARS),
 )
 def test_what_fits_and_the_words_for_what_does_not_agree(when: Any, tags: list[str], headers: Any) -> None:
-    script = Script(msgspec.convert(rule(when=when), Trigger), Limits())
-    source = Envelope("s", msgspec.json.encode(envelope("a", tags=tags, headers=headers)))
+    script = TriggerScript(msgspec.convert(rule(when=when), Trigger), Limits())
+    source = TriggerEnvelope("s", msgspec.json.encode(envelope("a", tags=tags, headers=headers)))
     assert script.fits(source) == (list(script.misfits(source)) == [])

@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.rules.rule_index import Moment
-from penstock.dialects.courier.triggers.templates import MissingError, TemplateError, Text, Tree
+from penstock.dialects.courier.triggers.templates import (
+    MissingError,
+    TemplateError,
+    TemplateText,
+    TemplateTree,
+)
 
 ENV = {
     "id": "e-1",
@@ -16,7 +21,7 @@ ENV = {
 
 
 def fill(text: str) -> object:
-    return Text(text, is_strict=False).fill(ENV, Moment(1_760_000_000_000_000, "r1", suppressed=7))
+    return TemplateText(text, is_strict=False).fill(ENV, Moment(1_760_000_000_000_000, "r1", suppressed=7))
 
 
 @pytest.mark.promise("Triggers", "templates keep types and are never evaluated")
@@ -57,10 +62,10 @@ def test_a_template_stands_for(text: str, value: object) -> None:
 )
 def test_a_path_that_leads_nowhere_is_empty_and_warns_and_strictly_fails(text: str) -> None:
     moment = Moment(0, "r")
-    assert Text(text, is_strict=False).fill(ENV, moment) == ""
+    assert TemplateText(text, is_strict=False).fill(ENV, moment) == ""
     assert moment.warnings == 1
     with pytest.raises(MissingError, match="has no"):
-        Text(text, is_strict=True).fill(ENV, moment)
+        TemplateText(text, is_strict=True).fill(ENV, moment)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +84,11 @@ def test_a_path_that_leads_nowhere_is_empty_and_warns_and_strictly_fails(text: s
 )
 def test_a_template_that_cannot_be_read_is_refused_at_once(text: str) -> None:
     with pytest.raises(TemplateError):
-        Text(text, is_strict=False)
+        TemplateText(text, is_strict=False)
 
 
 def test_a_tree_is_filled_at_every_depth_and_only_in_its_values() -> None:
-    tree = Tree({"a": ["${env.id}", {"${env.id}": "${env.from}"}], "n": 1}, is_strict=False)
+    tree = TemplateTree({"a": ["${env.id}", {"${env.id}": "${env.from}"}], "n": 1}, is_strict=False)
     assert tree.fill(ENV, Moment(0, "r")) == {"a": ["e-1", {"${env.id}": "jen"}], "n": 1}
 
 
@@ -94,7 +99,7 @@ def test_a_tree_is_filled_at_every_depth_and_only_in_its_values() -> None:
     )
 )
 def test_what_is_substituted_is_never_looked_at_again(value: object) -> None:
-    filled = Text("${env.payload}", is_strict=False).fill({"payload": value}, Moment(0, "r"))
+    filled = TemplateText("${env.payload}", is_strict=False).fill({"payload": value}, Moment(0, "r"))
     assert filled == value
 
 
@@ -102,7 +107,7 @@ def test_what_is_substituted_is_never_looked_at_again(value: object) -> None:
 def test_any_text_is_read_or_refused_and_an_escaped_one_comes_out_as_it_was(text: str) -> None:
     escaped = text.replace("${", "$${")
     try:
-        plain = Text(escaped, is_strict=True)
+        plain = TemplateText(escaped, is_strict=True)
     except TemplateError:
         pytest.fail(f"{escaped!r} holds no placeholder")
     assert plain.fill({}, Moment(0, "r")) == text

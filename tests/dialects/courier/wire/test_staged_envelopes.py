@@ -14,7 +14,13 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft, numbered
 from penstock.core.scopes import OPERATOR, Principal
-from penstock.dialects.courier.wire.staged_envelopes import HOP_HEADER, Source, part_problem, read, source_of
+from penstock.dialects.courier.wire.staged_envelopes import (
+    HOP_HEADER,
+    BatchSource,
+    part_problem,
+    read,
+    source_of,
+)
 
 LIMITS = Limits()
 SAM = Principal("token 1", agent="sam")
@@ -29,7 +35,7 @@ def draft(line: Any, app: str = "x", batch: int = 0, *, who: Principal = OPERATO
 
 def refusal_or_draft(line: Any, app: str, batch: int, *, who: Principal, now: Now = NOW) -> Draft | Refusal:
     data = line if isinstance(line, bytes) else msgspec.json.encode(line)
-    return read(data, Source(app, batch, who), now, LIMITS)
+    return read(data, BatchSource(app, batch, who), now, LIMITS)
 
 
 def line_of(payload: Any = 1, **more: Any) -> dict[str, Any]:
@@ -125,5 +131,5 @@ def test_from_is_who_it_is(who, said, sender):
 )  # fmt: skip
 def test_names_and_numbers_that_are_none(app, batch):
     assert isinstance(source_of(app, batch, OPERATOR), Refusal)
-    assert isinstance(source_of("a.B_9-", "0", OPERATOR), Source)
+    assert isinstance(source_of("a.B_9-", "0", OPERATOR), BatchSource)
     assert part_problem("p" * 129) is not None and part_problem("0.1-x_y") is None

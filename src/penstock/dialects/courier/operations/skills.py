@@ -48,7 +48,7 @@ class DiffRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 _diff = msgspec.json.Decoder(DiffRequest)
 
 
-class Asked(msgspec.Struct, rename={"from_": "from"}):
+class SkillRequest(msgspec.Struct, rename={"from_": "from"}):
     """What a skill reads of a request's envelope."""
 
     id: str
@@ -58,7 +58,7 @@ class Asked(msgspec.Struct, rename={"from_": "from"}):
     corr: str | None = None
 
 
-read_asked = msgspec.json.Decoder(Asked).decode
+parse_skill_request = msgspec.json.Decoder(SkillRequest).decode
 
 
 def read_diff(payload: bytes) -> DiffRequest | Refusal:
@@ -137,7 +137,7 @@ def diff_environment(path: str) -> dict[str, str]:
     }
 
 
-def reply_stream(asked: Asked, reply_to: str | None) -> str | None:
+def reply_stream(asked: SkillRequest, reply_to: str | None) -> str | None:
     """Where an answer goes; None when the request says neither where nor from whom."""
     if reply_to is not None:
         return inbox(reply_to)
@@ -166,7 +166,7 @@ def answer_id(skill: str, stream: str, id_: str) -> str:
 
 
 def answer(
-    skill: str, kind: str, to: str, asked: Asked, stream: str, ts: str, payload: dict[str, Any]
+    skill: str, kind: str, to: str, asked: SkillRequest, stream: str, ts: str, payload: dict[str, Any]
 ) -> bytes:
     """The envelope of an answer."""
     return msgspec.json.encode(

@@ -19,7 +19,7 @@ from penstock.dialects.courier.operations import payload_schemas, queries, queue
 from penstock.dialects.courier.operations.queue import Late, Outcome, Result, SettleRequest
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
-from penstock.dialects.courier.sessions.flood_limiter import Pace
+from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.triggers import admin
@@ -54,7 +54,7 @@ class ControlSession:
         self._newest: Consumer | None = None
         self._sub_count = 0
         self._strikes = 0
-        self._pace = Pace(runtime.machine.limits.control_rate)
+        self._pace = FloodLimiter(runtime.machine.limits.control_rate)
         self._runs = Runs(runtime, self.answers)
         self._followers = Followers(runtime, self)
 
@@ -126,11 +126,11 @@ class ControlSession:
         if self._machine.effects:
             self._runtime.apply(now)
 
-    def _joins_run(self, now: Now, frame: frames.Frame) -> bool:
+    def _joins_run(self, now: Now, frame: frames.ControlFrame) -> bool:
         """Whether a frame was taken into the open run: the hot path ends here."""
-        if type(frame) is frames.Enqueue:
+        if type(frame) is frames.EnqueueFrame:
             return self._runs.join_enqueue(now, self.link, frame)
-        if type(frame) is frames.Ack and len(self._subs) == 1 and self._newest is not None:
+        if type(frame) is frames.AckFrame and len(self._subs) == 1 and self._newest is not None:
             return self._runs.join_ack(now, self._newest, frame)
         return False
 
@@ -147,8 +147,8 @@ class ControlSession:
 
     # Everything else
 
-    def _frame(self, now: Now, frame: frames.Frame) -> None:
-        if type(frame) is frames.Hello:
+    def _frame(self, now: Now, frame: frames.ControlFrame) -> None:
+        if type(frame) is frames.HelloFrame:
             self._hello(now, frame)
             return
         if self.token_needed:
@@ -156,64 +156,64 @@ class ControlSession:
             self._fail(frames.req_id_of(frame), refusal, close=1008)
             return
         match frame:
-            case frames.Enqueue():
+            case frames.EnqueueFrame():
                 self._enqueue(now, frame)
-            case frames.Subscribe():
+            case frames.SubscribeFrame():
                 self._subscribe(now, frame)
-            case frames.Tap():
+            case frames.TapFrame():
                 self._tap(frame)
-            case frames.Unsubscribe() | frames.Grant():
+            case frames.UnsubscribeFrame() | frames.GrantFrame():
                 self._with_subscription(now, frame)
-            case frames.Ack():
+            case frames.AckFrame():
                 self._ack(now, frame)
-            case frames.Nack() | frames.Release() | frames.Term() | frames.Extend():
+            case frames.NackFrame() | frames.ReleaseFrame() | frames.TermFrame() | frames.ExtendFrame():
                 self._settle(now, frame)
-            case frames.Pull():
+            case frames.PullFrame():
                 self._pull(now, frame)
-            case frames.Live():
+            case frames.LiveFrame():
                 self._follow(now, frame)
-            case frames.Metrics():
+            case frames.MetricsFrame():
                 self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
-            case frames.Where():
+            case frames.WhereFrame():
                 self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
 
-    def _operate(self, now: Now, frame: frames.Frame) -> Outcome:
+    def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """Operations that HTTP has too."""
         machine, principal = self._machine, self.link.principal
         match frame:
-            case frames.Send():
+            case frames.SendFrame():
                 request = queue.SendRequest(
                     frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
                     frame.refs, frame.tags, frame.headers, frame.delay_ms, frame.schema,
                 )  # fmt: skip
                 return queue.send(machine, now, principal, request, address=self.link.address)
-            case frames.Settle():
+            case frames.SettleFrame():
                 settle = SettleRequest(
                     frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
                     frame.requeue, frame.ms,
                 )  # fmt: skip
                 return queue.settle(machine, now, principal, settle)
-            case frames.Stats():
+            case frames.StatsFrame():
                 return queries.stats(machine, now, principal, frame.stream)
-            case frames.Peek():
+            case frames.PeekFrame():
                 return queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
-            case frames.Snapshot():
+            case frames.SnapshotFrame():
                 return views.snapshot(machine, now, principal, frame.view, frame.addr)
-            case frames.Explain():
+            case frames.ExplainFrame():
                 return queries.explain(machine, now, principal, frame.stream)
-            case frames.Rule():
-                asked = admin.Asked(frame.op, frame.id, frame.rule, frame.to, frame.env)
+            case frames.TriggerFrame():
+                asked = admin.TriggerOperation(frame.op, frame.id, frame.rule, frame.to, frame.env)
                 return admin.ruled(machine, now, principal, asked)
-            case frames.Redrive():
+            case frames.RedriveFrame():
                 redrive = queue.RedriveRequest(frame.stream, frame.max)
                 outcome = queue.redrive(machine, now, principal, redrive)
                 self._runtime.apply(now)
                 return outcome
-            case frames.SchemaList():
+            case frames.SchemaListFrame():
                 return payload_schemas.listing(machine)
-            case frames.SchemaValidate():
+            case frames.SchemaValidateFrame():
                 return payload_schemas.validate(machine, frame.env)
             case _:
                 return Result({})
@@ -245,7 +245,7 @@ class ControlSession:
                 fresh=outcome.fresh,
             )
 
-    def _hello(self, now: Now, frame: frames.Hello) -> None:
+    def _hello(self, now: Now, frame: frames.HelloFrame) -> None:
         req_id = "hello" if frame.req_id is None else frame.req_id
         if frame.version != "v1":
             self._fail(req_id, Refusal("Unsupported", f"version `{frame.version}` is not `v1`"), close=1003)
@@ -269,7 +269,7 @@ class ControlSession:
         }
         self.answers.add(ok_line(req_id, result))
 
-    def _enqueue(self, now: Now, frame: frames.Enqueue) -> None:
+    def _enqueue(self, now: Now, frame: frames.EnqueueFrame) -> None:
         raw = bytes(frame.env)
         req_id = "enqueue" if frame.req_id is None else frame.req_id
         request = queue.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
@@ -283,7 +283,7 @@ class ControlSession:
         )
         self._answer(req_id, outcome)
 
-    def _subscribe(self, now: Now, frame: frames.Subscribe) -> None:
+    def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:
         machine, limits = self._machine, self._machine.limits
         refusal = queue.allowed(machine, self.link.principal, "subscribe", frame.stream)
         lease_us = queue.lease_us(machine, frame.lease_ms)
@@ -324,7 +324,7 @@ class ControlSession:
             if refused is not None:
                 self._fail(frame.req_id, refused)
 
-    def _tap(self, frame: frames.Tap) -> None:
+    def _tap(self, frame: frames.TapFrame) -> None:
         refused = queue.allowed(self._machine, self.link.principal, "read", frame.stream)
         if refused is None:
             refused = self._machine.tap(self.link, self.link.principal.to_channel(frame.stream))
@@ -341,7 +341,7 @@ class ControlSession:
             return Refusal("InvalidRequest", "subscribe first", ref="subId")
         return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
 
-    def _with_subscription(self, now: Now, frame: frames.Unsubscribe | frames.Grant) -> None:
+    def _with_subscription(self, now: Now, frame: frames.UnsubscribeFrame | frames.GrantFrame) -> None:
         if frame.sub_id is not None and frame.sub_id in self._followers:
             self._with_follower(frame, frame.sub_id)
             return
@@ -349,7 +349,7 @@ class ControlSession:
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
-        if isinstance(frame, frames.Grant):
+        if isinstance(frame, frames.GrantFrame):
             refusal = self._machine.grant(now, consumer, frame.n)
             if refusal is not None:
                 self._fail(frame.req_id, refusal)
@@ -361,7 +361,7 @@ class ControlSession:
         if frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
 
-    def _follow(self, now: Now, frame: frames.Live) -> None:
+    def _follow(self, now: Now, frame: frames.LiveFrame) -> None:
         label = self._followers.open(frame, frame.sub_id in self._subs)
         if isinstance(label, Refusal):
             self._fail(frame.req_id, label)
@@ -370,9 +370,9 @@ class ControlSession:
             self.answers.add(ok_line(frame.req_id, {"subId": label}))
         self._followers.start(now, label)
 
-    def _with_follower(self, frame: frames.Unsubscribe | frames.Grant, label: str) -> None:
+    def _with_follower(self, frame: frames.UnsubscribeFrame | frames.GrantFrame, label: str) -> None:
         answer: queue.Body = {"subId": label}
-        if isinstance(frame, frames.Grant):
+        if isinstance(frame, frames.GrantFrame):
             credit = self._followers.grant(label, frame.n)
             if isinstance(credit, Refusal):
                 self._fail(frame.req_id, credit)
@@ -400,7 +400,7 @@ class ControlSession:
                     return consumer
         return self._subscription(label)
 
-    def _ack(self, now: Now, frame: frames.Ack) -> None:
+    def _ack(self, now: Now, frame: frames.AckFrame) -> None:
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
         if len(ids) > self._machine.limits.batch_max:
             limit = self._machine.limits.batch_max
@@ -422,7 +422,9 @@ class ControlSession:
         elif frame.req_id is not None:
             self._answer(frame.req_id, Result({"id": frame.id}, self._machine.gate))
 
-    def _settle(self, now: Now, frame: frames.Nack | frames.Release | frames.Term | frames.Extend) -> None:
+    def _settle(
+        self, now: Now, frame: frames.NackFrame | frames.ReleaseFrame | frames.TermFrame | frames.ExtendFrame
+    ) -> None:
         op = str(type(frame).__struct_config__.tag)
         request = SettleRequest(
             frame.id, op, frame.lease_id, None, frame.delay_ms, frame.reason, frame.requeue, frame.ms
@@ -432,7 +434,11 @@ class ControlSession:
     def _settle_one(
         self,
         now: Now,
-        frame: frames.Ack | frames.Nack | frames.Release | frames.Term | frames.Extend,
+        frame: frames.AckFrame
+        | frames.NackFrame
+        | frames.ReleaseFrame
+        | frames.TermFrame
+        | frames.ExtendFrame,
         request: SettleRequest,
     ) -> None:
         consumer = self._holder(request.id, frame.sub_id)
@@ -450,7 +456,7 @@ class ControlSession:
         else:
             self._answer(frame.req_id, Result({"id": request.id}, done.gate))
 
-    def _pull(self, now: Now, frame: frames.Pull) -> None:
+    def _pull(self, now: Now, frame: frames.PullFrame) -> None:
         request = queue.PullRequest(frame.stream, frame.max, frame.wait_ms, frame.lease_ms)
         lease_us = queue.check_pull(self._machine, self.link.principal, request)
         if isinstance(lease_us, Refusal):

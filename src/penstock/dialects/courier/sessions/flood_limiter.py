@@ -12,7 +12,7 @@ from penstock.core.errors import Refusal
 SECOND_US = 1_000_000
 
 
-class Pace:
+class FloodLimiter:
     """Counts a peer's messages in the running second."""
 
     __slots__ = ("_count", "_limit", "_second")

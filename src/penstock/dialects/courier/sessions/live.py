@@ -16,8 +16,8 @@ from penstock.core.records import Record
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Session
-from penstock.dialects.courier.sessions.flood_limiter import Pace
-from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, Watcher
+from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
+from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, ViewFollower
 from penstock.dialects.courier.wire import control_frames
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 
@@ -47,14 +47,14 @@ class LiveSession:
         self._limits = runtime.machine.limits
         self._query = query
         self._style = style
-        self._watcher: Watcher
+        self._watcher: ViewFollower
         self._strikes = 0
-        self._pace = Pace(self._limits.control_rate)
+        self._pace = FloodLimiter(self._limits.control_rate)
 
     def open(self, now: Now, view: View, sight: Sight) -> None:
         """Follow, once the connection is open."""
         query = self._query
-        watcher = Watcher(self, view, sight, self._style)
+        watcher = ViewFollower(self, view, sight, self._style)
         watcher.credit = query.credit
         if query.since is not None:
             watcher.follow_on(query.since)
@@ -119,13 +119,13 @@ class Followers:
     def __init__(self, runtime: RuntimePort, session: Session) -> None:
         self._runtime = runtime
         self._session = session
-        self._watchers: dict[str, Watcher] = {}
+        self._watchers: dict[str, ViewFollower] = {}
         self._count = 0
 
     def __contains__(self, label: str | None) -> bool:
         return label in self._watchers
 
-    def open(self, frame: control_frames.Live, taken: bool) -> str | Refusal:
+    def open(self, frame: control_frames.LiveFrame, taken: bool) -> str | Refusal:
         """Begin to follow; the name of the subscription. `taken` says that another kind of one has the name."""
         machine = self._runtime.machine
         limits = machine.limits
@@ -143,7 +143,7 @@ class Followers:
         while label is None or label in self._watchers:
             self._count += 1
             label = f"v{self._count}"
-        watcher = Watcher(self._session, *checked, view_feed.lines(label), label)
+        watcher = ViewFollower(self._session, *checked, view_feed.lines(label), label)
         watcher.credit = frame.credit
         if frame.since is not None:
             watcher.follow_on(frame.since)

@@ -68,7 +68,7 @@ class Runs:
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
 
-    def join_enqueue(self, now: Now, link: Link, frame: control_frames.Enqueue) -> bool:
+    def join_enqueue(self, now: Now, link: Link, frame: control_frames.EnqueueFrame) -> bool:
         """Add a plain single enqueue; False when it is anything else."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
@@ -93,7 +93,7 @@ class Runs:
         self._reqs.append(req_id)
         return True
 
-    def join_ack(self, now: Now, consumer: Consumer, frame: control_frames.Ack) -> bool:
+    def join_ack(self, now: Now, consumer: Consumer, frame: control_frames.AckFrame) -> bool:
         """Add an ack that wants no answer; False when it is anything else."""
         if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
             return False

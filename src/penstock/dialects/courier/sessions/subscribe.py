@@ -17,7 +17,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import SettleRequest
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.sessions.flood_limiter import Pace
+from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.wire.delivery_frames import socket_frames
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 
@@ -97,7 +97,7 @@ class SubscribeSession:
         self._query = query
         self._consumer: Consumer
         self._strikes = 0
-        self._pace = Pace(runtime.machine.limits.control_rate)
+        self._pace = FloodLimiter(runtime.machine.limits.control_rate)
 
     def open(self, now: Now) -> None:
         """Subscribe, once the socket is open."""

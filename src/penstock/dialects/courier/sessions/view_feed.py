@@ -83,7 +83,7 @@ def lines(label: str) -> Style:
     return Style(f"lines {label}", head, b"}\n", bare)
 
 
-class Watcher:
+class ViewFollower:
     """One follower of one view."""
 
     __slots__ = (
@@ -159,12 +159,12 @@ class Watcher:
 class Watching(Protocol):
     """What a session has of those who keep followers up to date."""
 
-    def watch(self, now: Now, watcher: Watcher) -> None:
+    def watch(self, now: Now, watcher: ViewFollower) -> None:
         """Begin: the snapshot, or what was missed, goes out at once."""
 
-    def unwatch(self, watcher: Watcher) -> None: ...
+    def unwatch(self, watcher: ViewFollower) -> None: ...
 
-    def granted(self, watcher: Watcher) -> None:
+    def granted(self, watcher: ViewFollower) -> None:
         """A follower has credit again."""
 
 
@@ -188,12 +188,12 @@ def check(machine: QueueMachine, principal: Principal, query: LiveQuery) -> tupl
     return view, sight
 
 
-class Feed:
+class ViewFeed:
     """The followers of one view, and what is written for them."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.watchers: dict[Watcher, None] = {}
+        self.watchers: dict[ViewFollower, None] = {}
         self.version = view.version
         """The version up to which all were told who could be."""
         self.snapshots = 0
@@ -208,7 +208,7 @@ class Feed:
         self._cache.clear()
         self._cache_bytes = 0
 
-    def update(self, watcher: Watcher) -> bool:
+    def update(self, watcher: ViewFollower) -> bool:
         """Give a follower what it has to be told. Returns whether that is anything."""
         view = self.view
         if self._cache_version != view.version:
@@ -236,7 +236,7 @@ class Feed:
         watcher.session.out += out
         return bool(out)
 
-    def _some(self, watcher: Watcher) -> bool:
+    def _some(self, watcher: ViewFollower) -> bool:
         """As many changes as the credit allows, oldest first, to a follower that may have part of them already."""
         assert watcher.seen is not None
         base = self.view.version if watcher.is_resumed else watcher.base
@@ -265,7 +265,7 @@ class Feed:
                 watcher.rows[change.addr] = change.op != "remove"
         return bool(out)
 
-    def _complete(self, watcher: Watcher, told: int) -> None:
+    def _complete(self, watcher: ViewFollower, told: int) -> None:
         """A follower has everything."""
         watcher.seen = watcher.base = self.view.version
         watcher.told = told
@@ -273,7 +273,7 @@ class Feed:
         if watcher.rows:
             watcher.rows.clear()
 
-    def _snapshot(self, watcher: Watcher) -> tuple[list[bytes], int, int]:
+    def _snapshot(self, watcher: ViewFollower) -> tuple[list[bytes], int, int]:
         view, style = self.view, watcher.style
         self.snapshots += 1
         if style.compat:
@@ -292,7 +292,7 @@ class Feed:
         body = b'"snapshot":{"rows":[%b],"watermark":%d}' % (b",".join(rows), view.version)
         return style.pack([(view.version, style.head + body + style.tail)]), 0, view.version
 
-    def _deltas(self, watcher: Watcher, changes: list[Change]) -> tuple[list[bytes], int, int]:
+    def _deltas(self, watcher: ViewFollower, changes: list[Change]) -> tuple[list[bytes], int, int]:
         style = watcher.style
         told = watcher.told
         changes = [change for change in changes if watcher.sight.sees(change)]

@@ -19,7 +19,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.courier.triggers.script import Envelope, misfits, rule_of
+from penstock.dialects.courier.triggers.script import TriggerEnvelope, misfits, rule_of
 from penstock.dialects.courier.wire import envelopes
 
 COOLING_SHOWN = 20
@@ -33,7 +33,7 @@ class TryRequest(msgspec.Struct, forbid_unknown_fields=True):
     envelope: msgspec.Raw
 
 
-class Asked(msgspec.Struct):
+class TriggerOperation(msgspec.Struct):
     """An operation on triggers by its name, as Control v1 has it."""
 
     op: str
@@ -46,7 +46,7 @@ class Asked(msgspec.Struct):
 OPS = ("ls", "show", "explain", "put", "remove", "try")
 
 
-def ruled(machine: QueueMachine, now: Now, principal: Principal, asked: Asked) -> Outcome:
+def ruled(machine: QueueMachine, now: Now, principal: Principal, asked: TriggerOperation) -> Outcome:
     """Carry out an operation by its name."""
     match asked.op:
         case "ls":
@@ -207,12 +207,12 @@ def tried(machine: QueueMachine, now: Now, principal: Principal, request: TryReq
     record = refusal or envelopes.parse(bytes(request.envelope), request.to, principal, machine.limits)
     if isinstance(record, Refusal):
         return record
-    source = Envelope(request.to, record.body)
+    source = TriggerEnvelope(request.to, record.body)
     rows = [_verdict(machine, now, rule, record, source) for rule in machine.triggers.rules.values()]
     return Result({"triggers": rows})
 
 
-def _verdict(machine: QueueMachine, now: Now, rule: Rule, record: Record, source: Envelope) -> Body:
+def _verdict(machine: QueueMachine, now: Now, rule: Rule, record: Record, source: TriggerEnvelope) -> Body:
     because = misfits(rule, source.stream, record.kind, record.sender, source)
     if source.hops >= machine.limits.trigger_hops_max:
         because.append("too many rules had a hand in it")

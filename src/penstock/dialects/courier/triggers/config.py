@@ -50,7 +50,7 @@ class When(
     """Headers that must have these values."""
 
 
-class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="notify", tag_field="action"):
+class NotifyAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="notify", tag_field="action"):
     """Send a notice: `{"title": "Notification", "ref": <id of the envelope>}`, and what `payload` has over it."""
 
     to: Text
@@ -65,7 +65,7 @@ class Notify(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="notif
     """Its headers; texts may hold `${env.<path>}`."""
 
 
-class Emit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="emit", tag_field="action"):
+class EmitAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="emit", tag_field="action"):
     """Send an envelope of your own."""
 
     to: Text
@@ -80,7 +80,7 @@ class Emit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="emit", 
     """Its headers; texts may hold `${env.<path>}`."""
 
 
-class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route", tag_field="action"):
+class RouteAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route", tag_field="action"):
     """Send the envelope itself to another stream too, under the same id."""
 
     to: Text
@@ -89,7 +89,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
     """Whether it also stays where it is. A move is for `on_insert`, before anybody got it."""
 
 
-class Enrich(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="enrich", tag_field="action"):
+class EnrichAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="enrich", tag_field="action"):
     """Add to the envelope before it is taken, so that every consumer sees it. For `on_insert`."""
 
     headers: dict[str, Scalar] = {}
@@ -98,7 +98,7 @@ class Enrich(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="enric
     """What to put under `payload.enriched`. Texts may hold `${env.<path>}`."""
 
 
-Action: TypeAlias = Notify | Emit | Route | Enrich
+Action: TypeAlias = NotifyAction | EmitAction | RouteAction | EnrichAction
 
 
 class TriggerLimits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -169,7 +169,7 @@ def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
 
 
 def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterator[Problem]:
-    if isinstance(action, Enrich):
+    if isinstance(action, EnrichAction):
         if trigger.hook != "on_insert":
             yield (
                 ("action",),
@@ -187,12 +187,12 @@ def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterat
         bare = re.sub(r"\$\{[^{}]*\}", "", action.to)
         if ":" in bare or "*" in bare or not action.to.isprintable() or len(bare) > limits.name_max:
             yield ("to",), f"no stream is called `{action.to[:80]}`"
-    if isinstance(action, Route) and action.mode == "move" and trigger.hook != "on_insert":
+    if isinstance(action, RouteAction) and action.mode == "move" and trigger.hook != "on_insert":
         yield (
             ("mode",),
             "an envelope can be moved before its first delivery only: `move` goes with `hook: on_insert`",
         )
-    if isinstance(action, Notify | Emit):
+    if isinstance(action, NotifyAction | EmitAction):
         for name in action.headers:
             if name.startswith(RESERVED_HEADERS):
                 yield ("headers", name), "is set by the server itself"

@@ -20,15 +20,15 @@ from penstock.core.rules.rule_index import Emission, Failure, Moment, Rule
 from penstock.core.tenants import split
 from penstock.dialects.courier.triggers.config import (
     Action,
-    Emit,
-    Enrich,
-    Notify,
-    Route,
+    EmitAction,
+    EnrichAction,
+    NotifyAction,
+    RouteAction,
     Texts,
     Trigger,
     When,
 )
-from penstock.dialects.courier.triggers.templates import MissingError, Text, Tree
+from penstock.dialects.courier.triggers.templates import MissingError, TemplateText, TemplateTree
 from penstock.dialects.courier.wire import envelopes
 
 SYSTEM = "system/courier"
@@ -65,7 +65,7 @@ class _Head(msgspec.Struct, rename={"from_": "from"}):
 _head = msgspec.json.Decoder(_Head)
 
 
-class Envelope:
+class TriggerEnvelope:
     """An envelope as a rule sees it. Payload and unknown keys are decoded when a template asks for them."""
 
     __slots__ = ("_env", "body", "head", "headers", "stream")
@@ -101,7 +101,7 @@ class Envelope:
         return tuple(rules.split(",", CHAIN_MAX)[:CHAIN_MAX]) if isinstance(rules, str) and rules else ()
 
 
-class Script:
+class TriggerScript:
     """What one rule reads and writes."""
 
     def __init__(self, trigger: Trigger, limits: Limits) -> None:
@@ -112,19 +112,22 @@ class Script:
         headers = trigger.when.headers
         self._headers = {} if headers is UNSET else headers
         key = trigger.limits.cooldown_key
-        self._key = None if key is UNSET else Text(key, is_strict=False)
+        self._key = None if key is UNSET else TemplateText(key, is_strict=False)
         self._writers = [
             _writer(trigger, number, action, limits)
             for number, action in enumerate(trigger.do)
-            if not isinstance(action, Enrich)
+            if not isinstance(action, EnrichAction)
         ]
         self._enrichers = [
-            (Tree(action.headers, is_strict=trigger.strict), Tree(action.payload, is_strict=trigger.strict))
+            (
+                TemplateTree(action.headers, is_strict=trigger.strict),
+                TemplateTree(action.payload, is_strict=trigger.strict),
+            )
             for action in trigger.do
-            if isinstance(action, Enrich)
+            if isinstance(action, EnrichAction)
         ]
 
-    def fits(self, source: Envelope) -> bool:
+    def fits(self, source: TriggerEnvelope) -> bool:
         """As `misfits` says, without the words: rules that look at tags and headers may look at every envelope."""
         for name, wanted in self._headers.items():
             found = source.headers.get(name, UNSET)
@@ -137,7 +140,7 @@ class Script:
             return False
         return all(tag in tags for tag in self._tags or ())
 
-    def misfits(self, source: Envelope) -> Iterator[str]:
+    def misfits(self, source: TriggerEnvelope) -> Iterator[str]:
         """Which conditions on tags and headers do not hold, in words."""
         tags = source.head.tags or ()
         for tag in self._tags or ():
@@ -150,14 +153,14 @@ class Script:
             if found is UNSET or not _equal(found, wanted):
                 yield f"its header `{name}` is not `{wanted}`"
 
-    def key(self, source: Envelope) -> str:
+    def key(self, source: TriggerEnvelope) -> str:
         if self._key is None:
             return ""
         value = self._key.fill(source.env, Moment(0, self._trigger.id))
         text = value if isinstance(value, str) else _encode(value).decode()
         return text if len(text) <= self._limits.name_max else hashlib.sha256(text.encode()).hexdigest()
 
-    def act(self, source: Envelope, moment: Moment) -> list[Emission | Failure]:
+    def act(self, source: TriggerEnvelope, moment: Moment) -> list[Emission | Failure]:
         written: list[Emission | Failure] = []
         for writer in self._writers:
             try:
@@ -166,7 +169,7 @@ class Script:
                 written.append(Failure(str(error)))
         return written
 
-    def enrich(self, source: Envelope, moment: Moment) -> bytes | Failure:
+    def enrich(self, source: TriggerEnvelope, moment: Moment) -> bytes | Failure:
         envelope: dict[str, Any] = dict(_raw_object.decode(source.body))
         kept = _object(envelope.get("headers", b"{}")) or {}
         try:
@@ -214,13 +217,13 @@ def _texts(texts: Texts | msgspec.UnsetType) -> tuple[str, ...] | None:
 class _Route:
     """Writes the envelope itself, for another stream."""
 
-    def __init__(self, trigger: Trigger, action: Route, limits: Limits) -> None:
+    def __init__(self, trigger: Trigger, action: RouteAction, limits: Limits) -> None:
         self._rule = trigger.id
-        self._to = Text(action.to, is_strict=trigger.strict)
+        self._to = TemplateText(action.to, is_strict=trigger.strict)
         self._moves = action.mode == "move"
         self._limits = limits
 
-    def write(self, source: Envelope, moment: Moment) -> Emission | Failure:
+    def write(self, source: TriggerEnvelope, moment: Moment) -> Emission | Failure:
         to = _address(self._to, source, moment, self._limits)
         if isinstance(to, Failure):
             return to
@@ -238,18 +241,20 @@ class _Route:
 class _Letter:
     """Writes an envelope of the rule's own."""
 
-    def __init__(self, trigger: Trigger, number: int, action: Notify | Emit, limits: Limits) -> None:
+    def __init__(
+        self, trigger: Trigger, number: int, action: NotifyAction | EmitAction, limits: Limits
+    ) -> None:
         self._rule = trigger.id
         self._number = number
         self._limits = limits
-        self._is_notice = isinstance(action, Notify)
-        self._to = Text(action.to, is_strict=trigger.strict)
-        self._type = Text(action.type, is_strict=trigger.strict)
-        self._payload = Tree(action.payload, is_strict=trigger.strict)
-        self._headers = Tree(action.headers, is_strict=trigger.strict)
+        self._is_notice = isinstance(action, NotifyAction)
+        self._to = TemplateText(action.to, is_strict=trigger.strict)
+        self._type = TemplateText(action.type, is_strict=trigger.strict)
+        self._payload = TemplateTree(action.payload, is_strict=trigger.strict)
+        self._headers = TemplateTree(action.headers, is_strict=trigger.strict)
         self._tags = [SYSTEM_TAG, *(tag for tag in action.tags if tag != SYSTEM_TAG)]
 
-    def write(self, source: Envelope, moment: Moment) -> Emission | Failure:
+    def write(self, source: TriggerEnvelope, moment: Moment) -> Emission | Failure:
         to = _address(self._to, source, moment, self._limits)
         if isinstance(to, Failure):
             return to
@@ -307,12 +312,12 @@ def _excerpt(value: Any) -> str:
     return f"`{text[:EXCERPT_MAX]}`" + ("…" if len(text) > EXCERPT_MAX else "")
 
 
-def _trail(rule: str, source: Envelope) -> dict[str, Any]:
+def _trail(rule: str, source: TriggerEnvelope) -> dict[str, Any]:
     """What keeps rules from running in circles."""
     return {HOPS: source.hops + 1, RULES: ",".join((*source.chain, rule))}
 
 
-def _address(to: Text, source: Envelope, moment: Moment, limits: Limits) -> str | Failure:
+def _address(to: TemplateText, source: TriggerEnvelope, moment: Moment, limits: Limits) -> str | Failure:
     name = to.fill(source.env, moment)
     if not isinstance(name, str):
         return Failure(f"{_excerpt(name)} is not the name of a stream")
@@ -327,9 +332,9 @@ def _address(to: Text, source: Envelope, moment: Moment, limits: Limits) -> str 
 
 
 def _writer(trigger: Trigger, number: int, action: Action, limits: Limits) -> _Route | _Letter:
-    if isinstance(action, Route):
+    if isinstance(action, RouteAction):
         return _Route(trigger, action, limits)
-    assert isinstance(action, Notify | Emit)
+    assert isinstance(action, NotifyAction | EmitAction)
     return _Letter(trigger, number, action, limits)
 
 
@@ -339,13 +344,13 @@ def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> R
     return Rule(
         id=trigger.id,
         hook=trigger.hook,
-        script=Script(trigger, limits),
+        script=TriggerScript(trigger, limits),
         definition=trigger,
         channels=_texts(when.to),
         kinds=_texts(when.type),
         senders=_texts(when.from_),
-        enriches=any(isinstance(action, Enrich) for action in trigger.do),
-        acts=any(not isinstance(action, Enrich) for action in trigger.do),
+        enriches=any(isinstance(action, EnrichAction) for action in trigger.do),
+        acts=any(not isinstance(action, EnrichAction) for action in trigger.do),
         enabled=trigger.enabled,
         origin="runtime" if at_run_time else "config",
         cooldown_us=trigger.limits.cooldown_ms * 1_000,
@@ -353,7 +358,7 @@ def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> R
     )
 
 
-def misfits(rule: Rule, stream: str, kind: str, sender: str | None, source: Envelope) -> list[str]:
+def misfits(rule: Rule, stream: str, kind: str, sender: str | None, source: TriggerEnvelope) -> list[str]:
     """Why a rule would leave this envelope alone, in words; none when it would not."""
     found: list[str] = []
     if not rule.takes_channel(stream):
@@ -362,7 +367,7 @@ def misfits(rule: Rule, stream: str, kind: str, sender: str | None, source: Enve
         found.append(f"the type `{kind}` does not fit `type`")
     if not rule.takes_sender(sender):
         found.append("it has no sender" if sender is None else f"the sender `{sender}` does not fit `from`")
-    assert isinstance(rule.script, Script)
+    assert isinstance(rule.script, TriggerScript)
     found += rule.script.misfits(source)
     if rule.id in source.chain:
         found.append("the rule itself had a hand in it")

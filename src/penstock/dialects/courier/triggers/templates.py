@@ -33,7 +33,7 @@ class MissingError(Exception):
     """A strict template met a path that leads nowhere."""
 
 
-class Path:
+class TemplatePath:
     """Where a placeholder looks."""
 
     __slots__ = ("name", "steps")
@@ -68,20 +68,20 @@ class Path:
         return env
 
 
-class Text:
+class TemplateText:
     """A text with placeholders in it."""
 
     __slots__ = ("_is_strict", "_pieces")
 
     def __init__(self, text: str, *, is_strict: bool) -> None:
         self._is_strict = is_strict
-        self._pieces: list[str | Path] = []
+        self._pieces: list[str | TemplatePath] = []
         position = 0
         for found in _PLACEHOLDER.finditer(text):
             before = text[position : found.start()]
             _refuse_open(text, before)
             self._pieces.append(before)
-            self._pieces.append("${" if found[1] else Path(found[2]))
+            self._pieces.append("${" if found[1] else TemplatePath(found[2]))
             position = found.end()
         rest = text[position:]
         _refuse_open(text, rest)
@@ -90,7 +90,7 @@ class Text:
 
     @property
     def is_plain(self) -> bool:
-        return not any(isinstance(piece, Path) for piece in self._pieces)
+        return not any(isinstance(piece, TemplatePath) for piece in self._pieces)
 
     @property
     def head(self) -> str:
@@ -100,14 +100,14 @@ class Text:
 
     def fill(self, env: Any, moment: Moment) -> Any:
         """With its JSON type when it is one placeholder, else a text."""
-        if len(self._pieces) == 1 and isinstance(self._pieces[0], Path):
+        if len(self._pieces) == 1 and isinstance(self._pieces[0], TemplatePath):
             return self._value(self._pieces[0], env, moment)
         return "".join(
             piece if isinstance(piece, str) else _written(self._value(piece, env, moment))
             for piece in self._pieces
         )
 
-    def _value(self, path: Path, env: Any, moment: Moment) -> Any:
+    def _value(self, path: TemplatePath, env: Any, moment: Moment) -> Any:
         value = path.value(env, moment)
         if value is not MISSING:
             return value
@@ -128,7 +128,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-class Tree:
+class TemplateTree:
     """A JSON value whose texts may hold placeholders."""
 
     __slots__ = ("_value",)
@@ -144,7 +144,7 @@ def _parsed(value: Any, is_strict: bool, depth: int) -> Any:
     if depth > DEPTH_MAX:
         raise TemplateError(f"nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, str):
-        text = Text(value, is_strict=is_strict)
+        text = TemplateText(value, is_strict=is_strict)
         return text.fill(None, Moment(0, "")) if text.is_plain else text
     if isinstance(value, dict):
         return {key: _parsed(item, is_strict, depth + 1) for key, item in value.items()}
@@ -154,7 +154,7 @@ def _parsed(value: Any, is_strict: bool, depth: int) -> Any:
 
 
 def _filled(value: Any, env: Any, moment: Moment) -> Any:
-    if isinstance(value, Text):
+    if isinstance(value, TemplateText):
         return value.fill(env, moment)
     if isinstance(value, dict):
         return {key: _filled(item, env, moment) for key, item in value.items()}
@@ -166,6 +166,6 @@ def _filled(value: Any, env: Any, moment: Moment) -> Any:
 def problems(value: Any) -> Iterator[str]:
     """What is wrong with the templates of a value."""
     try:
-        Tree(value, is_strict=False)
+        TemplateTree(value, is_strict=False)
     except TemplateError as error:
         yield str(error)

@@ -17,14 +17,14 @@ class _Frame(msgspec.Struct, tag_field="type", rename="camel"):
     """What every frame may carry."""
 
 
-class Hello(_Frame, tag="hello"):
+class HelloFrame(_Frame, tag="hello"):
     version: str = "v1"
     features: list[str] = []
     token: str | None = None
     req_id: ReqId = None
 
 
-class Enqueue(_Frame, tag="enqueue"):
+class EnqueueFrame(_Frame, tag="enqueue"):
     to: str
     env: msgspec.Raw
     req_id: ReqId = None
@@ -32,7 +32,7 @@ class Enqueue(_Frame, tag="enqueue"):
     deliver_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
-class Send(_Frame, tag="send"):
+class SendFrame(_Frame, tag="send"):
     to: str
     kind: str
     payload: msgspec.Raw
@@ -47,7 +47,7 @@ class Send(_Frame, tag="send"):
     req_id: ReqId = None
 
 
-class Subscribe(_Frame, tag="subscribe"):
+class SubscribeFrame(_Frame, tag="subscribe"):
     stream: str
     sub_id: str | None = None
     credit: int | None = None
@@ -58,17 +58,17 @@ class Subscribe(_Frame, tag="subscribe"):
     req_id: ReqId = None
 
 
-class Tap(_Frame, tag="tap"):
+class TapFrame(_Frame, tag="tap"):
     stream: str
     req_id: ReqId = None
 
 
-class Unsubscribe(_Frame, tag="unsubscribe"):
+class UnsubscribeFrame(_Frame, tag="unsubscribe"):
     sub_id: str | None = None
     req_id: ReqId = None
 
 
-class Grant(_Frame, tag="grant"):
+class GrantFrame(_Frame, tag="grant"):
     n: int
     sub_id: str | None = None
     req_id: ReqId = None
@@ -85,30 +85,30 @@ class _Settling(_Frame):
     req_id: ReqId = None
 
 
-class Ack(_Frame, tag="ack"):
+class AckFrame(_Frame, tag="ack"):
     id: str | list[str]
     sub_id: str | None = None
     lease_id: str | None = None
     req_id: ReqId = None
 
 
-class Nack(_Settling, tag="nack"):
+class NackFrame(_Settling, tag="nack"):
     pass
 
 
-class Release(_Settling, tag="release"):
+class ReleaseFrame(_Settling, tag="release"):
     pass
 
 
-class Term(_Settling, tag="term"):
+class TermFrame(_Settling, tag="term"):
     pass
 
 
-class Extend(_Settling, tag="extend"):
+class ExtendFrame(_Settling, tag="extend"):
     pass
 
 
-class Pull(_Frame, tag="pull"):
+class PullFrame(_Frame, tag="pull"):
     stream: str
     max: int = 1
     wait_ms: int = 0
@@ -116,7 +116,7 @@ class Pull(_Frame, tag="pull"):
     req_id: ReqId = None
 
 
-class Settle(_Frame, tag="settle"):
+class SettleFrame(_Frame, tag="settle"):
     id: str
     op: str
     lease_id: str | None = None
@@ -128,45 +128,45 @@ class Settle(_Frame, tag="settle"):
     req_id: ReqId = None
 
 
-class Stats(_Frame, tag="stats"):
+class StatsFrame(_Frame, tag="stats"):
     stream: str
     req_id: ReqId = None
 
 
-class Metrics(_Frame, tag="metrics"):
+class MetricsFrame(_Frame, tag="metrics"):
     req_id: ReqId = None
 
 
-class Peek(_Frame, tag="peek"):
+class PeekFrame(_Frame, tag="peek"):
     stream: str
     state: str = "ready"
     max: int = 10
     req_id: ReqId = None
 
 
-class Where(_Frame, tag="where"):
+class WhereFrame(_Frame, tag="where"):
     id: str
     req_id: ReqId = None
 
 
-class Explain(_Frame, tag="explain"):
+class ExplainFrame(_Frame, tag="explain"):
     stream: str
     req_id: ReqId = None
 
 
-class Redrive(_Frame, tag="redrive"):
+class RedriveFrame(_Frame, tag="redrive"):
     stream: str
     max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1_000
     req_id: ReqId = None
 
 
-class Snapshot(_Frame, tag="snapshot"):
+class SnapshotFrame(_Frame, tag="snapshot"):
     view: str
     addr: str | None = None
     req_id: ReqId = None
 
 
-class Live(_Frame, tag="live"):
+class LiveFrame(_Frame, tag="live"):
     view: str
     sub_id: str | None = None
     credit: int | None = None
@@ -175,7 +175,7 @@ class Live(_Frame, tag="live"):
     req_id: ReqId = None
 
 
-class Rule(_Frame, tag="trigger"):
+class TriggerFrame(_Frame, tag="trigger"):
     """Look at triggers and change them: `op` is one of `ls show explain put remove try`."""
 
     op: str = "ls"
@@ -186,50 +186,50 @@ class Rule(_Frame, tag="trigger"):
     req_id: ReqId = None
 
 
-class SchemaList(_Frame, tag="schema.list"):
+class SchemaListFrame(_Frame, tag="schema.list"):
     req_id: ReqId = None
 
 
-class SchemaValidate(_Frame, tag="schema.validate"):
+class SchemaValidateFrame(_Frame, tag="schema.validate"):
     env: msgspec.Raw
     req_id: ReqId = None
 
 
-class Ping(_Frame, tag="ping"):
+class PingFrame(_Frame, tag="ping"):
     req_id: ReqId = None
 
 
-Frame = (
-    Hello
-    | Enqueue
-    | Send
-    | Subscribe
-    | Tap
-    | Unsubscribe
-    | Grant
-    | Ack
-    | Nack
-    | Release
-    | Term
-    | Extend
-    | Pull
-    | Settle
-    | Stats
-    | Metrics
-    | Peek
-    | Where
-    | Explain
-    | Redrive
-    | Snapshot
-    | Rule
-    | SchemaList
-    | SchemaValidate
-    | Live
-    | Ping
+ControlFrame = (
+    HelloFrame
+    | EnqueueFrame
+    | SendFrame
+    | SubscribeFrame
+    | TapFrame
+    | UnsubscribeFrame
+    | GrantFrame
+    | AckFrame
+    | NackFrame
+    | ReleaseFrame
+    | TermFrame
+    | ExtendFrame
+    | PullFrame
+    | SettleFrame
+    | StatsFrame
+    | MetricsFrame
+    | PeekFrame
+    | WhereFrame
+    | ExplainFrame
+    | RedriveFrame
+    | SnapshotFrame
+    | TriggerFrame
+    | SchemaListFrame
+    | SchemaValidateFrame
+    | LiveFrame
+    | PingFrame
 )
 
-decode_frame = msgspec.json.Decoder(Frame).decode
-FRAME_NAMES = tuple(kind.__struct_config__.tag for kind in Frame.__args__)
+decode_frame = msgspec.json.Decoder(ControlFrame).decode
+FRAME_NAMES = tuple(kind.__struct_config__.tag for kind in ControlFrame.__args__)
 
 
 class Reference(msgspec.Struct, rename="camel"):
@@ -243,7 +243,7 @@ NAMED = ("hello", "enqueue")
 """Frames whose answers carry their name where no `reqId` was given."""
 
 
-def req_id_of(frame: Frame) -> str | int | None:
+def req_id_of(frame: ControlFrame) -> str | int | None:
     """What an answer to this frame is called; None where it has no name."""
     name = str(frame.__struct_config__.tag)
     return name if frame.req_id is None and name in NAMED else frame.req_id

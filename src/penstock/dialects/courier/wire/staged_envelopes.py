@@ -19,7 +19,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit, parse
-from penstock.dialects.courier.wire.staged_frames import SPACE_FORM, Frame, read_frame
+from penstock.dialects.courier.wire.staged_frames import SPACE_FORM, StagedFrame, read_frame
 
 HOP_HEADER = "x-penstock-hop"
 """Header that counts how often an envelope was derived from others by a pipeline."""
@@ -44,7 +44,7 @@ class StageCommit(msgspec.Struct, forbid_unknown_fields=True):
     parts: list[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]]
 
 
-class Source(msgspec.Struct, frozen=True):
+class BatchSource(msgspec.Struct, frozen=True):
     """Whose batch it is."""
 
     app: str
@@ -65,7 +65,7 @@ class Source(msgspec.Struct, frozen=True):
         return self.principal.agent or SENDER + self.app
 
 
-def source_of(app: str, batch: str, principal: Principal, address: str = "") -> Source | Refusal:
+def source_of(app: str, batch: str, principal: Principal, address: str = "") -> BatchSource | Refusal:
     """The application and the batch that a path names."""
     if _APP.fullmatch(app) is None:
         message = "an application's name has 1 to 64 letters, digits, `.`, `_` or `-`"
@@ -73,7 +73,7 @@ def source_of(app: str, batch: str, principal: Principal, address: str = "") -> 
     if _BATCH.fullmatch(batch) is None or int(batch) > BATCH_MAX:
         message = f"a batch is a whole number from 0 on, not `{batch[:40]}`"
         return Refusal("InvalidRequest", message, ref="batch")
-    return Source(app, int(batch), principal, address)
+    return BatchSource(app, int(batch), principal, address)
 
 
 def part_problem(part: str) -> Refusal | None:
@@ -84,7 +84,7 @@ def part_problem(part: str) -> Refusal | None:
     return Refusal("InvalidRequest", message, ref="part")
 
 
-def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Frame | Refusal:
+def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | StagedFrame | Refusal:
     """The draft of one line, or the frame of one for a space."""
     if len(line) > limits.envelope_max:
         message = f"the envelope has {len(line)} bytes and at most {limits.envelope_max} are allowed"
@@ -134,7 +134,7 @@ def read(line: bytes, source: Source, now: Now, limits: Limits) -> Draft | Frame
     )
 
 
-def _foreign(given: dict[str, msgspec.Raw], source: Source) -> Refusal | None:
+def _foreign(given: dict[str, msgspec.Raw], source: BatchSource) -> Refusal | None:
     """Whether a line says that it is from somebody else."""
     if "from" not in given:
         return None
@@ -165,7 +165,7 @@ def _hop(given: dict[str, msgspec.Raw]) -> dict[str, object] | Refusal:
     return headers
 
 
-def _made_id(given: dict[str, msgspec.Raw], source: Source) -> str:
+def _made_id(given: dict[str, msgspec.Raw], source: BatchSource) -> str:
     """An id of the content: equal lines of one batch share it until the commit numbers them."""
     digest = sha256(f"{source.memory}\0{source.batch}\0".encode())
     for name in sorted(given):

@@ -17,7 +17,7 @@ _KNOWN = ("to", "type", "payload", "payloadAs")
 _any = msgspec.json.Decoder()
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
+class StagedFrame(msgspec.Struct, frozen=True, gc=False):
     """A frame of a batch that is not taken yet."""
 
     space: str
@@ -26,7 +26,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-def read_frame(given: dict[str, msgspec.Raw], to: str, principal: Principal) -> Frame | Refusal:
+def read_frame(given: dict[str, msgspec.Raw], to: str, principal: Principal) -> StagedFrame | Refusal:
     """The frame of a line for a stream of a space."""
     space, slash, stream = to.removeprefix(SPACE_FORM).rpartition("/")
     if not slash or not space or not stream:
@@ -44,7 +44,7 @@ def read_frame(given: dict[str, msgspec.Raw], to: str, principal: Principal) -> 
     if "payload" not in given:
         return Refusal("InvalidEnvelope", "`payload` is missing", ref="payload")
     data = _data(given)
-    return data if isinstance(data, Refusal) else Frame(space, stream, data)
+    return data if isinstance(data, Refusal) else StagedFrame(space, stream, data)
 
 
 def _data(given: dict[str, msgspec.Raw]) -> bytes | Refusal:
