@@ -1,9 +1,16 @@
-"""Who is connected, and what they take: a link is a connection, a consumer one subscription or pull on it."""
+"""Connections as machines see them: sessions, links, and consumers.
+
+A session speaks one protocol, a link is its connection inside a machine, a consumer is one subscription or pull of a link.
+`Session` is what the runtime needs of every protocol; only sessions that subscribe or pull are also a `ConsumerSession`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
@@ -12,8 +19,58 @@ if TYPE_CHECKING:
     from penstock.core.records import Record
 
 
+class Session(Protocol):
+    """What a runtime needs of the session of any protocol."""
+
+    out: list[bytes]
+    """Messages to write, in order; the runtime takes them away."""
+    link: Link
+    """The runtime sets it right after the machine has accepted the connection."""
+    closing: tuple[int, str] | None
+    """Set to close the connection once `out` is written: a WebSocket close code and a reason."""
+
+    @property
+    def answers(self) -> Sized:
+        """What still waits for an answer. A connection closes only when it is empty."""
+
+    def receive(self, now: Now, data: bytes) -> None:
+        """Handle bytes of the peer: a chunk, or one WebSocket message."""
+
+    def drain(self, refusal: Refusal) -> None:
+        """End the connection: the server shuts down, or revokes what let the peer in."""
+
+
+class ConsumerSession(Session, Protocol):
+    """The session of a link that has consumers."""
+
+    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
+        """Hand over records that were leased to one of its consumers."""
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        """A lease of one of its consumers ended."""
+
+
+class PeerlessSession:
+    """Base of sessions without a peer, such as a worker inside the server: no bytes arrive, and none are written."""
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.closing: tuple[int, str] | None = None
+        self.link: Link
+        self.answers: Sized = ()
+
+    def receive(self, now: Now, data: bytes) -> None:
+        raise AssertionError("a session without a peer receives no bytes")
+
+    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
+        """The record is redelivered; the late settle is refused."""
+
+    def drain(self, refusal: Refusal) -> None:
+        """The machine ends pulls and deliveries by itself."""
+
+
 class Link:
-    """One peer's connection, as far as a machine is concerned."""
+    """One connection inside a machine."""
 
     __slots__ = ("address", "consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
 

@@ -19,13 +19,12 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
-from penstock.core.links import Consumer, Link
+from penstock.core.links import Consumer, Link, PeerlessSession
 from penstock.core.queue.policy import Policy
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations import queries, queue, views
-from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
@@ -86,18 +85,12 @@ class Subscriber:
         return [record.id for record in self._consumer.leases.values()]
 
 
-class _InProcess:
+class _InProcess(PeerlessSession):
     """The session of everything in this process: deliveries become values."""
 
     def __init__(self, core: QueueCore) -> None:
-        self.out: list[bytes] = []
-        self.closing: tuple[int, str] | None = None
-        self.link: Link
-        self.answers = Answers(core.runtime, self)
+        super().__init__()
         self._core = core
-
-    def receive(self, now: Now, data: bytes) -> None:
-        return None
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         subscriber: Subscriber = consumer.tag
@@ -110,15 +103,6 @@ class _InProcess:
                 subscriber.deliveries.append(delivered)
             else:
                 self._core.call_later(subscriber.on_deliver, delivered)
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        return None
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return False
-
-    def drain(self, refusal: Refusal) -> None:
-        return None
 
 
 class QueueCore:

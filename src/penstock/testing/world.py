@@ -12,11 +12,11 @@ from typing import Any
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS, NOBODY, Principal
 from penstock.dialects.courier.sessions import subscribe
-from penstock.dialects.courier.sessions.answers import Session
 from penstock.dialects.courier.sessions.control import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.dialects.courier.triggers.config import Trigger

@@ -37,7 +37,7 @@ def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch
 def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: Path) -> None:
     async def leave() -> tuple[int, str] | None:
         hub = RelayHub(NO_RUNTIME, f"ipc://{tmp_path}/relay.sock")
-        first, second = RelaySession(NO_RUNTIME, hub), RelaySession(NO_RUNTIME, hub)
+        first, second = RelaySession(hub), RelaySession(hub)
         first.topic = second.topic = b"0" * 64
         hub.join(first, None)
         hub.close()

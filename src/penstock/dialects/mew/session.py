@@ -6,8 +6,9 @@ join at all is taken in by its bearer token. What comes while a join waits for i
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -15,8 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.core.links import Consumer, Link
-from penstock.core.records import Record
+from penstock.core.links import Link
 from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
 from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, GatewayMessages, MewRefusal
@@ -73,7 +73,7 @@ class MewSession:
         self.host = host
         self.out: list[bytes] = []
         self.link: Link
-        self.answers: Any = _Backlog(self)
+        self.answers: Sized = _Backlog(self)
         self.closing: tuple[int, str] | None = None
         limits = host.limits
         self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
@@ -298,15 +298,6 @@ class MewSession:
             self.out.extend(self.outbox.take())
             self.held.clear()
             self.closing = (refusal.kind.close or 1008, refusal.code)
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return False
-
-    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        raise AssertionError("a participant has no subscriptions")
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        raise AssertionError("a participant has no leases")
 
 
 def _is_join(fields: dict[str, msgspec.Raw]) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link
+from penstock.core.links import Consumer, PeerlessSession
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
@@ -33,7 +33,6 @@ from penstock.dialects.courier.operations.skills import (
     reply_stream,
     wanted_reply,
 )
-from penstock.dialects.courier.sessions.answers import Answers
 from penstock.server.config.sections import GitSkill, Skills
 from penstock.server.courier.git import Diff, diff, git_dir_of
 from penstock.server.engine.connections import Connection, NoWire
@@ -112,14 +111,11 @@ SKILLS: dict[str, Callable[[Skills], Skill | None]] = {
 """Every skill by its name: how it is made of the config, or that it is off."""
 
 
-class SkillWorker:
+class SkillWorker(PeerlessSession):
     """One skill on one runtime."""
 
     def __init__(self, skill: Skill, runtime: Runtime) -> None:
-        self.out: list[bytes] = []
-        self.closing: tuple[int, str] | None = None
-        self.link: Link
-        self.answers = Answers(runtime, self)
+        super().__init__()
         self.done = 0
         """Requests answered, refusals included."""
         self.buried = 0
@@ -155,24 +151,12 @@ class SkillWorker:
 
     # What the runtime calls
 
-    def receive(self, now: Now, data: bytes) -> None:
-        return None
-
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         for record in records:
             work = self._work(record.id, record.body, record.attempt)
             task = asyncio.get_running_loop().create_task(work)
             self._tasks[task] = None
             task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        return None
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return self.answers.finished(no, fresh, whole)
-
-    def drain(self, refusal: Refusal) -> None:
-        return None
 
     # The work
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Link
+from penstock.core.links import Link, Session
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.sessions.answers import Session
 
 if TYPE_CHECKING:
     from penstock.server.engine.runtime import Runtime

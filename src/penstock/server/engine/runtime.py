@@ -17,12 +17,13 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
+from penstock.core.links import Session
 from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.surveys import Survey
-from penstock.dialects.courier.sessions.answers import Session
+from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.control import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
@@ -74,7 +75,8 @@ class Runtime:
         self._dirty: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
         """Peers we do not read from for now."""
-        self._waiting: dict[Session, None] = {}
+        self._waiting: dict[Answers, None] = {}
+        """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
         self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
         """What looks at every stream, one after the other; each belongs to a connection, so their number is bounded."""
@@ -157,7 +159,7 @@ class Runtime:
             self._connections_by_ip[link.address] = here
         else:
             del self._connections_by_ip[link.address]
-        self._waiting.pop(connection.session, None)
+        self._waiting.pop(connection.session.answers, None)  # type: ignore[call-overload]
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
         self.live.left(connection.session)
@@ -198,8 +200,8 @@ class Runtime:
     def authenticate(self, token: str | None) -> Principal | None:
         return self._authenticate(token)
 
-    def wait(self, session: Session) -> None:
-        self._waiting[session] = None
+    def wait(self, answers: Answers) -> None:
+        self._waiting[answers] = None
 
     def apply(self, now: Now) -> None:
         """Carry out effects until none are left."""
@@ -392,10 +394,10 @@ class Runtime:
             self.live.changed(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
         self.finished = batch.no
-        for session in list(self._waiting):
-            if not session.finished(batch.no, fresh, whole):
-                del self._waiting[session]
-            connection = self._connections.get(session.link.no)
+        for answers in list(self._waiting):
+            if not answers.finished(batch.no, fresh, whole):
+                del self._waiting[answers]
+            connection = self._connections.get(answers.session.link.no)
             if connection is not None:
                 self._dirty[connection] = None
         for is_fresh, call in self._gates.pop(batch.no, ()):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.links import Session
 from penstock.core.queue.views import View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
-from penstock.dialects.courier.sessions.answers import Session
 from penstock.dialects.courier.sessions.view_feed import ViewFeed, ViewFollower
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ import zmq
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link
-from penstock.core.records import Record
+from penstock.core.links import Link
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.wire.envelopes import misfit
 from penstock.dialects.streamservice import encode
@@ -48,11 +46,11 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
 class RelaySession:
     """One WebSocket that listens to a topic."""
 
-    def __init__(self, runtime: Runtime, hub: RelayHub) -> None:
+    def __init__(self, hub: RelayHub) -> None:
         self.out: list[bytes] = []
         self.link: Link = None  # type: ignore[assignment]  # the runtime sets it
         self.closing: tuple[int, str] | None = None
-        self.answers = Answers(runtime, self)
+        self.answers = ()
         self.topic: bytes | None = None
         self._hub = hub
 
@@ -91,15 +89,6 @@ class RelaySession:
         """The first message did not come in time."""
         if self.topic is None and self.closing is None:
             self.refuse(Refusal("Timeout", 'say which topic: {"topic": "<64 hexadecimal digits>"}'))
-
-    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        """Nothing of the queue comes here."""
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        """Nothing of the queue comes here."""
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return False
 
     def drain(self, refusal: Refusal) -> None:
         self.refuse(refusal)
@@ -265,7 +254,7 @@ class RelayPlan(Upgrade):
     def open(self, wire: WebSocketTransport) -> Connection | None:
         wire.is_framed = True
         runtime = self._runtime
-        session = RelaySession(runtime, self._hub)
+        session = RelaySession(self._hub)
         connection = runtime.open(session, wire, self._principal, self._peer, make=RelayConnection)
         if isinstance(connection, Refusal):
             wire.send([frame(TEXT, error_message(connection))])

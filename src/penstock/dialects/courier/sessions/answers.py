@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link
+from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.records import Record
 from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
@@ -24,33 +23,6 @@ if TYPE_CHECKING:
 
 Render = Callable[[Refusal | None], bytes]
 """Makes an answer's bytes: the refusal's when one is given."""
-
-
-class Session(Protocol):
-    """What a runtime asks of every dialect's session."""
-
-    out: list[bytes]
-    """Messages to write, in order; the runtime takes them away."""
-    link: Link
-    """Its place in the machine; the runtime sets it right after the machine accepted the connection."""
-    answers: Answers
-    closing: tuple[int, str] | None
-    """Set when the connection should be closed once `out` is written: a WebSocket close code and a reason."""
-
-    def receive(self, now: Now, data: bytes) -> None:
-        """Bytes of the peer: a chunk, or one WebSocket message."""
-
-    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        """Records were leased to one of its consumers."""
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        """A lease of one of its consumers ended."""
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        """Batch `no` has its outcome. Returns whether answers still wait."""
-
-    def drain(self, refusal: Refusal) -> None:
-        """The connection ends: the server shuts down, or takes back what let the peer in."""
 
 
 class RuntimePort(Protocol):
@@ -67,8 +39,8 @@ class RuntimePort(Protocol):
     def apply(self, now: Now) -> None:
         """Carry out the machine's effects before it is called again."""
 
-    def wait(self, session: Session) -> None:
-        """Tell this session when batches are finished."""
+    def wait(self, answers: Answers) -> None:
+        """Call `finished` of these answers for each batch until it returns False."""
 
     def authenticate(self, token: str | None) -> Principal | None:
         """Who a token stands for."""
@@ -92,11 +64,11 @@ class Slot:
 class Answers:
     """The answers of one connection."""
 
-    __slots__ = ("_queue", "_runtime", "_session")
+    __slots__ = ("_queue", "_runtime", "session")
 
     def __init__(self, runtime: RuntimePort, session: Session) -> None:
         self._runtime = runtime
-        self._session = session
+        self.session = session
         self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
 
     def __len__(self) -> int:
@@ -107,20 +79,20 @@ class Answers:
         if self._queue:
             self._queue.append((0, False, data))
         else:
-            self._session.out.append(data)
+            self.session.out.append(data)
 
     def after(self, gate: int, render: Render, *, fresh: bool = False) -> None:
         """Answer when batch `gate` is finished. `fresh`: the answer stands or falls with new records."""
         runtime = self._runtime
         if gate <= runtime.finished:
             if not self._queue:
-                self._session.out.append(render(None))
+                self.session.out.append(render(None))
                 return
             gate = 0
         elif gate == runtime.machine.gate:
             runtime.machine.gated = True
         self._queue.append((gate, fresh, render))
-        runtime.wait(self._session)
+        runtime.wait(self)
 
     def slot(self) -> Slot:
         """Keep a place for an answer that comes later by itself."""
@@ -135,7 +107,7 @@ class Answers:
     def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
         """Give every answer that may go now. Returns whether gated ones remain."""
         queue = self._queue
-        out = self._session.out
+        out = self.session.out
         if fresh is not None:
             self._refuse(no, fresh, whole)
         while queue:

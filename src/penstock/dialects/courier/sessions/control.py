@@ -488,8 +488,5 @@ class ControlSession:
         told = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
         self.out.append(_encode(told) + b"\n")
 
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return self.answers.finished(no, fresh, whole)
-
     def drain(self, refusal: Refusal) -> None:
         self._fail(None, refusal, close=refusal.kind.close)

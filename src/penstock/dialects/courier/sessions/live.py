@@ -10,12 +10,11 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link
+from penstock.core.links import Link, Session
 from penstock.core.queue.views import View
-from penstock.core.records import Record
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
-from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Session
+from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, ViewFollower
 from penstock.dialects.courier.wire import control_frames
@@ -42,7 +41,7 @@ class LiveSession:
         self.closing: tuple[int, str] | None = None
         self.link: Link
         """Set by the runtime, right after the machine accepted the connection."""
-        self.answers = Answers(runtime, self)
+        self.answers = ()
         self._runtime = runtime
         self._limits = runtime.machine.limits
         self._query = query
@@ -99,15 +98,6 @@ class LiveSession:
                 self._fail(refusal)
             else:
                 self._runtime.live.granted(self._watcher)
-
-    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        return None
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        return None
-
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return False
 
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, 1001)

@@ -217,8 +217,5 @@ class SubscribeSession:
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         self.out.append(_encode({"expired": record.id, "leaseId": lease_id}))
 
-    def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
-        return self.answers.finished(no, fresh, whole)
-
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, refusal.kind.close)

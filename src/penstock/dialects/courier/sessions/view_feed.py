@@ -15,12 +15,12 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.views import Change, View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.operations.views import Sight, Version
-from penstock.dialects.courier.sessions.answers import Session
 
 CACHE_BYTES_MAX = 16 * 1024 * 1024
 """Written messages that a feed keeps for followers at the same place."""
