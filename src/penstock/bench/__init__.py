@@ -1,7 +1,7 @@
-"""`penstock bench`: what the server does a second, and what it costs, measured with real processes.
+"""`penstock bench`: what the server does a second and what it costs, measured with real processes.
 
-The parent starts a server, a producer and a consumer, each a process of its own, and reads their CPU from the kernel. Every
-envelope is accounted for: a run that loses one, or leaves one unacked, fails with exit code 3.
+The parent starts servers and loads as processes and reads their CPU from the kernel. Every message is accounted for: a
+run that loses one fails with exit code 3. Nothing outside `penstock bench` imports this package.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from cyclopts import App
 
 bench = App(
     name="bench",
-    help="""Measure throughput, latency, CPU and memory; peers side by side.
+    help="""Measure throughput, latency, CPU and memory, with peers for comparison.
 
-`queue` is Control v1 beside Redis Streams, `http` is POST /v1/enqueue,
-`streams` is memory and waits with very many streams, `live` is the
-followers of a view, `fanout` is frames of streams in a space beside a
-Node relay, `relay` is token streams beside libzmq's own proxy, `journal`
-is the log on disk beside SQLite, `pipeline` is the Spark side beside
-Spark's own file sources.""",
+`queue` is Control v1 (peer: Redis Streams), `http` is POST /v1/enqueue,
+`streams` is memory and stalls with very many streams, `live` is the
+followers of a view, `fanout` is frames in a space (peer: a Node relay),
+`relay` is token streams (peer: libzmq's proxy), `journal` is the log on
+disk (peer: SQLite), `pipeline` is the Spark side (peer: Spark's own file
+sources), `compare` is the server's CPU of two versions.""",
 )
-bench.command("penstock.bench.commands:queue", name="queue")
-bench.command("penstock.bench.commands:http", name="http")
-bench.command("penstock.bench.streams:streams", name="streams")
-bench.command("penstock.bench.live:live", name="live")
-bench.command("penstock.bench.fanout:fanout", name="fanout")
-bench.command("penstock.bench.relay:relay", name="relay")
-bench.command("penstock.bench.journaling:journal", name="journal")
-bench.command("penstock.bench.pipeline:pipeline", name="pipeline")
+for name, place in {
+    "queue": "queue.commands",
+    "http": "queue.commands",
+    "streams": "queue.streams",
+    "live": "queue.live",
+    "fanout": "fanout.commands",
+    "relay": "relay.commands",
+    "journal": "journal.commands",
+    "pipeline": "pipeline.commands",
+    "compare": "compare",
+}.items():
+    bench.command(f"penstock.bench.{place}:{name}", name=name)

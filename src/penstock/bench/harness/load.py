@@ -1,0 +1,169 @@
+"""A load process: its job, its report, and the counters that it shares with the others.
+
+`python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names (`queue.control_load:produce`) with
+the job, and prints one `Line` as JSON for each notice and for the report.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+
+from penstock.bench.harness.result import BenchCell
+
+_NUMBER = struct.Struct("=q")
+UNKNOWN = -1
+PARENT_POLL_S = 0.5
+SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What every load process needs; each family adds its own fields."""
+
+    port: int = 0
+    seconds: float = 1.0
+    window: int = 8192  # messages in flight at most
+    board: str = ""  # the file of the shared counters
+    server_pid: int = 0  # the process whose CPU the load reads; 0 when the parent reads it
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """What a load process has done."""
+
+    count: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    cpu_s: float = 0.0
+    server_cpu_s: float = 0.0
+    latencies: dict[str, float] | None = None  # milliseconds by percentile
+    late: dict[str, float] | None = (
+        None  # how far an open-loop producer was behind its schedule, in milliseconds
+    )
+    error: str | None = None
+    received: int = 0
+    missing: int = 0  # frames that were expected here and did not arrive
+    echoes: int = 0  # deliveries to the sender itself
+
+    @property
+    def seconds(self) -> float:
+        return max(self.last_ns - self.first_ns, 1) / 1e9
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One line on a load's stdout."""
+
+    is_ready: bool = False
+    note: str | None = None
+    cell: BenchCell | None = None
+    report: Report | None = None
+
+
+class Board:
+    """Two counters in a mapped file: `acked` so far, and the `total`, which is unknown until the producer stops.
+
+    They let a producer keep a bounded window up to the consumer in another process. Each has one writer.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 2 * _NUMBER.size)
+
+    @staticmethod
+    def create(path: Path) -> None:
+        path.write_bytes(_NUMBER.pack(0) + _NUMBER.pack(UNKNOWN))
+
+    @property
+    def acked(self) -> int:
+        return int(_NUMBER.unpack_from(self._map, 0)[0])
+
+    @acked.setter
+    def acked(self, count: int) -> None:
+        _NUMBER.pack_into(self._map, 0, count)
+
+    @property
+    def total(self) -> int:
+        return int(_NUMBER.unpack_from(self._map, _NUMBER.size)[0])
+
+    @total.setter
+    def total(self, count: int) -> None:
+        _NUMBER.pack_into(self._map, _NUMBER.size, count)
+
+
+def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
+    """Nearest-rank percentiles, in milliseconds."""
+    ordered = sorted(values_ns)
+    ranks = {name: max(0, math.ceil(share * len(ordered)) - 1) for name, share in SHARES.items()}
+    return {name: round(ordered[rank] / 1e6, 3) for name, rank in ranks.items()} if ordered else {}
+
+
+def announce(*, note: str | None = None, cell: BenchCell | None = None) -> None:
+    """Report progress to the parent; without a note or a cell, report that the load is ready."""
+    send_line(Line(note is None and cell is None, note, cell))
+
+
+def send_line(line: Line) -> None:
+    os.write(1, msgspec.json.encode(line) + b"\n")
+
+
+def threads_cpu_s(pid: int) -> float:
+    """CPU seconds of the threads of a process, in nanosecond steps: a clock tick is too coarse for slow loads."""
+    total_ns = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total_ns += int(path.read_bytes().split()[0])
+        except OSError:
+            continue  # the thread has just ended
+    return total_ns / 1e9
+
+
+def perform(role: str, text: str) -> Report:
+    """Call the function of a role with its job."""
+    module, _, name = role.partition(":")
+    function = getattr(import_module(f"penstock.bench.{module}"), name)
+    job = msgspec.json.decode(text, type=get_type_hints(function)["job"])
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    report: Report = function(job)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    report.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return report
+
+
+def _follow_parent(parent: int) -> None:
+    """End this process when the bench is gone, however that ended."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(role: str, text: str) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_follow_parent, args=[os.getppid()], daemon=True).start()
+    try:
+        report = perform(role, text)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if not isinstance(error, (OSError, ValueError)):
+            traceback.print_exc()
+        report = Report(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    send_line(Line(report=report))
+    return 0 if report.error is None else 1
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # a thread of Spark or of the loop may still be blocked

@@ -1,0 +1,179 @@
+"""`penstock bench journal`: append with a sync per commit, read back and recover, with SQLite in the same run.
+
+In process, without a server. SQLite has its fastest safe settings: WAL, full synchronisation, prepared statements and
+the same number of rows per transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
+from penstock.bench.journal.history import DEPTH, open_journal, seal
+from penstock.bench.queue.commands import Rounds
+from penstock.bench.queue.envelopes import envelope
+from penstock.cli.options import PLAIN, Output
+from penstock.core.clock import Now
+from penstock.core.limits import Limits
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
+from penstock.core.records import Record
+from penstock.journal.disk import RealDisk
+from penstock.journal.log import Log
+from penstock.journal.open_and_repair import Opened
+from penstock.journal.reader import JournalReader
+from penstock.server.engine.machines import make_machine
+
+STREAM = "bench/journal"
+SEALED = "penstock, sealed"
+
+
+def journal(
+    *,
+    rounds: Rounds = 3,
+    count: Annotated[int, Parameter(help="Records per round.")] = 200_000,
+    commit: Annotated[str, Parameter(help="Records per commit, several with commas.")] = "256,2048",
+    size: Annotated[int, Parameter(help="Bytes of a record.")] = 300,
+    live: Annotated[int, Parameter(help="Live records of the recovery cell; 0 leaves it out.")] = 200_000,
+    output: Output = PLAIN,
+) -> int:
+    """Measure the journal: records appended a second with a sync per commit, read back, and recovered.
+
+    For example:
+
+      penstock bench journal
+      penstock bench journal --live 1000000 --json
+    """
+    commits = [int(word) for word in commit.split(",")]
+    result = BenchResult.begin("journal", rounds=rounds, count=count, commit=commits, size=size, live=live)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        try:
+            for group in commits:
+                _measure(result, Path(folder), rounds, count, group, size)
+            if live:
+                done = _recover(Path(folder) / "live", live, size)
+                result.add(f"recover, {live:,} live records", "one at a time", [done], client="in process")
+        except BenchError as error:
+            result.failures.append(str(error))
+    return result.show(output)
+
+
+def _measure(result: BenchResult, folder: Path, rounds: int, count: int, group: int, size: int) -> None:
+    appended: dict[str, list[BenchRound]] = {"penstock": [], "sqlite": []}
+    read: dict[str, list[BenchRound]] = {"penstock": [], SEALED: [], "sqlite": []}
+    for number in range(rounds):
+        data = folder / f"{group}-{number}"
+        appended["penstock"].append(_append(data, count, group, size))
+        read["penstock"].append(_timed(count, partial(_read_back, data)))
+        if seal(data, _make_machine) != count:
+            raise BenchError(f"not all of {count} records were sealed")
+        read[SEALED].append(_timed(count, partial(_read_back, data)))
+        appended["sqlite"].append(_append_sqlite(data / "peer.db", count, group, size))
+        read["sqlite"].append(_timed(count, partial(_read_sqlite, data / "peer.db")))
+    words = f"{group} records a commit, synced"
+    for kind, found, batched, ours in (
+        ("append", appended, words, "penstock"),
+        ("read back", read, "in order", SEALED),
+    ):
+        cells = {
+            name: result.add(f"{kind}, {words}", batched, done, name, "in process")
+            for name, done in found.items()
+        }
+        cells["sqlite"].compare(cells[ours])
+
+
+def _make_machine() -> QueueMachine:
+    return make_machine(Limits(), lambda _: Policy(max_depth=DEPTH), os.urandom)
+
+
+def _timed(count: int, work: Callable[[], int]) -> BenchRound:
+    begun = time.perf_counter()
+    done = work()
+    seconds = time.perf_counter() - begun
+    if done != count:
+        raise BenchError(f"{done} records were found and {count} written")
+    return BenchRound.timed(count, seconds)
+
+
+def _make_records(count: int, size: int) -> list[Record]:
+    channel = Channel(STREAM, Policy(max_depth=DEPTH))
+    body = envelope(STREAM, size, "bench") % (0, 0)
+    made = [Record(f"bench-{number}", "bench.load", body, "bench") for number in range(count)]
+    for seq, record in enumerate(made, 1):
+        record.channel, record.seq = channel, seq
+    return made
+
+
+def _append(data: Path, count: int, group: int, size: int) -> BenchRound:
+    records = _make_records(count, size)
+    done: list[BenchRound] = []
+
+    def append(log: Log) -> int:
+        for start in range(0, count, group):
+            log.commit([records[start : start + group]], time.time_ns() // 1000)
+        return log.position.offset
+
+    open_journal(data, lambda log: done.append(_timed(count, partial(append, log))), sync="commit")
+    return done[0]
+
+
+def _read_back(data: Path) -> int:
+    return sum(batch.num_rows for batch in JournalReader(data).batches(0, DEPTH))
+
+
+def _append_sqlite(path: Path, count: int, group: int, size: int) -> BenchRound:
+    peer = sqlite3.connect(path, isolation_level=None)
+    peer.execute("PRAGMA journal_mode=WAL")
+    peer.execute("PRAGMA synchronous=FULL")
+    columns = "offset INTEGER PRIMARY KEY, at INTEGER, channel TEXT, id TEXT, kind TEXT, body BLOB"
+    peer.execute(f"CREATE TABLE events ({columns})")
+    insert = "INSERT INTO events (at, channel, id, kind, body) VALUES (?, ?, ?, ?, ?)"
+    rows = [(one.channel.name, one.id, one.kind, one.body) for one in _make_records(count, size)]
+
+    def append() -> int:
+        for start in range(0, count, group):
+            now_us = time.time_ns() // 1000
+            peer.execute("BEGIN")
+            peer.executemany(insert, [(now_us, *row) for row in rows[start : start + group]])
+            peer.execute("COMMIT")
+        return int(peer.execute("SELECT count(*) FROM events").fetchone()[0])
+
+    done = _timed(count, append)
+    peer.close()
+    return done
+
+
+def _read_sqlite(path: Path) -> int:
+    peer = sqlite3.connect(path)
+    found = sum(1 for _ in peer.execute("SELECT offset, at, channel, id, kind, body FROM events"))
+    peer.close()
+    return found
+
+
+def _recover(data: Path, live: int, size: int) -> BenchRound:
+    """A machine rebuilt from a live file of that many records."""
+    _append(data, live, 2048, size)
+    seal(data, _make_machine)
+    machine = _make_machine()
+    now = Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+    opened = Opened(RealDisk(data / "journal"), fresh_id="", sync="commit")
+
+    def rebuild() -> int:
+        for row in opened.live_rows():
+            machine.resume(now, row)
+        for row in opened.tail_rows():
+            machine.restore(now, row)
+        machine.recovered(now)
+        return machine.live
+
+    return _timed(live, rebuild)

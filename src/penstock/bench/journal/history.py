@@ -1,0 +1,138 @@
+"""Journals for the benches: records appended by the journal's own writer, and sealed, without a server.
+
+`make_history` gives the same rows for the same count, except for their times. Half of them are envelopes of 300 bytes
+over two dozen streams and inboxes, in conversations of six; the other half settle them a moment later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from penstock.bench.harness.result import BenchError
+from penstock.core.clock import Now
+from penstock.core.queue.channel import Channel
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import Policy
+from penstock.core.records import Fact, Record, Settle
+from penstock.core.rows import Row
+from penstock.journal.disk import RealDisk
+from penstock.journal.log import Log
+from penstock.journal.open_and_repair import Opened
+from penstock.journal.parquet_table import Bronze
+from penstock.journal.port import Committed
+from penstock.journal.retention import Retention
+from penstock.journal.seal import Sealer
+
+BODY_BYTES = 300
+STREAMS, INBOXES = 16, 8
+TALK = 6  # envelopes of a conversation
+COMMIT_ROWS = 256
+RATE = 2_000  # journal rows a second, by their times: a busy minute has 120,000 of them
+SEGMENT_BYTES = 64 * 1024 * 1024  # as large as a server lets a segment grow
+DEPTH = 100_000_000
+FILLER = "the quick brown fox jumps over the lazy dog, then writes a report about it. " * 3
+
+
+def open_journal(folder: Path, write: Callable[[Log], None], sync: Literal["commit", "off"] = "off") -> None:
+    """Open a new journal in a data directory, write to it, and leave it ready to be sealed."""
+    opened = Opened(RealDisk(folder / "journal"), fresh_id=os.urandom(16).hex(), sync=sync)
+    if any(True for rows in (opened.live_rows(), opened.tail_rows()) for _ in rows):
+        raise BenchError(f"`{folder}` is not empty")
+    log = opened.log()
+    write(log)
+    log.rotate()
+    opened.publish()
+    log.close()
+    opened.end()
+
+
+class NoState:
+    """Replaces the queue machine of a sealer when no server opens the journal: its live file may be empty."""
+
+    def snapshot(self, _now: Now) -> Iterator[Row]:
+        return iter(())
+
+    def resume(self, _now: Now, _row: Row) -> None:
+        """Nothing is kept."""
+
+    restore = resume
+
+    def wake(self, _now: Now) -> None:
+        """Nothing is due."""
+
+
+def seal(folder: Path, make_state: Callable[[], NoState | QueueMachine] = NoState) -> int:
+    """Seal every complete segment; returns the rows that are sealed in all."""
+    disk = RealDisk(folder / "journal")
+    Sealer(disk, folder / "lake", make_state, retention=Retention(0, 0, 0, 0)).seal(time.time_ns() // 1000)
+    return sum(file.rows for file in Bronze(folder / "lake").files())
+
+
+def make_history(folder: Path, rows: int) -> Path:
+    """Fill a data directory with sealed rows; returns it."""
+
+    def write(log: Log) -> None:
+        maker = _CommitMaker(log, time.time_ns() // 1000 - rows * 1_000_000 // RATE)
+        while log.position.offset < rows:
+            maker.commit(min(COMMIT_ROWS, rows - log.position.offset))
+            if log.size >= SEGMENT_BYTES:
+                log.rotate()
+                seal(folder)
+
+    open_journal(folder, write)
+    sealed = seal(folder)
+    if sealed != rows:
+        raise BenchError(f"{rows} rows were written and {sealed} are sealed")
+    return folder
+
+
+class _CommitMaker:
+    """Makes commits: new envelopes, and settles of those of the commit before."""
+
+    def __init__(self, log: Log, start_us: int) -> None:
+        names = [f"work/{number}" for number in range(STREAMS)]
+        names += [f"agents/agent-{number}/inbox" for number in range(INBOXES)]
+        self._channels = [Channel(name, Policy(max_depth=DEPTH)) for name in names]
+        self._seqs = [0] * len(names)
+        self._log, self._now_us = log, start_us
+        self._made = 0
+        self._unsettled: list[Record] = []
+
+    def commit(self, count: int) -> None:
+        settled = self._unsettled[: count // 2]
+        facts: list[Fact] = [
+            Settle("ack", record, f"agent-{record.seq % INBOXES}", 1, record.arrived_wall_us + 900)
+            for record in settled
+        ]
+        fresh = [self._record() for _ in range(count - len(settled))]
+        outcome = self._log.commit([[*facts, *fresh]], self._now_us)[0]
+        if not isinstance(outcome, Committed):
+            raise BenchError(f"the journal refused rows: {outcome}")
+        for number, record in enumerate(fresh, outcome.first_offset + len(settled)):
+            record.offset, record.arrived_wall_us = number, self._now_us
+        self._unsettled = self._unsettled[len(settled) :] + fresh
+        self._now_us += count * 1_000_000 // RATE
+
+    def _record(self) -> Record:
+        number = self._made
+        self._made += 1
+        # Consecutive envelopes of a conversation go to different streams, as questions and answers do.
+        index = (number * 7 + number // TALK) % len(self._channels)
+        channel, talk = self._channels[index], f"talk-{number // TALK}"
+        self._seqs[index] += 1
+        sender, kind = f"agent-{number % INBOXES}", ("task.run", "task.done", "note")[number % 3]
+        head = (
+            f'{{"id":"e-{number}","ts":"2026-01-01T00:00:00Z","to":"{channel.name}","type":"{kind}","from":"{sender}",'
+            f'"corr":"{talk}","payload":{{"step":{number % TALK},"cost":{number % 97},"text":"'
+        )
+        # Text that repeats and a digest that does not: bodies compress, but not to nothing.
+        text = hashlib.sha256(head.encode()).hexdigest() + FILLER
+        body = (head + text)[: BODY_BYTES - 3] + '"}}'
+        record = Record(f"e-{number}", kind, body.encode(), sender, talk)
+        record.channel, record.seq = channel, self._seqs[index]
+        return record

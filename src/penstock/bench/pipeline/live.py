@@ -1,0 +1,157 @@
+"""The pipeline behind a working server: how soon an envelope is in a table, the idle cost, and the effect on the queue."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.compute as pc
+
+from penstock.bench.harness.load import percentiles_ms
+from penstock.bench.harness.processes import HOST, ProcessGroup, rss_bytes
+from penstock.bench.harness.result import MIB, BenchError, BenchRound
+from penstock.bench.pipeline.processes import PipelineServer, ProcessTree, start_server
+from penstock.bench.queue.envelopes import Lines
+from penstock.bench.queue.rounds import QueueRounds
+
+SIZE, BATCH = 300, 64
+PROBE_STREAM = "bench/probe"
+PROBE_EVERY_S = 0.27  # not a fraction of the pipeline's trigger, so that probes fall into all its phases
+POLL_S = 0.05
+LAST_S = 60.0  # how long the last probe may take to be counted
+QUIET_S, QUIET_MAX_S = 75.0, 240.0  # ticks come every 30 s while there is anything to close
+WARM_S = 60.0  # load before the first measurement: a JVM needs a few dozen batches to warm up
+
+
+class FreshnessProbes:
+    """Envelopes to a stream of their own, and when the table `queue_minutes` has counted each of them."""
+
+    def __init__(self, server: PipelineServer) -> None:
+        from penstock.spark.lake.schemas import QUEUE_MINUTES
+        from penstock.spark.lake.table import LakeTable
+
+        self._table = LakeTable(server.data / "lake", QUEUE_MINUTES)
+        self._lines = Lines(PROBE_STREAM, SIZE, "probe", 1)
+        self._socket = socket.create_connection((HOST, server.port))
+        self._sent_ns: list[int] = []
+        self._version: int | None = None
+        self._visible = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def run(self, seconds: float) -> list[int]:
+        """Send probes for a while; returns how long each took to be counted, in nanoseconds."""
+        due = begun = time.monotonic()
+        first = len(self._sent_ns)
+        took: list[int] = []
+        while (now := time.monotonic()) < begun + seconds or self._visible < len(self._sent_ns):
+            if due <= now < begun + seconds:
+                self._send()
+                due += PROBE_EVERY_S
+            if now > begun + seconds + LAST_S:
+                raise BenchError(f"{self._visible} of {len(self._sent_ns)} probes reached `queue_minutes`")
+            seen = self._count()
+            seen_ns = time.monotonic_ns()
+            took += [seen_ns - sent for sent in self._sent_ns[max(first, self._visible) : seen]]
+            self._visible = max(seen, self._visible)
+            time.sleep(POLL_S)
+        return took
+
+    def _send(self) -> None:
+        number = len(self._sent_ns)
+        self._sent_ns.append(time.monotonic_ns())
+        self._socket.sendall(self._lines.make(number, 1, self._sent_ns[-1]))
+        while select.select([self._socket], [], [], 0)[0]:
+            answer = self._socket.recv(1 << 16)
+            if not answer or b'"type":"error"' in answer:
+                raise BenchError(f"the server refused a probe: {answer[:200]!r}")
+
+    def _count(self) -> int:
+        """The probes that the table counts; read again only when it has a new version."""
+        version = self._table.version()
+        if version is None or version == self._version:
+            return self._visible
+        self._version = version
+        rows = self._table.rows(["enqueued"], pc.field("channel") == PROBE_STREAM)
+        return int(pc.sum(rows.column("enqueued")).as_py() or 0)
+
+
+class PipelineRounds:
+    """Rounds of servers with a pipeline. The quiet parts share one server that has warmed up."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self._queue = QueueRounds(group, SIZE)
+        self._warm: tuple[PipelineServer, FreshnessProbes] | None = None
+        self.command = ""
+
+    def _start(self) -> PipelineServer:
+        server = start_server(self._group)
+        self.command = "penstock " + " ".join(server.command[3:])
+        return server
+
+    def _run_load(self, seconds: float, rate: int) -> tuple[PipelineServer, list[int]]:
+        """A steady load, all of it acked; returns the server and how long the probes took, in nanoseconds."""
+        if self._warm is None:
+            server = self._start()
+            self._warm = server, FreshnessProbes(server)
+            self._run_load(WARM_S, rate)
+        server, probes = self._warm
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(self._queue.flow, server, 1, seconds, rate)
+            took = probes.run(seconds)
+            load.result()
+        return server, took
+
+    def freshness(self, seconds: float, rate: int) -> BenchRound:
+        """From the send of an envelope to its count in a table, as a reader without a JVM sees it."""
+        server, took = self._run_load(seconds, rate)
+        rss_mib = round(ProcessTree(server.status().pid).rss_bytes() / MIB, 1)
+        return BenchRound(len(took), seconds, 0.0, latency_ms=percentiles_ms(took), server_rss_mib=rss_mib)
+
+    def idle(self, seconds: float, rate: int) -> BenchRound:
+        """What the pipeline's processes cost while no message flows."""
+        server, _ = self._run_load(0.0, rate) if self._warm is None else (self._warm[0], [])
+        server.wait_quiet(QUIET_S, QUIET_MAX_S)
+        tree = ProcessTree(server.status().pid)
+        before_s, begun = tree.cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        share = (tree.cpu_s() - before_s) / (time.monotonic() - begun)
+        done = BenchRound(len(tree.pids()), seconds, 0.0, server_cpu_share=round(share, 5))
+        done.server_rss_mib = round(tree.rss_bytes() / MIB, 1)
+        done.pss_mib = round(tree.pss_bytes() / MIB, 1)
+        done.by_program = {
+            name: f"{len(pids)} with {sum(map(rss_bytes, pids)) / MIB:,.0f} MiB"
+            for name, pids in tree.names().items()
+        }
+        return done
+
+    def busy(self, seconds: float, rounds: int) -> tuple[list[BenchRound], list[BenchRound], list[float]]:
+        """Durable throughput with a pipeline and without, alternating, and the rows a second of the tables.
+
+        The pipeline catches up between two rounds, or it would slow the round without it.
+        """
+        fed, plain = self._start(), start_server(self._group, has_pipeline=False)
+        done: dict[PipelineServer, list[BenchRound]] = {fed: [], plain: []}
+        speeds = []
+        for number in range(rounds + 1):  # the first round warms up
+            for server in (fed, plain):
+                first, begun = server.end_offset(), time.monotonic()
+                done[server].append(self._queue.flow(server, BATCH, seconds / rounds))
+                if server is fed:
+                    fed.wait_caught_up()
+                    speed = (server.end_offset() - first) / (time.monotonic() - begun)
+                    speeds += [speed] if number else []
+        for server in (fed, plain):
+            server.stop()
+        return done[fed][1:], done[plain][1:], speeds
+
+    def end(self) -> None:
+        """Stop the server of the quiet parts."""
+        if self._warm is not None:
+            self._warm[1].close()
+            self._warm[0].stop()
+            self._warm = None

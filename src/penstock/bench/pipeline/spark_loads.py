@@ -1,0 +1,196 @@
+"""Loads inside Spark: the source compared with Spark's own sources, and the fill of every table from nothing.
+
+Each runs in a process with a Spark session of its own, as a load of the harness.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from penstock.bench.harness.load import Job, Report, announce
+from penstock.bench.harness.result import MIB, BenchCell, BenchError, BenchRound
+from penstock.bench.journal.history import make_history
+from penstock.bench.pipeline.processes import ProcessTree
+from penstock.ipc.pipeline import Pipeline
+from penstock.journal.parquet_table import FILE_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MEMORY = "2g"  # Spark's heap: enough for every source
+WARM_ROWS = 20_000  # the first fill is not counted: it is mostly the warm-up of the JVM
+ALL = "all tables"
+
+
+class SparkJob(Job, kw_only=True):
+    """A load inside Spark."""
+
+    folder: str
+    rows: list[int]
+    rounds: int
+    master: str
+    queries: list[str]
+
+
+@dataclass(frozen=True)
+class SourceQuery:
+    """A query on every source."""
+
+    name: str
+    columns: str
+    """The columns it needs, for the option `columns`; empty when it needs all."""
+    mode: str
+    apply: Callable[[DataFrame], DataFrame]
+
+
+def _window(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    late = rows.withWatermark("recorded_at", "1 minute")
+    return late.groupBy(f.window("recorded_at", "1 minute"), "channel").count()
+
+
+QUERIES = {
+    "scan": SourceQuery("scan of all columns", "", "append", lambda rows: rows),
+    "count": SourceQuery("count", "offset", "update", lambda rows: rows.groupBy().count()),
+    "window": SourceQuery("window aggregation", "recorded_at,channel", "update", _window),
+}
+
+
+def source(job: SparkJob) -> Report:
+    """Each query on every source: once to warm up, then `rounds` times, the sources alternating.
+
+    A query is a stream that reads all rows and ends, into a sink that drops them.
+    """
+    from penstock.spark.session import make_session
+
+    folder, rows = Path(job.folder), job.rows[0]
+    announce(note=f"making {rows:,} rows")
+    data = make_history(folder / "source", rows)
+    conf = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    conf["spark.ui.enabled"] = "false"
+    spark = make_session("penstock bench", master=job.master, memory=MEMORY, conf=conf)
+    try:
+        announce(note="writing the same rows as JSON")
+        table = spark.read.parquet(str(data / "lake" / "events")).drop("date")
+        table.withColumn("body", table.body.cast("string")).write.json(str(data / "json"))
+        for query in [QUERIES[name] for name in job.queries]:
+            sources = _open_sources(spark, data, query)
+            done: dict[tuple[str, str], list[BenchRound]] = {name: [] for name in sources}
+            for number in range(job.rounds + 1):
+                announce(
+                    note=f"{query.name}: " + (f"round {number} of {job.rounds}" if number else "warming up")
+                )
+                for name, frame in sources.items():
+                    done[name].append(_run(query, frame(), rows, folder / "checkpoints"))
+            for (target, client), found in done.items():
+                chosen = f"columns={query.columns}" if client == "columns" else "every column"
+                words = f'format("penstock"), {chosen}; 256 Ki rows a task'
+                if target != "penstock":
+                    kind = target.partition(" ")[0]
+                    words = f"Spark's own {kind} stream over the same rows, with a given schema"
+                announce(cell=BenchCell(f"source, {query.name}", target, client, words, found[1:]))
+    finally:
+        spark.stop()
+    return Report(rows)
+
+
+def _open_sources(
+    spark: SparkSession, data: Path, query: SourceQuery
+) -> dict[tuple[str, str], Callable[[], DataFrame]]:
+    """How each source reads the rows, by its name and by the columns it is asked for."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    schema = from_arrow_schema(FILE_SCHEMA)
+    # Bodies are JSON text, which the JSON source would parse.
+    as_text = StructType(
+        [StructField(one.name, StringType()) if one.name == "body" else one for one in schema.fields]
+    )
+
+    def ours(**options: str) -> DataFrame:
+        reader = spark.readStream.format("penstock").options(startingOffsets="earliest", **options)
+        return reader.load(str(data))
+
+    sources: dict[tuple[str, str], Callable[[], DataFrame]] = {}
+    if query.columns:
+        sources["penstock", "columns"] = lambda: ours(columns=query.columns)
+    sources["penstock", "all columns"] = ours
+    sources["JSON files", "Spark"] = lambda: spark.readStream.schema(as_text).json(str(data / "json"))
+    events = str(data / "lake" / "events")
+    sources["Parquet files", "Spark"] = lambda: spark.readStream.schema(schema).parquet(events).drop("date")
+    return sources
+
+
+def _run(query: SourceQuery, frame: DataFrame, count: int, checkpoints: Path) -> BenchRound:
+    """One run. `seconds` is the time inside batches; `wall_s` includes the start of the query."""
+    begun = time.perf_counter()
+    writer = query.apply(frame).writeStream.format("noop").outputMode(query.mode).trigger(availableNow=True)
+    running = writer.option("checkpointLocation", str(checkpoints / f"{time.monotonic_ns()}")).start()
+    running.awaitTermination()
+    wall_s = time.perf_counter() - begun
+    batches = running.recentProgress
+    read = sum(batch.numInputRows for batch in batches)
+    if read != count:
+        raise BenchError(f"{query.name}: {read} rows were read of {count}")
+    done = BenchRound.timed(count, sum(batch.durationMs["triggerExecution"] for batch in batches) / 1000)
+    done.wall_s = round(wall_s, 3)
+    return done
+
+
+def growth(job: SparkJob) -> Report:
+    """Fill every table from journals of several sizes, smallest first, in one session.
+
+    Each table is filled by itself, as `penstock pipeline backfill` does, with the pipeline's own settings.
+    """
+    from penstock.spark.pipeline.process import tables_only
+
+    warm = min(WARM_ROWS, *job.rows)
+    announce(note=f"warming up with {warm:,} rows")
+    history = make_history(Path(job.folder) / "warm", warm)
+    with tables_only(history, replace(Pipeline(), master=job.master)) as ingest:
+        ingest.backfill()
+        for rows in sorted(job.rows):
+            announce(note=f"making {rows:,} rows")
+            data = make_history(Path(job.folder) / "growth", rows)
+            took = {}
+            for name, seconds in _fill(data, rows):
+                announce(note=f"{rows:,} rows, {name}: {seconds:.1f} s")
+                took[name] = seconds
+            rss = ProcessTree(os.getpid()).rss_bytes()
+            shutil.rmtree(data)
+            for name, seconds in [*took.items(), (ALL, sum(took.values()))]:
+                done = BenchRound.timed(rows, seconds)
+                done.server_rss_mib = round(rss / MIB, 1) if name == ALL else None
+                words = "from nothing, a million rows of the journal at a time"
+                announce(cell=BenchCell(f"growth, {rows:,} rows", name, "backfill", words, [done]))
+    return Report(len(job.rows))
+
+
+def _fill(data: Path, rows: int) -> Iterator[tuple[str, float]]:
+    """Fill every table in the running session, one after another; yields the seconds of each."""
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipeline import steps
+    from penstock.spark.pipeline.ingest import Ingest
+    from penstock.spark.source import location
+
+    every = steps.built_in()
+    ingest = Ingest(SparkSession.active(), location.open_one(data), data / "lake", every)
+    try:
+        for step in [step for together in steps.ordered(every) for step in together]:
+            begun = time.perf_counter()
+            end = ingest.backfill([step.table.name])
+            if end != rows:
+                raise BenchError(f"{step.table.name}: it was filled to row {end} of {rows}")
+            yield step.table.name, time.perf_counter() - begun
+    finally:
+        ingest.close()

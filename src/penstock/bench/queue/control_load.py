@@ -1,0 +1,188 @@
+"""Loads over Control v1 lines: a producer in closed or open loop, a consumer, and idle subscribers."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+
+from penstock.bench.harness.drive import (
+    WAIT_S,
+    LoadSocket,
+    SocketGroup,
+    count_until_end,
+    send_paced,
+    send_window,
+)
+from penstock.bench.harness.load import Board, Job, Report, announce, percentiles_ms
+from penstock.bench.queue.envelopes import Lines
+
+TURN = 256  # envelopes of one write
+GRACE_S = 20.0  # how long the answers to the last requests may take
+CREDIT = 8192
+ACK_MAX = 4096  # ids in one ack, as the server allows
+
+
+class QueueJob(Job, kw_only=True, omit_defaults=True):
+    """A load on the queue."""
+
+    stream: str = "bench"
+    size: int = 300
+    batch: int = 1
+    count: int = 1 << 60  # envelopes at most, or connections
+    rate: int = 0
+    connections: int = 1
+    stream_max: int = 0  # envelopes of one stream before the load begins the next; 0 is one stream for all
+    inboxes: int = 0  # send to this many inboxes in turn instead of to one stream
+    tag: str = "b"
+    token: str | None = None
+
+
+class ControlSender(LoadSocket):
+    """Counts the lines that confirm an enqueue."""
+
+    confirmed = 0
+    _tail = b""
+
+    def received(self, data: bytes) -> None:
+        if b'"type":"error"' in (text := self._tail + data):
+            raise ConnectionError(f"the server refused: {text[:400].decode(errors='replace')}")
+        self._tail = data[-400:]
+        self.confirmed += data.count(b"\n")
+
+    def finish(self, count: int) -> None:
+        """Wait for the confirmations of so many lines."""
+        deadline = time.monotonic() + GRACE_S
+        while self.confirmed < count:
+            if time.monotonic() > deadline:
+                raise ValueError(f"{count} requests and {self.confirmed} answers")
+            self.read(WAIT_S)
+
+
+def produce(job: QueueJob) -> Report:
+    """Closed loop: a window of envelopes between the send and the consumer's ack, or the confirmation."""
+    sender, board = ControlSender(job.port), Board(job.board)
+    lines = Lines(job.stream, job.size, job.tag, job.batch)
+    turn = max(1, TURN // job.batch)
+
+    def send(first: int, now_ns: int) -> int:
+        count = min(turn, -(-(job.count - first) // job.batch))
+        sender.send(lines.make(first, count, now_ns))
+        return count * job.batch
+
+    def position() -> int:
+        confirmed = sender.confirmed * job.batch
+        return min(confirmed, board.acked) if job.window < job.count else confirmed
+
+    report = send_window(job, send, sender.read, position, burst=turn * job.batch, count_max=job.count)
+    sender.finish(report.count // job.batch)
+    return report
+
+
+def pace(job: QueueJob) -> Report:
+    """Open loop: one envelope a line at fixed times."""
+    sender = ControlSender(job.port)
+    names = [f"agents/{job.stream}-{number}/inbox" for number in range(job.inboxes)] or [job.stream]
+    lines = [Lines(name, job.size, job.tag, 1) for name in names]
+
+    def send(number: int, now_ns: int) -> None:
+        sender.send(lines[number % len(lines)].make(number, 1, now_ns))
+
+    count = min(int(job.seconds * job.rate), job.count)
+    report = send_paced(job, job.rate, count, send, sender.read)
+    sender.finish(count)
+    return report
+
+
+class StampedPayload(msgspec.Struct):
+    t: str
+
+
+class StampedEnvelope(msgspec.Struct):
+    id: str
+    payload: StampedPayload
+
+
+class DeliveryLine(msgspec.Struct):
+    """A line from the server; with a `batch` above 1 its fields are arrays."""
+
+    type: str
+    env: StampedEnvelope | list[StampedEnvelope] | None = None
+    seq: int | list[int] = 0
+    detail: str = ""
+
+
+class ControlReceiver(LoadSocket):
+    """Decodes every delivery, acks all of one read together and checks the order."""
+
+    def __init__(self, job: QueueJob) -> None:
+        super().__init__(job.port)
+        self.acked = 0
+        self.is_ready = False
+        self.latencies: list[int] = []
+        self._is_timed = job.rate > 0
+        self._decode = msgspec.json.Decoder(DeliveryLine).decode_lines
+        self._tail = b""
+        line = b'{"type":"subscribe","reqId":"sub","stream":"%b","batch":%d,"auto":%d}\n'
+        self.send(line % (job.stream.encode(), job.batch, CREDIT))
+
+    def received(self, data: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        data = self._tail + data
+        cut = data.rfind(b"\n") + 1
+        self._tail = data[cut:]
+        ids: list[str] = []
+        seen: list[int] = []
+        for line in self._decode(data[:cut]):
+            if isinstance(line.env, list):
+                ids += [env.id for env in line.env]
+                seen += line.seq  # type: ignore[arg-type]
+            elif line.env is not None:
+                ids.append(line.env.id)
+                seen.append(line.seq)  # type: ignore[arg-type]
+                if self._is_timed:
+                    self.latencies.append(now_ns - int(line.env.payload.t))
+            elif line.type != "ok":
+                raise ValueError(f"the server sent `{line.type}`: {line.detail}")
+            self.is_ready = True
+        if not ids:
+            return
+        if seen != list(range(self.acked + 1, self.acked + 1 + len(seen))):
+            raise ValueError(f"deliveries out of order: {seen[:3]} after {self.acked}")
+        parts = [ids[start : start + ACK_MAX] for start in range(0, len(ids), ACK_MAX)]
+        self.send(b"".join([b'{"type":"ack","id":%b}\n' % msgspec.json.encode(part) for part in parts]))
+        self.acked += len(ids)
+
+
+def consume(job: QueueJob) -> Report:
+    receiver = ControlReceiver(job)
+    while not receiver.is_ready:
+        receiver.read(WAIT_S)
+    announce()
+    first_ns, last_ns = count_until_end(job, receiver.read, lambda: receiver.acked)
+    return Report(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
+
+
+class IdleSubscriber(LoadSocket):
+    """A subscriber of a stream that stays empty."""
+
+    is_ready = False
+
+    def received(self, data: bytes) -> None:
+        self.is_ready = True
+
+
+def hold(job: QueueJob) -> Report:
+    """Open idle subscribers and keep them until stdin ends."""
+    group: SocketGroup[IdleSubscriber] = SocketGroup()
+    for number in range(job.count):
+        member = IdleSubscriber(job.port)
+        line = b'{"type":"subscribe","reqId":1,"stream":"%b-%d","credit":10}\n'
+        member.send(line % (job.stream.encode(), number))
+        group.add(member)
+    group.wait(lambda member: member.is_ready, "an answer to each subscription")
+    announce()
+    sys.stdin.read()
+    group.read()  # a connection that the server closed is an error
+    return Report(job.count)

@@ -1,0 +1,1 @@
+"""The bench of token streams; the peer is libzmq's proxy."""

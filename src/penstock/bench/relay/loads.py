@@ -1,0 +1,214 @@
+"""The loads of a relay: a publisher with its subscriber, and loads that register, hold and verify topics.
+
+The publisher begins when a probe has come through, so every subscription is in effect. Both ends count every message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from hashlib import sha256
+from typing import Any
+
+import zmq
+
+from penstock.bench.harness.drive import count_until_end, send_window
+from penstock.bench.harness.load import Board, Job, Report, announce, threads_cpu_s
+from penstock.bench.relay.messages import CHUNK_SPARE, blocks, chunk, probe, registration, topic
+from penstock.dialects.streamservice.keys import StreamKeys
+from penstock.dialects.streamservice.verify_stream import Follower
+
+BURST = 256
+HWM = 100_000
+READ_MAX = 1_024  # messages between two entries on the board
+GATHER_S = (
+    0.0005  # how long a subscriber lets messages gather: waking for each would take a core from the relay
+)
+TICK_S = 0.001
+PROBE_S = 0.02
+STALL_S = 5.0  # when nothing comes for this long, the missing messages are lost
+VERIFIED_BLOCKS = 1_000
+SIZE_MIN = CHUNK_SPARE + 16  # the smallest chunk that is longer than a probe
+
+
+class RelayJob(Job, kw_only=True, omit_defaults=True):
+    """A load on a relay."""
+
+    pub: str = ""
+    pull: str = ""
+    size: int = 304
+    count: int = 1  # topics
+    each: int = 0  # messages of each topic that is held
+    rate: int = 0
+    tag: str = "r"
+    is_plain: bool = False  # the server is a proxy that knows no topics
+
+
+def _open(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
+    socket: zmq.Socket[Any] = context.socket(kind)
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = HWM
+    socket.connect(endpoint)
+    return socket
+
+
+def publish(job: RelayJob) -> Report:
+    """Send chunks for `seconds` in a window, or at `rate` until stdin ends; then wait until all have arrived."""
+    board = Board(job.board)
+    names = [topic(job.tag, number) for number in range(job.count)]
+    context: zmq.Context[Any] = zmq.Context()
+    push = _open(context, zmq.PUSH, job.pull)
+
+    def to_wire(name: str, frame: bytes) -> bytes:
+        return name.encode() + frame if job.is_plain else frame  # a proxy does not prefix the topic
+
+    for name in [] if job.is_plain else names:
+        push.send(registration(name))
+    frames = [to_wire(name, chunk(name, job.size, 0)) for name in names]
+    frames *= max(1, BURST // len(frames))
+    deadline = time.monotonic() + 20.0
+    while not board.acked:
+        if time.monotonic() > deadline:
+            raise ValueError("no probe came through")
+        push.send(to_wire(names[-1], probe(names[-1])))
+        time.sleep(PROBE_S)
+    push_now = super(zmq.Socket, push).send
+
+    def send_burst(first: int, _now_ns: int) -> int:
+        start = first % len(frames)
+        for frame in frames[start : start + BURST]:
+            push_now(frame)
+        return min(BURST, len(frames) - start)
+
+    def send_due(first: int, now_ns: int) -> int:
+        # A late publisher does not catch up in one burst: that would be another load.
+        due = min(int((now_ns - first_ns) * job.rate / 1e9) - first, 8 * BURST)
+        for number in range(first, first + due):
+            push_now(frames[number % len(frames)])
+        return due
+
+    def wait(wait_s: float) -> None:
+        if job.rate and select.select([sys.stdin], [], [], TICK_S)[0]:
+            job.seconds = 0.0  # the parent has closed stdin
+        elif wait_s:
+            time.sleep(wait_s)
+
+    first_ns = time.monotonic_ns()
+    send = send_due if job.rate else send_burst
+    report = send_window(job, send, wait, lambda: board.acked, burst=BURST, stall_s=STALL_S, sent=1)
+    report.count -= 1  # the probe
+    context.destroy(0)
+    return report
+
+
+def receive(job: RelayJob) -> Report:
+    """Count the messages of every topic until there are no more."""
+    board = Board(job.board)
+    context: zmq.Context[Any] = zmq.Context()
+    sub = _open(context, zmq.SUB, job.pub)
+    for number in range(job.count):
+        sub.subscribe(topic(job.tag, number))
+    announce()
+    take = super(zmq.Socket, sub).recv
+    count, probes = 0, 0
+
+    def read(_wait_s: float) -> bool:
+        nonlocal count, probes
+        before = count
+        try:
+            while count - before < READ_MAX:
+                if len(take(zmq.NOBLOCK)) > job.size:
+                    count += 1
+                else:
+                    probes = 1
+        except zmq.Again:
+            time.sleep(GATHER_S)
+        return count != before or bool(probes and not board.acked)
+
+    count_until_end(job, read, lambda: count + probes, stall_s=STALL_S)
+    context.destroy(0)
+    return Report(count)
+
+
+def register(job: RelayJob) -> Report:
+    """Register many topics; a message sent after them arrives when all are handled."""
+    names = [topic(job.tag, number) for number in range(job.count)]
+    signed = [registration(name) for name in names]
+    context: zmq.Context[Any] = zmq.Context()
+    push, sub = _open(context, zmq.PUSH, job.pull), _open(context, zmq.SUB, job.pub)
+    sub.subscribe(names[-1])
+    before_s, first_ns = threads_cpu_s(job.server_pid), time.monotonic_ns()
+    for envelope in signed:
+        push.send(envelope)
+    push.send(chunk(names[-1], job.size, 0))
+    if not sub.poll(60_000):
+        raise ValueError("the last registration had no effect")
+    report = Report(job.count, first_ns, time.monotonic_ns())
+    report.server_cpu_s = round(threads_cpu_s(job.server_pid) - before_s, 6)
+    context.destroy(0)
+    return report
+
+
+def hold(job: RelayJob) -> Report:
+    """Open many topics, each with a subscriber and `each` messages, and keep them until stdin ends."""
+    names = [topic(job.tag, number) for number in range(job.count)]
+    context: zmq.Context[Any] = zmq.Context()
+    push, sub = _open(context, zmq.PUSH, job.pull), _open(context, zmq.SUB, job.pub)
+    for name in names:
+        sub.subscribe(name)
+    first_ns = time.monotonic_ns()
+    received = 0
+    for place in range(0, len(names), BURST):
+        group = names[place : place + BURST]
+        for name in group:
+            push.send(registration(name))
+        for name in group:
+            for number in range(job.each):
+                push.send(chunk(name, job.size, number))
+        while received < (place + len(group)) * job.each:
+            if not sub.poll(20_000):
+                raise ValueError(f"{received} messages came and then no more")
+            sub.recv()
+            received += 1
+    report = Report(len(names), first_ns, time.monotonic_ns())
+    announce()
+    while os.read(sys.stdin.fileno(), 4_096):
+        pass
+    context.destroy(0)
+    return report
+
+
+def verify(job: RelayJob) -> Report:
+    """Follow a stream of blocks as a client does, again and again; `count` is tokens."""
+    name = sha256(job.tag.encode()).hexdigest()
+    keys = StreamKeys("sha256", name, b"\x07" * 32, name, b"\x07" * 32, b"\x07" * 32)
+    stream = blocks(keys, VERIFIED_BLOCKS)
+    first_ns = now_ns = time.monotonic_ns()
+    tokens = 0
+    while now_ns - first_ns < job.seconds * 1e9:
+        follower = Follower(0, keys)
+        for parts in stream:
+            tokens += len(follower.take(now_ns // 1000, parts))
+        if follower.counts.accepted != len(stream):
+            raise ValueError(f"{follower.counts.accepted} of {len(stream)} blocks were accepted")
+        now_ns = time.monotonic_ns()
+    return Report(tokens, first_ns, now_ns)
+
+
+def run_proxy(pub: str, pull: str) -> None:
+    """libzmq's proxy between PULL and XPUB, until the process is ended; prints its endpoints first."""
+    context: zmq.Context[Any] = zmq.Context()
+    front, back = context.socket(zmq.PULL), context.socket(zmq.XPUB)
+    front.rcvhwm = back.sndhwm = HWM
+    front.bind(pull)
+    back.bind(pub)
+    ends = [socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0") for socket in (back, front)]
+    os.write(1, json.dumps(ends).encode() + b"\n")
+    zmq.proxy(front, back)
+
+
+if __name__ == "__main__":
+    run_proxy(*sys.argv[1:])

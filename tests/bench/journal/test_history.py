@@ -1,0 +1,27 @@
+"""A made history is what a server would have written."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from penstock.bench.journal.history import BODY_BYTES, make_history
+from penstock.journal.reader import JournalReader
+
+
+def test_history_is_sealed_rows_of_envelopes_and_acks(tmp_path):
+    reader = JournalReader(make_history(tmp_path / "data", 1_001))
+    assert reader.bounds().end == 1_001
+    rows = pa.Table.from_batches(list(reader.batches(0, 1_001))).to_pylist()
+    enqueued = {row["offset"]: row for row in rows if row["event"] == "enqueue"}
+    acks = [row for row in rows if row["event"] == "ack"]
+    assert len(enqueued) + len(acks) == 1_001 and len(enqueued) - len(acks) < 300
+    for row in enqueued.values():
+        body = json.loads(row["body"])
+        assert len(row["body"]) == BODY_BYTES and body["id"] == row["id"] and body["corr"] == row["corr"]
+    for ack in acks:
+        begun = enqueued[ack["ref_offset"]]
+        assert (begun["channel"], begun["seq"], begun["id"]) == (ack["channel"], ack["seq"], ack["id"])
+        assert begun["recorded_at"] == ack["ref_at"] < ack["first_at"] < ack["recorded_at"]
+    assert len({ack["ref_offset"] for ack in acks}) == len(acks)

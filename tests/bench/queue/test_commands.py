@@ -1,0 +1,87 @@
+"""`bench queue` and `bench http` account for every envelope, alone and with a peer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from penstock.bench.harness.processes import cpu_s
+from tests.server_process import environment
+
+
+@pytest.mark.promise(
+    "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
+)
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
+def test_queue_cells_are_accounted_for(bench):
+    found = bench(
+        "queue", "--seconds", "0.2", "--rounds", "1", "--batch", "16,1", "--no-peer",
+        "--queued", "300", "--subscribers", "10",
+    )  # fmt: skip
+    cells = {cell["workload"]: cell for cell in found["cells"]}
+    assert list(cells) == [
+        "closed loop, 16 a frame",
+        "closed loop, 1 a frame",
+        "open loop, 2,000 a second",
+        "memory, 320 envelopes queued",
+        "idle, 10 subscribers",
+        "core alone, 64 records a call",
+        "core alone, 1 records a call",
+    ]
+    assert all(cell["rounds"][0]["count"] > 0 and cell["batched"] for cell in cells.values())
+    paced = cells["open loop, 2,000 a second"]["rounds"][0]
+    assert paced["count"] == 400
+    assert paced["latencyMs"]["p50"] <= paced["latencyMs"]["p99"] <= paced["latencyMs"]["max"]
+    assert "penstock" in found["commands"]
+
+
+def test_queue_beside_its_peer_or_saying_why_not(bench):
+    found = bench("queue", "--only", "closed", "--batch", "16", "--seconds", "0.2", "--rounds", "1")
+    targets = [(cell["target"], cell["client"]) for cell in found["cells"]]
+    if found["notes"]:
+        assert found["notes"][0].startswith("no peer: ") and targets == [("penstock", "lean")]
+    else:
+        assert targets == [("penstock", "lean"), ("redis", "lean"), ("redis", "redis-py")]
+        assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
+
+
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
+def test_http_cells_are_accounted_for(bench):
+    found = bench(
+        "http", "--seconds", "0.2", "--rounds", "1", "--batch", "1,10", "--connections", "4",
+        "--queued", "200",
+    )  # fmt: skip
+    assert len(found["cells"]) == 4
+    assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
+
+
+def test_an_interrupted_run_ends_what_it_started(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "bench", "queue", "--only", "closed", "--batch", "1", "--no-peer"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(TMPDIR=str(tmp_path)),
+        start_new_session=True,
+    )
+    try:
+        ends = None
+        while ends is None and process.poll() is None:
+            ends = next(tmp_path.glob("penstock-bench-*/server-0/*/endpoints.json"), None)
+        assert ends is not None
+        pid = json.loads(ends.read_text())["pid"]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert cpu_s(pid) is None, "the server outlived the run"
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        process.kill()
+        process.wait()

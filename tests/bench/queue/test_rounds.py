@@ -1,0 +1,20 @@
+"""A round fails when an envelope is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.bench.harness.processes import ProcessGroup
+from penstock.bench.harness.result import BenchError
+from penstock.bench.queue.rounds import QueueRounds
+
+
+@pytest.mark.promise(
+    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+)
+def test_an_envelope_that_nobody_acked_fails_the_run():
+    with ProcessGroup() as group:
+        server = group.penstock()
+        QueueRounds(group, 300).memory(server, 10)
+        with pytest.raises(BenchError, match="10 envelopes were sent"):
+            server.check_held("bench/nowhere", 10)
