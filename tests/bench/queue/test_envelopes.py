@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.bench.queue.envelopes import Adds, Lines, Posts, envelope
+from penstock.bench.queue.envelopes import Adds, EnqueueLines, Posts, envelope
 
 
 @pytest.mark.parametrize("size", [220, 300, 5000])
@@ -23,7 +23,7 @@ def test_too_small_a_size_is_refused():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_lines_carry_every_number_once(batch):
-    lines = [json.loads(line) for line in Lines("s", 300, "t", batch).make(6, 2, 1).splitlines()]
+    lines = [json.loads(line) for line in EnqueueLines("s", 300, "t", batch).make(6, 2, 1).splitlines()]
     found = [env["id"] for line in lines for env in ([line["env"]] if batch == 1 else line["env"])]
     assert found == [f"t-{number:010d}" for number in range(6, 6 + 2 * batch)]
 

@@ -15,8 +15,14 @@ from penstock.bench.fanout.loads import FanoutJob
 from penstock.bench.fanout.node_relay import NodeRelay, install_relay
 from penstock.bench.fanout.participants import SPACE, name, token
 from penstock.bench.harness import plot as plots
-from penstock.bench.harness.load import Report, threads_cpu_s
-from penstock.bench.harness.processes import PenstockServer, ProcessGroup, ServerProcess, allow_files
+from penstock.bench.harness.load import LoadReport
+from penstock.bench.harness.processes import (
+    PenstockServer,
+    ProcessGroup,
+    ServerProcess,
+    allow_files,
+    threads_cpu_s,
+)
 from penstock.bench.harness.result import BenchResult, BenchRound, parse_names, refuse, take_turns
 from penstock.bench.queue.commands import Kinds, Rounds, Seconds
 from penstock.cli.options import PLAIN, Output
@@ -80,12 +86,12 @@ def fanout(
     def run(group: ProcessGroup) -> None:
         measured = FanoutRounds(group, size, window)
         if {"targeted", "broadcast", "table"} & set(kinds):
-            sides = _start_sides(group, result, max(participants, *ENTITIES), wants_peer=peer)
+            sides = _start_sides(group, max(participants, *ENTITIES), wants_peer=peer)
             for kind in [kind for kind in ("targeted", "broadcast") if kind in kinds]:
-                measure = partial(
-                    measured.flow, participants=participants, seconds=each_s, is_targeted=kind == "targeted"
+                flow = partial(measured.flow, count=participants, seconds=each_s)
+                _closed(
+                    result, sides, rounds, kind, participants, partial(flow, is_targeted=kind == "targeted")
                 )
-                _closed(result, sides, rounds, kind, participants, measure)
             if "table" in kinds:
                 _table(result, measured, sides, rounds, each_s, rate)
             for _, server in sides:
@@ -104,7 +110,7 @@ def fanout(
                     words, f"nothing: one frame a write; all at {rate} Hz, one sends sums to all", [found]
                 )
 
-    code = ProcessGroup(durable=True).run(result, run, output)
+    code = ProcessGroup(result, durable=True).run(run, output)
     if plot is not None and not result.failures:
         title = f"Aggregation: all at {rate} Hz to one, which sends its sums to all"
         plots.save_plot(plot, title, "participants", "deliveries a second", growth_lines(result))
@@ -136,26 +142,15 @@ class FanoutRounds:
     def __init__(self, group: ProcessGroup, size: int, window: int) -> None:
         self._group, self._size, self._window = group, size, window
 
-    def flow(
-        self, server: ServerProcess, participants: int, seconds: float, *, is_targeted: bool
-    ) -> BenchRound:
+    def flow(self, server: ServerProcess, count: int, seconds: float, *, is_targeted: bool) -> BenchRound:
         """One publisher, as fast as the slowest reader."""
         job = FanoutJob(
-            port=server.http_port,
-            seconds=seconds,
-            board=self._group.board(),
-            server_pid=server.pid,
-            size=self._size,
-            count=participants,
-            block=min(BLOCK, self._window),
-            window=self._window,
-            is_targeted=is_targeted,
+            port=server.http_port, seconds=seconds, board=self._group.board(), size=self._size, count=count
         )
-        sent, read = self._group.flow(server, ("fanout.loads:publish", job), ("fanout.loads:receive", job))
-        received = read.count + sent.received
-        done = _to_round(server, sent, received, sent.count * (1 if is_targeted else participants) - received)
-        done.producer_cpu_us = round(sent.cpu_s / max(received, 1) * 1e6, 4)
-        done.consumer_cpu_us = round(read.cpu_s / max(received, 1) * 1e6, 4)
+        job.block, job.window, job.is_targeted = min(BLOCK, self._window), self._window, is_targeted
+        sent, read = self._group.flow(server.cpu_s, "fanout.loads:publish", job, "fanout.loads:receive")
+        expected = sent.count * (1 if is_targeted else count)
+        done = _to_round(server, sent, read.count + sent.received, expected, read.cpu_s)
         _wait_idle(server)
         return done
 
@@ -170,27 +165,26 @@ class FanoutRounds:
         is_aggregated: bool,
     ) -> BenchRound:
         """Every participant publishes by the clock."""
-        job = FanoutJob(
-            port=server.http_port,
-            seconds=seconds,
-            server_pid=server.pid,
-            size=self._size,
-            count=count,
-            rate=rate,
-        )
+        job = FanoutJob(port=server.http_port, seconds=seconds, size=self._size, count=count, rate=rate)
         job.is_targeted, job.is_aggregated = is_targeted, is_aggregated
-        sent = self._group.load("fanout.loads:pace", job).report()
-        done = _to_round(server, sent, sent.received, sent.missing)
-        done.frame_cpu_us = None  # at this rate the server mostly wakes up; its share of a core says more
+        sent = self._group.measure(partial(threads_cpu_s, server.pid), "fanout.loads:pace", job)
+        done = _to_round(server, sent, sent.received, sent.received + sent.missing)
+        # At this rate the server mostly wakes up; its share of a core says more than the CPU of a frame.
+        done.frame_cpu_us = done.producer_cpu_us = None
         done.server_cpu_share = round(sent.server_cpu_s / done.seconds, 5)
         done.others_per_second = round((sent.received - sent.echoes) / done.seconds, 1)
         _wait_idle(server)
         return done
 
 
-def _to_round(server: ServerProcess, sent: Report, received: int, dropped: int) -> BenchRound:
-    done = BenchRound.timed(received, sent.seconds, sent.server_cpu_s, server.rss_bytes())
-    done.frames, done.dropped = sent.count, dropped
+def _to_round(
+    server: ServerProcess, sent: LoadReport, received: int, expected: int, reader_s: float = 0.0
+) -> BenchRound:
+    cpu_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s} | (
+        {"consumer": reader_s} if reader_s else {}
+    )
+    done = BenchRound.timed(received, sent.seconds, server.rss_bytes(), **cpu_s)
+    done.frames, done.dropped = sent.count, expected - received
     done.frame_cpu_us = round(sent.server_cpu_s / max(sent.count, 1) * 1e6, 3)
     return done
 
@@ -205,18 +199,16 @@ def _wait_idle(server: ServerProcess) -> None:
         share = (threads_cpu_s(server.pid) - before_s) / REST_S
 
 
-def _start_sides(
-    group: ProcessGroup, result: BenchResult, participants: int, *, wants_peer: bool
-) -> list[Side]:
+def _start_sides(group: ProcessGroup, participants: int, *, wants_peer: bool) -> list[Side]:
     """The servers, ours first."""
     sides: list[Side] = [("penstock", group.penstock(space_config(participants)))]
     home = install_relay() if wants_peer else None
     if isinstance(home, str):
-        result.notes.append(f"no peer: {home}")
+        group.result.notes.append(f"no peer: {home}")
     elif home is not None:
         for words, is_corked in ((PLAIN_RELAY, False), ("node ws, corked", True)):
             sides.append((words, group.start(partial(NodeRelay, home=home, is_corked=is_corked))))
-    result.commands |= {words: server.words for words, server in sides}
+    group.result.commands |= {words: server.words for words, server in sides}
     return sides
 
 
@@ -249,15 +241,8 @@ def _table(
     """Every participant publishes by the clock, to one of them or to all."""
     for count in ENTITIES:
         for is_targeted in (True, False):
-            measure = partial(
-                measured.paced,
-                count=count,
-                seconds=each_s,
-                rate=rate,
-                is_targeted=is_targeted,
-                is_aggregated=False,
-            )
+            measure = partial(measured.paced, count=count, seconds=each_s, rate=rate, is_aggregated=False)
             words = f"table, {count} entities at {rate} Hz, {'targeted' if is_targeted else 'broadcast'}"
-            found = take_turns(sides[:2], rounds, lambda side: measure(side[1]))  # noqa: B023 - called at once
+            found = take_turns(sides[:2], rounds, lambda side: measure(side[1], is_targeted=is_targeted))  # noqa: B023 - called at once
             for side, done in zip(sides, found, strict=False):
                 result.add(words, "nothing: one frame a write", done, side[0])

@@ -12,13 +12,13 @@ import time
 from penstock.bench.fanout.frames import FrameBlocks, frame
 from penstock.bench.fanout.participants import ParticipantGroup, name
 from penstock.bench.harness.drive import count_until_end, send_paced, send_window
-from penstock.bench.harness.load import Board, Job, Report, announce
+from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce
 
 GATHER_S = 0.0005
 STALL_S = 3.0  # when nothing comes for this long, the missing frames were dropped
 
 
-class FanoutJob(Job, kw_only=True, omit_defaults=True):
+class FanoutJob(LoadJob, kw_only=True, omit_defaults=True):
     """A load on the frames of a space."""
 
     size: int
@@ -29,7 +29,7 @@ class FanoutJob(Job, kw_only=True, omit_defaults=True):
     is_aggregated: bool = False  # that one sends a stream to all
 
 
-def publish(job: FanoutJob) -> Report:
+def publish(job: FanoutJob) -> LoadReport:
     """Send blocks of frames for `seconds`. `count` is frames sent, `received` own echoes."""
     board = Board(job.board)
     group = ParticipantGroup(job.port, [0], job.block)
@@ -51,7 +51,7 @@ def publish(job: FanoutJob) -> Report:
     return report
 
 
-def receive(job: FanoutJob) -> Report:
+def receive(job: FanoutJob) -> LoadReport:
     """Join as every other participant, read everything, and put the slowest position on the board."""
     group = ParticipantGroup(job.port, range(1, job.count), job.block)
     announce()
@@ -60,14 +60,14 @@ def receive(job: FanoutJob) -> Report:
         job, group.read, lambda: min(tally.position for tally in audience), gather_s=GATHER_S, stall_s=STALL_S
     )
     sys.stdin.read()  # leaving earlier would make work for the server while it is measured
-    report = Report(sum(tally.count for tally in audience))
+    report = LoadReport(sum(tally.count for tally in audience))
     strays = group.received_count - report.count
     if strays:
         report.error = f"{strays} frames came to participants that were no target"
     return report
 
 
-def pace(job: FanoutJob) -> Report:
+def pace(job: FanoutJob) -> LoadReport:
     """`count` participants, each with a stream at `rate` frames a second, in one process that reads for all.
 
     `count` of the report is frames sent, `received` what arrived, `missing` the rest. When it aggregates, the stream of

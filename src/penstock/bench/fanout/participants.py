@@ -14,7 +14,7 @@ SPACE = "bench"
 TOGETHER = 50  # participants that join or open streams at the same time; the others read meanwhile
 _UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    b"Sec-WebSocket-ServerVersion: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
 
 
@@ -37,8 +37,8 @@ class ParticipantSocket(LoadSocket):
         self.tally = FrameTally(block)
         self._request = f"open-{self.name}-{time.monotonic_ns()}"
         self._rest = b""
-        join = {"type": "join", "space": SPACE, "token": token(number), "participantId": self.name}
-        self.send(_UPGRADE % port + message(TEXT, msgspec.json.encode(join)))
+        self._join = {"type": "join", "space": SPACE, "token": token(number), "participantId": self.name}
+        self.send(_UPGRADE % port)
 
     def request_stream(self, target: Sequence[str]) -> None:
         """Open a stream; an empty target is every participant."""
@@ -63,6 +63,7 @@ class ParticipantSocket(LoadSocket):
             if not head.startswith(b"HTTP/1.1 101"):
                 raise ConnectionError(f"no WebSocket: {head[:200]!r}")
             self._is_upgraded, data = True, rest
+            self.send(message(TEXT, msgspec.json.encode(self._join)))
         tally = self.tally
         self._rest = data[tally.take(data) :]
         for text in tally.texts:

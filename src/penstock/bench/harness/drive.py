@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from penstock.bench.harness.load import UNKNOWN, Board, Job, Report, percentiles_ms, threads_cpu_s
+from penstock.bench.harness.load import UNKNOWN, Board, LoadJob, LoadReport, announce, percentiles_ms
 
 HOST = "127.0.0.1"
 READ_BYTES = 1 << 20
@@ -91,7 +91,7 @@ class SocketGroup(Generic[S]):
 
 
 def send_window(
-    job: Job,
+    job: LoadJob,
     send: Callable[[int, int], int],
     read: Callable[[float], object],
     position: Callable[[], int],
@@ -100,12 +100,13 @@ def send_window(
     stall_s: float = 20.0,
     count_max: int = 1 << 60,
     sent: int = 0,
-) -> Report:
+) -> LoadReport:
     """Send bursts for `seconds` while the window before `position` has room, then wait until all have arrived.
 
     `send` gets the number of the first message and the time, and returns how many it sent, `burst` at most. When nothing arrives for `stall_s`, the rest is lost. `sent` counts messages of before.
     """
-    board, before_s = Board(job.board), threads_cpu_s(job.server_pid)
+    announce()
+    board = Board(job.board)
     first_ns = time.monotonic_ns()
     while (now_ns := time.monotonic_ns()) - first_ns < job.seconds * 1e9 and sent < count_max:
         if sent - position() + burst > job.window:
@@ -120,12 +121,11 @@ def send_window(
         read(POLL_S)
         if (now := position()) != arrived:
             arrived, last_ns = now, time.monotonic_ns()
-    cpu_s = round(threads_cpu_s(job.server_pid) - before_s, 6) if job.server_pid else 0.0
-    return Report(sent, first_ns, last_ns, server_cpu_s=cpu_s)
+    return LoadReport(sent, first_ns, last_ns)
 
 
 def count_until_end(
-    job: Job,
+    job: LoadJob,
     read: Callable[[float], bool],
     position: Callable[[], int],
     *,
@@ -151,15 +151,15 @@ def count_until_end(
 
 
 def send_paced(
-    job: Job, rate: float, count: int, send: Callable[[int, int], None], read: Callable[[float], object]
-) -> Report:
+    job: LoadJob, rate: float, count: int, send: Callable[[int, int], None], read: Callable[[float], object]
+) -> LoadReport:
     """Open loop: send one message at a time at fixed times, whatever the server does.
 
     A sleep, because the timers of event loops have a grain of a millisecond. `late` is how far the sends were behind the
     schedule.
     """
     late: list[int] = []
-    before_s = threads_cpu_s(job.server_pid)
+    announce()
     first_ns = time.monotonic_ns()
     for number in range(count):
         due_ns = first_ns + int(number * 1e9 / rate)
@@ -172,5 +172,4 @@ def send_paced(
             read(0.0)
     if job.board:
         Board(job.board).total = count
-    cpu_s = round(threads_cpu_s(job.server_pid) - before_s, 6) if job.server_pid else 0.0
-    return Report(count, first_ns, time.monotonic_ns(), late=percentiles_ms(late), server_cpu_s=cpu_s)
+    return LoadReport(count, first_ns, time.monotonic_ns(), late=percentiles_ms(late))

@@ -1,7 +1,7 @@
 """A load process: its job, its report, and the counters that it shares with the others.
 
 `python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names (`queue.control_load:produce`) with
-the job, and prints one `Line` as JSON for each notice and for the report.
+the job, and prints one `LoadLine` as JSON for each notice and for the report.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ PARENT_POLL_S = 0.5
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
-class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
+class LoadJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What every load process needs; each family adds its own fields."""
 
     port: int = 0
     seconds: float = 1.0
     window: int = 8192  # messages in flight at most
     board: str = ""  # the file of the shared counters
-    server_pid: int = 0  # the process whose CPU the load reads; 0 when the parent reads it
 
 
-class Report(msgspec.Struct, omit_defaults=True):
+class LoadReport(msgspec.Struct, omit_defaults=True):
     """What a load process has done."""
 
     count: int = 0
@@ -62,13 +61,13 @@ class Report(msgspec.Struct, omit_defaults=True):
         return max(self.last_ns - self.first_ns, 1) / 1e9
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class LoadLine(msgspec.Struct, omit_defaults=True):
     """One line on a load's stdout."""
 
     is_ready: bool = False
     note: str | None = None
     cell: BenchCell | None = None
-    report: Report | None = None
+    report: LoadReport | None = None
 
 
 class Board:
@@ -110,32 +109,21 @@ def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
 
 
 def announce(*, note: str | None = None, cell: BenchCell | None = None) -> None:
-    """Report progress to the parent; without a note or a cell, report that the load is ready."""
-    send_line(Line(note is None and cell is None, note, cell))
+    """Send progress to the parent; without a note or a cell, the message is that the load is ready."""
+    send_line(LoadLine(note is None and cell is None, note, cell))
 
 
-def send_line(line: Line) -> None:
+def send_line(line: LoadLine) -> None:
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 
-def threads_cpu_s(pid: int) -> float:
-    """CPU seconds of the threads of a process, in nanosecond steps: a clock tick is too coarse for slow loads."""
-    total_ns = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        try:
-            total_ns += int(path.read_bytes().split()[0])
-        except OSError:
-            continue  # the thread has just ended
-    return total_ns / 1e9
-
-
-def perform(role: str, text: str) -> Report:
+def perform(role: str, text: str) -> LoadReport:
     """Call the function of a role with its job."""
     module, _, name = role.partition(":")
     function = getattr(import_module(f"penstock.bench.{module}"), name)
     job = msgspec.json.decode(text, type=get_type_hints(function)["job"])
     before = resource.getrusage(resource.RUSAGE_SELF)
-    report: Report = function(job)
+    report: LoadReport = function(job)
     after = resource.getrusage(resource.RUSAGE_SELF)
     report.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return report
@@ -158,8 +146,8 @@ def main(role: str, text: str) -> int:
     except Exception as error:
         if not isinstance(error, (OSError, ValueError)):
             traceback.print_exc()
-        report = Report(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    send_line(Line(report=report))
+        report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    send_line(LoadLine(report=report))
     return 0 if report.error is None else 1
 
 

@@ -21,17 +21,14 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 import penstock
-from penstock.bench.harness.load import Board, Job, Line, Report
+from penstock.bench.harness.load import Board, LoadJob, LoadLine, LoadReport
 from penstock.bench.harness.result import BenchCell, BenchError, BenchResult
 from penstock.cli.options import Output
 from penstock.cli.output import print_note
 
-START_S, STOP_S = 30.0, 10.0
-SLACK_S = 60.0
-"""Time that a load may take beyond its own seconds."""
-ANSWER_S = 120.0
-SPARE_FILES = 200
-"""Descriptors that a process needs in addition to its connections."""
+START_S, STOP_S, ANSWER_S = 30.0, 10.0, 120.0
+SLACK_S = 60.0  # time that a load may take beyond its own seconds
+SPARE_FILES = 200  # descriptors that a process needs in addition to its connections
 SOURCE = Path(penstock.__file__).parents[1]
 HOST = "127.0.0.1"
 
@@ -45,6 +42,17 @@ def cpu_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def threads_cpu_s(pid: int) -> float:
+    """The same over the running threads, in nanosecond steps: a clock tick is too coarse for slow loads."""
+    total_ns = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total_ns += int(path.read_bytes().split()[0])
+        except OSError:
+            continue  # the thread has just ended
+    return total_ns / 1e9
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
     try:
@@ -55,12 +63,9 @@ def rss_bytes(pid: int) -> int:
 
 def make_environment(source: Path | None = SOURCE) -> dict[str, str]:
     """An environment that imports Penstock from `source`, without the user's own Penstock settings."""
-    kept = {key: text for key, text in os.environ.items() if not key.startswith(("PENSTOCK_", "COURIER_"))}
-    if source is None:
-        kept.pop("PYTHONPATH", None)
-        return kept
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), kept.get("PYTHONPATH")]))
-    return kept
+    dropped = ("PENSTOCK_", "COURIER_", "PYTHONPATH")
+    kept = {key: text for key, text in os.environ.items() if not key.startswith(dropped)}
+    return kept | ({} if source is None else {"PYTHONPATH": str(source)})
 
 
 def allow_files(wanted: int) -> int:
@@ -97,33 +102,33 @@ def wait_until(is_done: Callable[[], bool], wait_s: float, explain: Callable[[],
 
 
 class LoadProcess:
-    """A load at work."""
+    """A load at work. Its stderr goes to `log`, if given."""
 
-    def __init__(self, role: str, job: Job, log: Path | None = None) -> None:
+    def __init__(self, role: str, job: LoadJob, log: Path | None = None) -> None:
         self._role, self._seconds = role.partition(":")[2], job.seconds
-        command = [sys.executable, "-m", "penstock.bench.harness.load", role]
-        with log.open("wb") if log is not None else open(os.devnull, "wb") as errors:
-            self.process = subprocess.Popen(
-                [*command, msgspec.json.encode(job).decode()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=None if log is None else errors,
-                env=make_environment() | ({} if log is None else {"TMPDIR": str(log.parent)}),
-            )
+        words = ["-m", "penstock.bench.harness.load", role, msgspec.json.encode(job).decode()]
+        environment = make_environment() | ({} if log is None else {"TMPDIR": str(log.parent)})
+        errors = None if log is None else os.open(log, os.O_CREAT | os.O_WRONLY)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, *words], stdin=pipe, stdout=pipe, stderr=errors, env=environment
+        )
+        if errors is not None:
+            os.close(errors)
 
-    def read_line(self, timeout_s: float) -> Line:
+    def read_line(self, timeout_s: float) -> LoadLine:
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
             raise BenchError(f"the load `{self._role}` was silent for {timeout_s:.0f} s")
         text = self.process.stdout.readline()
         if not text:
             raise BenchError(f"the load `{self._role}` ended with code {self.process.wait()}")
-        line = msgspec.json.decode(text, type=Line)
+        line = msgspec.json.decode(text, type=LoadLine)
         if line.report is not None and line.report.error is not None:
             raise BenchError(f"{self._role}: {line.report.error}")
         return line
 
-    def report(self, on_cell: Callable[[BenchCell], object] | None = None) -> Report:
+    def report(self, on_cell: Callable[[BenchCell], object] | None = None) -> LoadReport:
         """Wait for the report. Stdin is closed first: a load that holds connections waits for that."""
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -141,39 +146,36 @@ class ServerProcess:
 
     port = http_port = 0
 
-    def __init__(self, folder: Path, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, command: list[str], source: Path | None = SOURCE) -> None:
         folder.mkdir()
         self.folder, self.command = folder, command
+        self.log = folder / "log"
         # Without a data directory the server puts its run files into TMPDIR.
-        variables = (environment or make_environment()) | {"TMPDIR": str(folder)}
+        environment = make_environment(source) | {"TMPDIR": str(folder)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, cwd=folder, env=variables, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
             )
         self.pid = self.process.pid
 
     @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    @property
     def words(self) -> str:
         """The command, with the names of files instead of their paths."""
-        names = [Path(word).name if "/" in word and "://" not in word else word for word in self.command]
-        return " ".join(name or "''" for name in names)
+        return " ".join(Path(word).name if "/" in word else word or "''" for word in self.command)
 
     def is_ready(self) -> bool:
         return True
 
     def wait(self) -> None:
+        def explain() -> str:
+            return (
+                f"`{' '.join(self.command[:4])}` did not start: {self.log.read_text(errors='replace')[-500:]}"
+            )
+
         def is_ready() -> bool:
             if self.process.poll() is not None:
                 raise BenchError(explain())
             return self.is_ready()
-
-        def explain() -> str:
-            log = self.log.read_text(errors="replace")[-500:]
-            return f"`{' '.join(self.command[:4])}` did not start: {log}"
 
         wait_until(is_ready, START_S, explain)
 
@@ -203,21 +205,20 @@ class PenstockServer(ServerProcess):
         python: str = sys.executable,
         source: Path | None = SOURCE,
     ) -> None:
-        """`relay` is the transport of its relay, `ipc` or `tcp`; `python` and `source` choose another version."""
+        """`relay` is the transport of its relay, `ipc` or `tcp`; `python` and `source` choose a version."""
         words = ["-m", "penstock", "up", "--data", "data" if durable else "none"]
         words += ["--http", f"{HOST}:0", "--control", f"{HOST}:0"]
         words += [] if has_pipeline else ["--no-pipeline"]
-        if relay is None:
-            words += ["--no-relay"]
+        words += ["--no-relay"] if relay is None else []
         for name in ("pub", "pull") if relay is not None else ():
             words += [f"--{name}", f"ipc://{folder / name}" if relay == "ipc" else f"tcp://{HOST}:0"]
         if config is not None:
             file = folder.with_suffix(".yaml")
             file.write_bytes(msgspec.json.encode(config))  # JSON is YAML, and quicker to parse
             words += ["--config", str(file)]
-        super().__init__(folder, [python, *words], make_environment(source))
+        super().__init__(folder, [python, *words], source)
         self.data = folder / "data"
-        self._has_relay = relay is not None
+        self.relay_pid: int | None = None if relay is not None else 0
 
     def is_ready(self) -> bool:
         found = next(self.folder.glob("**/endpoints.json"), None)
@@ -227,15 +228,11 @@ class PenstockServer(ServerProcess):
         ends = msgspec.json.decode(found.read_bytes())
         self.port, self.http_port = (int(ends[name].rpartition(":")[2]) for name in ("control", "http"))
         self.pub, self.pull = ends.get("pub") or "", ends.get("pull") or ""
-        return not self._has_relay or self.relay_pid() is not None
-
-    def relay_pid(self) -> int | None:
-        """The process of its relay, which is a child of the server."""
-        for path in Path(f"/proc/{self.pid}/task").glob("*/children"):
+        for path in Path(f"/proc/{self.pid}/task").glob("*/children") if self.relay_pid is None else ():
             for pid in path.read_text().split():
                 if b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return int(pid)
-        return None
+                    self.relay_pid = int(pid)
+        return self.relay_pid is not None
 
     def token(self) -> str:
         return (self._run / "operator.token").read_text().strip()
@@ -267,32 +264,34 @@ class PenstockServer(ServerProcess):
                     total[name] = total.get(name, 0) + count
         return total
 
-    def check_held(self, prefix: str, count: int) -> None:
-        """Every envelope was enqueued once and is still there."""
-        found = self.counts(prefix)
-        if not found.get("q.in") == found.get("q.depth") == count:
-            raise BenchError(f"{count} envelopes were sent and the server counts {found}")
+    def check_counts(self, prefix: str, count: int, *, is_held: bool = False) -> None:
+        """Every envelope was enqueued once and acked once; with `is_held`, every one is still queued."""
 
-    def check_counts(self, stream: str, count: int) -> None:
-        """Every envelope was enqueued once, acked once, and none is left."""
+        def is_whole() -> bool:
+            now = self.counts(prefix)
+            acked, depth = (0, count) if is_held else (count, 0)
+            return (now.get("q.in"), now.get("q.ack"), now.get("q.depth"), now.get("q.if")) == (
+                count,
+                acked,
+                depth,
+                0,
+            )
 
-        def is_settled() -> bool:
-            now = self.counts(stream)
-            return now.get("q.in") == now.get("q.ack") == count and now["q.depth"] == now["q.if"] == 0
+        def explain() -> str:
+            return f"{count} envelopes were sent and the server counts {self.counts(prefix)}"
 
-        explain = lambda: f"{count} envelopes were sent and the server counts {self.counts(stream)}"  # noqa: E731 - short
-        wait_until(is_settled, STOP_S, explain)
+        wait_until(is_whole, STOP_S if not is_held else 0.0, explain)
 
 
 P = TypeVar("P", bound=ServerProcess)
 
 
 class ProcessGroup:
-    """A temporary folder and every process of one run."""
+    """The result of a run, its temporary folder and all its processes."""
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, result: BenchResult, *, durable: bool = False) -> None:
+        self.result, self.durable = result, durable
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-        self.durable = durable
         self._loads: list[LoadProcess] = []
         self._servers: list[ServerProcess] = []
         self._boards = 0
@@ -319,9 +318,8 @@ class ProcessGroup:
         server.wait()
         return server
 
-    def penstock(self, config: dict[str, Any] | None = None, relay: str | None = None) -> PenstockServer:
-        make = lambda folder: PenstockServer(folder, durable=self.durable, config=config, relay=relay)  # noqa: E731 - short
-        return self.start(make)
+    def penstock(self, config: dict[str, Any] | None = None) -> PenstockServer:
+        return self.start(lambda folder: PenstockServer(folder, durable=self.durable, config=config))
 
     def board(self) -> str:
         """A file with fresh counters."""
@@ -331,7 +329,7 @@ class ProcessGroup:
         return str(path)
 
     def load(
-        self, role: str, job: Job, *, is_announced: bool = False, log: Path | None = None
+        self, role: str, job: LoadJob, *, is_announced: bool = False, log: Path | None = None
     ) -> LoadProcess:
         """Start a load; with `is_announced`, wait until it is ready."""
         load = LoadProcess(role, job, log)
@@ -340,27 +338,37 @@ class ProcessGroup:
             load.read_line(START_S)
         return load
 
+    def measure(self, read_cpu_s: Callable[[], float], role: str, job: LoadJob) -> LoadReport:
+        """Run a load that announces its start; the report has the CPU from then on."""
+        load = self.load(role, job, is_announced=True)
+        before_s = read_cpu_s()
+        report = load.report()
+        report.server_cpu_s = read_cpu_s() - before_s
+        return report
+
     def flow(
-        self, server: ServerProcess, sender: tuple[str, Job], receiver: tuple[str, Job]
-    ) -> tuple[Report, Report]:
-        """Run a sender with its receiver; a sender that does not read the server's CPU gets it from here."""
-        receiving = self.load(*receiver, is_announced=True)
-        before_s = server.cpu_s()
+        self,
+        read_cpu_s: Callable[[], float],
+        sender: str,
+        job: LoadJob,
+        receiver: str,
+        receiver_job: LoadJob | None = None,
+    ) -> tuple[LoadReport, LoadReport]:
+        """Run a sender with its receiver; the report of the sender has the CPU of the server."""
+        receiving = self.load(receiver, receiver_job or job, is_announced=True)
         try:
-            sent = self.load(*sender).report()
+            sent = self.measure(read_cpu_s, sender, job)
         except BenchError:
             if receiving.process.poll() is not None:
                 receiving.report()  # a receiver that gave up knows why; the sender only saw it leave
             raise
-        received = receiving.report()
-        sent.server_cpu_s = sent.server_cpu_s or server.cpu_s() - before_s
-        return sent, received
+        return sent, receiving.report()
 
-    def run(self, result: BenchResult, work: Callable[[Self], None], output: Output) -> int:
+    def run(self, work: Callable[[Self], None], output: Output) -> int:
         """Do the work, end every process and print the result."""
         with self:
             try:
                 work(self)
             except BenchError as error:
-                result.failures.append(str(error))
-        return result.show(output)
+                self.result.failures.append(str(error))
+        return self.result.show(output)

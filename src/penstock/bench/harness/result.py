@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from statistics import median
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -39,37 +39,31 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     count: int
     seconds: float
     per_second: float
-    server_cpu_us: float | None = None
-    """CPU of the server per message, user and kernel, in microseconds."""
+    server_cpu_us: float | None = None  # CPU of the server per message, user and kernel, in microseconds
     server_rss_mib: float | None = None
     producer_cpu_us: float | None = None
     consumer_cpu_us: float | None = None
     latency_ms: dict[str, float] | None = None
-    late_ms: dict[str, float] | None = None
-    """How far an open-loop producer was behind its schedule."""
+    late_ms: dict[str, float] | None = None  # how far an open-loop producer was behind its schedule
     bytes_each: float | None = None
-    server_cpu_share: float | None = None
-    """Share of one core."""
-    frame_cpu_us: float | None = None
-    """CPU of the server per frame, not per delivery."""
-    others_per_second: float | None = None
-    """Deliveries without those to the sender itself."""
+    server_cpu_share: float | None = None  # share of one core
+    frame_cpu_us: float | None = None  # CPU of the server per frame, not per delivery
+    others_per_second: float | None = None  # deliveries without those to the sender itself
     frames: int = 0
-    dropped: int = 0
-    """Deliveries that the server dropped for slow readers."""
-    wall_s: float | None = None
-    """Inside Spark: with the start of the query, which `seconds` leaves out."""
-    pss_mib: float | None = None
-    """Memory with shared pages divided among the processes; RSS counts them for each."""
+    dropped: int = 0  # deliveries that the server dropped for slow readers
+    wall_s: float | None = None  # inside Spark: with the start of the query, which `seconds` leaves out
+    pss_mib: float | None = (
+        None  # memory with shared pages divided among the processes; RSS counts them for each
+    )
     by_program: dict[str, str] | None = None
 
     @classmethod
-    def timed(
-        cls, count: int, seconds: float, cpu_s: float | None = None, rss_bytes: int | None = None
-    ) -> BenchRound:
+    def timed(cls, count: int, seconds: float, rss_bytes: int | None = None, **cpu_s: float) -> BenchRound:
+        """A round with its rate; `cpu_s` are CPU seconds of `server`, `producer` and `consumer`."""
         made = cls(count, round(seconds, 4), round(count / seconds, 1))
-        made.server_cpu_us = None if cpu_s is None else round(cpu_s / max(count, 1) * 1e6, 4)
         made.server_rss_mib = None if rss_bytes is None else round(rss_bytes / MIB, 1)
+        for name, used_s in cpu_s.items():
+            setattr(made, f"{name}_cpu_us", round(used_s / max(count, 1) * 1e6, 4))
         return made
 
 
@@ -79,13 +73,13 @@ class BenchCell(msgspec.Struct, rename="camel", omit_defaults=True):
     workload: str
     target: str
     client: str
-    batched: str
-    """What travels together, in words."""
+    batched: str  # what travels together, in words
     rounds: list[BenchRound]
     accounted: bool = True
     batch: int | None = None
-    ratio: float | None = None
-    """Our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie."""
+    ratio: float | None = (
+        None  # our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie
+    )
 
     def middle(self, field: str) -> float | None:
         """The median of a field over the rounds that have it."""
@@ -121,7 +115,7 @@ class BenchResult(msgspec.Struct, rename="camel"):
     failures: list[str] = []
 
     @classmethod
-    def begin(cls, bench: str, **options: object) -> BenchResult:
+    def begin(cls, bench: str, **options: object) -> Self:
         """A result with the machine and the versions; an option is named as in JSON."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         versions = {"python": f"{platform.python_implementation()} {sys.version.split()[0]}"}

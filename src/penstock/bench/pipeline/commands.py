@@ -68,25 +68,25 @@ def pipeline(
             seconds=SPARK_S, folder=folder, rows=[rows], rounds=rounds, master=master, queries=asked
         )
         if "source" in parts:
-            _judge_source(result, _run_spark(result, group, "source", job))
+            _judge_source(result, _run_spark(group, "source", job))
         _measure_live(result, PipelineRounds(group), parts, seconds, rounds, rate)
         if "growth" in parts:
             job.rows = counts
-            found = _run_spark(result, group, "growth", job)
+            found = _run_spark(group, "growth", job)
             _note_shares(result, found)
             if plot is not None:
                 title = "Filling every table from the journal"
                 plots.save_plot(plot, title, "journal rows", "seconds", growth_lines(found))
 
-    return ProcessGroup(durable=True).run(result, run, output)
+    return ProcessGroup(result, durable=True).run(run, output)
 
 
-def _run_spark(result: BenchResult, group: ProcessGroup, role: str, job: SparkJob) -> list[BenchCell]:
+def _run_spark(group: ProcessGroup, role: str, job: SparkJob) -> list[BenchCell]:
     """The cells of a load inside Spark; Spark's own log goes to a file."""
     found: list[BenchCell] = []
 
     def add(cell: BenchCell) -> None:
-        found.append(result.add(cell.workload, cell.batched, cell.rounds, cell.target, cell.client))
+        found.append(group.result.add(cell.workload, cell.batched, cell.rounds, cell.target, cell.client))
 
     group.load(f"pipeline.spark_loads:{role}", job, log=group.folder / f"{role}.log").report(add)
     return found

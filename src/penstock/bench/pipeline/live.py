@@ -13,7 +13,7 @@ from penstock.bench.harness.load import percentiles_ms
 from penstock.bench.harness.processes import HOST, ProcessGroup, rss_bytes
 from penstock.bench.harness.result import MIB, BenchError, BenchRound
 from penstock.bench.pipeline.processes import PipelineServer, ProcessTree, start_server
-from penstock.bench.queue.envelopes import Lines
+from penstock.bench.queue.envelopes import EnqueueLines
 from penstock.bench.queue.rounds import QueueRounds
 
 SIZE, BATCH = 300, 64
@@ -33,7 +33,7 @@ class FreshnessProbes:
         from penstock.spark.lake.table import LakeTable
 
         self._table = LakeTable(server.data / "lake", QUEUE_MINUTES)
-        self._lines = Lines(PROBE_STREAM, SIZE, "probe", 1)
+        self._lines = EnqueueLines(PROBE_STREAM, SIZE, "probe", 1)
         self._socket = socket.create_connection((HOST, server.port))
         self._sent_ns: list[int] = []
         self._version: int | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from penstock.bench.harness.load import Job, Report, announce
+from penstock.bench.harness.load import LoadJob, LoadReport, announce
 from penstock.bench.harness.result import MIB, BenchCell, BenchError, BenchRound
 from penstock.bench.journal.history import make_history
 from penstock.bench.pipeline.processes import ProcessTree
@@ -30,7 +30,7 @@ WARM_ROWS = 20_000  # the first fill is not counted: it is mostly the warm-up of
 ALL = "all tables"
 
 
-class SparkJob(Job, kw_only=True):
+class SparkJob(LoadJob, kw_only=True):
     """A load inside Spark."""
 
     folder: str
@@ -65,7 +65,7 @@ QUERIES = {
 }
 
 
-def source(job: SparkJob) -> Report:
+def source(job: SparkJob) -> LoadReport:
     """Each query on every source: once to warm up, then `rounds` times, the sources alternating.
 
     A query is a stream that reads all rows and ends, into a sink that drops them.
@@ -100,7 +100,7 @@ def source(job: SparkJob) -> Report:
                 announce(cell=BenchCell(f"source, {query.name}", target, client, words, found[1:]))
     finally:
         spark.stop()
-    return Report(rows)
+    return LoadReport(rows)
 
 
 def _open_sources(
@@ -146,7 +146,7 @@ def _run(query: SourceQuery, frame: DataFrame, count: int, checkpoints: Path) ->
     return done
 
 
-def growth(job: SparkJob) -> Report:
+def growth(job: SparkJob) -> LoadReport:
     """Fill every table from journals of several sizes, smallest first, in one session.
 
     Each table is filled by itself, as `penstock pipeline backfill` does, with the pipeline's own settings.
@@ -172,7 +172,7 @@ def growth(job: SparkJob) -> Report:
                 done.server_rss_mib = round(rss / MIB, 1) if name == ALL else None
                 words = "from nothing, a million rows of the journal at a time"
                 announce(cell=BenchCell(f"growth, {rows:,} rows", name, "backfill", words, [done]))
-    return Report(len(job.rows))
+    return LoadReport(len(job.rows))
 
 
 def _fill(data: Path, rows: int) -> Iterator[tuple[str, float]]:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from penstock.bench.harness.processes import PenstockServer, ProcessGroup, allow_files
+from penstock.bench.harness.processes import ProcessGroup, allow_files
 from penstock.bench.harness.result import BenchCell, BenchResult, BenchRound, parse_names, take_turns
 from penstock.bench.queue.redis import RedisServer
-from penstock.bench.queue.rounds import QueueRounds
+from penstock.bench.queue.rounds import QueueRounds, Server
 from penstock.cli.options import PLAIN, Output
 
 OPEN_RATE = 2_000
@@ -27,7 +27,7 @@ Durable = Annotated[
 ]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 Kinds = Annotated[str, Parameter(help="Kinds of cells to run, with commas.")]
-Side = tuple[PenstockServer | RedisServer, str]
+Side = tuple[Server, str]
 
 
 def queue(
@@ -76,11 +76,13 @@ def queue(
 
     def measure_all(group: ProcessGroup) -> None:
         measured = QueueRounds(group, size)
-        sides = _start_sides(group, result, wants_peer=peer)
-        for count in batches if "closed" in kinds else []:
-            _flow(result, measured, sides, rounds, each_s, count, 0)
-        if "open" in kinds:
-            _flow(result, measured, sides, rounds, each_s, 1, OPEN_RATE)
+        sides = _start_sides(group, wants_peer=peer)
+        flows = [(count, 0) for count in batches] if "closed" in kinds else []
+        for count, rate in flows + ([(1, OPEN_RATE)] if "open" in kinds else []):
+            # redis-py sends single envelopes only with a round trip each, which would measure the network.
+            chosen = [side for side in sides if side[1] == "lean" or count > 1]
+            measure = partial(_flow, measured, count, each_s, rate)
+            _add_flow(result, chosen, take_turns(chosen, rounds, measure), count, rate)
         if "memory" in kinds:
             held = measured.memory(group.penstock(), queued)
             result.add(f"memory, {held.count:,} envelopes queued", "64 a frame", [held])
@@ -94,7 +96,7 @@ def queue(
             words = f"{count} records a call"
             result.add(f"core alone, {words}", words, cycles, client="in process", batch=count)
 
-    return ProcessGroup(durable=durable).run(result, measure_triggers if triggers else measure_all, output)
+    return ProcessGroup(result, durable=durable).run(measure_triggers if triggers else measure_all, output)
 
 
 def http(
@@ -137,12 +139,12 @@ def http(
                 name = f"POST, {words}, {'all taken and acked' if is_taken else 'nobody takes'}"
                 result.add(name, batched, done, batch=count)
 
-    return ProcessGroup(durable=durable).run(result, run, output)
+    return ProcessGroup(result, durable=durable).run(run, output)
 
 
-def _start_sides(group: ProcessGroup, result: BenchResult, *, wants_peer: bool) -> list[Side]:
+def _start_sides(group: ProcessGroup, *, wants_peer: bool) -> list[Side]:
     """The servers and their clients, ours first."""
-    ours = group.penstock()
+    result, ours = group.result, group.penstock()
     result.commands["penstock"] = ours.words
     missing = RedisServer.missing() if wants_peer else "not wanted"
     if missing is not None:
@@ -153,27 +155,18 @@ def _start_sides(group: ProcessGroup, result: BenchResult, *, wants_peer: bool) 
     return [(ours, "lean"), (theirs, "lean"), (theirs, "redis-py")]
 
 
-def _flow(
-    result: BenchResult,
-    measured: QueueRounds,
-    sides: list[Side],
-    rounds: int,
-    each_s: float,
-    batch: int,
-    rate: int,
+def _flow(measured: QueueRounds, batch: int, each_s: float, rate: int, side: Side) -> BenchRound:
+    return measured.flow(side[0], batch, each_s, rate, side[1])
+
+
+def _add_flow(
+    result: BenchResult, sides: list[Side], found: list[list[BenchRound]], batch: int, rate: int
 ) -> None:
-    """One workload on every side, the sides alternating."""
-    # redis-py sends single envelopes only with a round trip each, which would measure the network.
-    chosen = [side for side in sides if side[1] == "lean" or batch > 1]
-
-    def measure(side: Side) -> BenchRound:
-        return measured.flow(side[0], batch, each_s, rate, side[1])
-
     name = f"open loop, {rate:,} a second" if rate else f"closed loop, {batch} a frame"
     cells: list[BenchCell] = []
-    for (server, client), found in zip(chosen, take_turns(chosen, rounds, measure), strict=True):
+    for (server, client), done in zip(sides, found, strict=True):
         target = "redis" if isinstance(server, RedisServer) else "penstock"
-        cells.append(result.add(name, _batched(batch, target, client, rate), found, target, client, batch))
+        cells.append(result.add(name, _batched(batch, target, client, rate), done, target, client, batch))
         if len(cells) > 1 and not rate and client == "lean":  # another client would give the clients' ratio
             cells[-1].compare(cells[0])
 

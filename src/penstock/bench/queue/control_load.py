@@ -15,8 +15,8 @@ from penstock.bench.harness.drive import (
     send_paced,
     send_window,
 )
-from penstock.bench.harness.load import Board, Job, Report, announce, percentiles_ms
-from penstock.bench.queue.envelopes import Lines
+from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce, percentiles_ms
+from penstock.bench.queue.envelopes import EnqueueLines
 
 TURN = 256  # envelopes of one write
 GRACE_S = 20.0  # how long the answers to the last requests may take
@@ -24,7 +24,7 @@ CREDIT = 8192
 ACK_MAX = 4096  # ids in one ack, as the server allows
 
 
-class QueueJob(Job, kw_only=True, omit_defaults=True):
+class QueueJob(LoadJob, kw_only=True, omit_defaults=True):
     """A load on the queue."""
 
     stream: str = "bench"
@@ -60,10 +60,10 @@ class ControlSender(LoadSocket):
             self.read(WAIT_S)
 
 
-def produce(job: QueueJob) -> Report:
+def produce(job: QueueJob) -> LoadReport:
     """Closed loop: a window of envelopes between the send and the consumer's ack, or the confirmation."""
     sender, board = ControlSender(job.port), Board(job.board)
-    lines = Lines(job.stream, job.size, job.tag, job.batch)
+    lines = EnqueueLines(job.stream, job.size, job.tag, job.batch)
     turn = max(1, TURN // job.batch)
 
     def send(first: int, now_ns: int) -> int:
@@ -80,11 +80,11 @@ def produce(job: QueueJob) -> Report:
     return report
 
 
-def pace(job: QueueJob) -> Report:
+def pace(job: QueueJob) -> LoadReport:
     """Open loop: one envelope a line at fixed times."""
     sender = ControlSender(job.port)
     names = [f"agents/{job.stream}-{number}/inbox" for number in range(job.inboxes)] or [job.stream]
-    lines = [Lines(name, job.size, job.tag, 1) for name in names]
+    lines = [EnqueueLines(name, job.size, job.tag, 1) for name in names]
 
     def send(number: int, now_ns: int) -> None:
         sender.send(lines[number % len(lines)].make(number, 1, now_ns))
@@ -155,13 +155,13 @@ class ControlReceiver(LoadSocket):
         self.acked += len(ids)
 
 
-def consume(job: QueueJob) -> Report:
+def consume(job: QueueJob) -> LoadReport:
     receiver = ControlReceiver(job)
     while not receiver.is_ready:
         receiver.read(WAIT_S)
     announce()
     first_ns, last_ns = count_until_end(job, receiver.read, lambda: receiver.acked)
-    return Report(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
+    return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
 
 
 class IdleSubscriber(LoadSocket):
@@ -173,7 +173,7 @@ class IdleSubscriber(LoadSocket):
         self.is_ready = True
 
 
-def hold(job: QueueJob) -> Report:
+def hold(job: QueueJob) -> LoadReport:
     """Open idle subscribers and keep them until stdin ends."""
     group: SocketGroup[IdleSubscriber] = SocketGroup()
     for number in range(job.count):
@@ -185,4 +185,4 @@ def hold(job: QueueJob) -> Report:
     announce()
     sys.stdin.read()
     group.read()  # a connection that the server closed is an error
-    return Report(job.count)
+    return LoadReport(job.count)

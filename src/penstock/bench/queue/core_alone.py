@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from penstock.bench.harness.load import Report
+from penstock.bench.harness.load import LoadReport
 from penstock.bench.queue.control_load import QueueJob
 from penstock.bench.queue.envelopes import envelope
 from penstock.core.clock import Now
@@ -21,7 +21,7 @@ from penstock.server.engine.machines import make_machine
 CREDIT = 100_000
 
 
-def cycle(job: QueueJob) -> Report:
+def cycle(job: QueueJob) -> LoadReport:
     """As many cycles as fit into the time; every record is accounted for at the end."""
     policy = Policy()
     machine = make_machine(Limits(), lambda name: policy, os.urandom)
@@ -53,7 +53,7 @@ def cycle(job: QueueJob) -> Report:
     last_ns = time.monotonic_ns()
     channel = machine.channels[job.stream]
     is_whole = channel.balance == 0 and channel.counters.ack == channel.counters.in_ == count
-    return Report(count, first_ns, last_ns, error=None if is_whole else f"not all of {count} were acked")
+    return LoadReport(count, first_ns, last_ns, error=None if is_whole else f"not all of {count} were acked")
 
 
 def _commit(machine: QueueMachine, now: Now, offset: int) -> int:

@@ -29,7 +29,7 @@ def pairs(first: int, count: int, stamp_ns: int) -> tuple[int, ...]:
     return tuple(chain.from_iterable(zip(range(first, first + count), repeat(stamp_ns), strict=False)))
 
 
-class Lines:
+class EnqueueLines:
     """Control v1 lines that enqueue `batch` envelopes each."""
 
     def __init__(self, stream: str, size: int, tag: str, batch: int) -> None:

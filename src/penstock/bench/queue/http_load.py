@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from penstock.bench.harness.drive import POLL_S, WAIT_S, LoadSocket, SocketGroup
-from penstock.bench.harness.load import Board, Report, percentiles_ms
+from penstock.bench.harness.load import Board, LoadReport, announce, percentiles_ms
 from penstock.bench.queue.control_load import QueueJob
 from penstock.bench.queue.envelopes import Posts
 
@@ -37,11 +37,12 @@ class HttpConnection(LoadSocket):
         self.sent_ns = 0
 
 
-def post(job: QueueJob) -> Report:
+def post(job: QueueJob) -> LoadReport:
     """Post until the time is over, then wait for the answers in flight."""
     board = Board(job.board)
     group = SocketGroup([HttpConnection(job.port) for _ in range(job.connections)])
     sent = streams = room = 0
+    announce()
     first_ns = time.monotonic_ns()
     stop_ns = first_ns + int(job.seconds * 1e9)
     while (now_ns := time.monotonic_ns()) < stop_ns and sent < job.count:
@@ -60,4 +61,4 @@ def post(job: QueueJob) -> Report:
     board.total = sent
     group.wait(lambda member: not member.sent_ns, "an answer to each request")
     times = percentiles_ms([took for member in group.members for took in member.latencies])
-    return Report(sent, first_ns, time.monotonic_ns(), latencies=times)
+    return LoadReport(sent, first_ns, time.monotonic_ns(), latencies=times)

@@ -14,7 +14,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.bench.harness.drive import WAIT_S, LoadSocket, SocketGroup
-from penstock.bench.harness.load import Report, announce, percentiles_ms
+from penstock.bench.harness.load import LoadReport, announce, percentiles_ms
 from penstock.bench.harness.processes import ProcessGroup, allow_files
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
 from penstock.bench.queue.control_load import QueueJob
@@ -25,7 +25,7 @@ GRACE_S = 20.0
 QUIET_S = 0.5
 _REQUEST = (
     b"GET /v1/live?view=latestPerAgent HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n"
-    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-ServerVersion: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
 _VERSION, _SENT = b'"version":', b'"t":"'
 
@@ -65,7 +65,7 @@ def live(
             )
             result.add(words, batched, [done])
 
-    return ProcessGroup().run(result, run, output)
+    return ProcessGroup(result).run(run, output)
 
 
 def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
@@ -84,7 +84,7 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
             f"{sent.count} changes of {rows} rows, and {watchers} followers received only {seen.count}"
         )
     server.stop()
-    done = BenchRound.timed(sent.count if seen is None else seen.count, sent.seconds, cpu_s)
+    done = BenchRound.timed(sent.count if seen is None else seen.count, sent.seconds, server=cpu_s)
     done.latency_ms = None if seen is None else seen.latencies
     done.server_cpu_share = round(cpu_s / min(sent.seconds, wall_s), 4)
     return done
@@ -120,7 +120,7 @@ class ViewFollower(LoadSocket):
         self._tail = whole[-64:]
 
 
-def follow(job: QueueJob) -> Report:
+def follow(job: QueueJob) -> LoadReport:
     """Follow until stdin has ended and all are at one version; `count` is changes."""
     group: SocketGroup[ViewFollower] = SocketGroup()
     for number in range(job.count):
@@ -134,7 +134,7 @@ def follow(job: QueueJob) -> Report:
     while group.read(QUIET_S) and time.monotonic() < deadline:
         pass
     versions = {member.version for member in group.members}
-    report = Report(sum(member.count for member in group.members))
+    report = LoadReport(sum(member.count for member in group.members))
     report.latencies = percentiles_ms(group.members[0].latencies_ns)
     report.error = f"followers are at {len(versions)} versions" if len(versions) > 1 else None
     return report

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.bench.harness.drive import HOST, WAIT_S, LoadSocket, count_until_end, send_paced, send_window
-from penstock.bench.harness.load import Board, Report, announce, percentiles_ms
+from penstock.bench.harness.load import Board, LoadReport, announce, percentiles_ms
 from penstock.bench.harness.processes import START_S, ServerProcess
 from penstock.bench.harness.result import BenchError
 from penstock.bench.queue.control_load import TURN, QueueJob, StampedEnvelope
@@ -83,7 +83,7 @@ class RedisSender(LoadSocket):
         return self._breaks // 2  # a reply is `$<length>\r\n<id>\r\n`
 
 
-def produce(job: QueueJob) -> Report:
+def produce(job: QueueJob) -> LoadReport:
     """Pipelines XADDs within the window."""
     sender, adds, board = RedisSender(job.port), Adds(job.stream, job.size, job.tag), Board(job.board)
 
@@ -94,7 +94,7 @@ def produce(job: QueueJob) -> Report:
     return send_window(job, send, sender.read, lambda: min(sender.confirmed, board.acked), burst=TURN)
 
 
-def pace(job: QueueJob) -> Report:
+def pace(job: QueueJob) -> LoadReport:
     """Open loop."""
     sender, adds = RedisSender(job.port), Adds(job.stream, job.size, job.tag)
 
@@ -142,16 +142,16 @@ class RedisReceiver(LoadSocket):
         self.acked += len(entries)
 
 
-def consume(job: QueueJob) -> Report:
+def consume(job: QueueJob) -> LoadReport:
     receiver = RedisReceiver(job)
     while not receiver.is_ready:
         receiver.read(WAIT_S)
     announce()
     first_ns, last_ns = count_until_end(job, receiver.read, lambda: receiver.acked)
-    return Report(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
+    return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
 
 
-def stock_produce(job: QueueJob) -> Report:
+def stock_produce(job: QueueJob) -> LoadReport:
     """redis-py with a pipeline of `batch` XADDs: one round trip a batch, within the window."""
     board = Board(job.board)
     one = envelope(job.stream, job.size, job.tag)
@@ -167,7 +167,7 @@ def stock_produce(job: QueueJob) -> Report:
     return send_window(job, send, time.sleep, lambda: board.acked, burst=job.batch)
 
 
-def stock_consume(job: QueueJob) -> Report:
+def stock_consume(job: QueueJob) -> LoadReport:
     """redis-py: XREADGROUP, then one XACK of all that came."""
     decode = msgspec.json.Decoder(StampedEnvelope).decode
     client = import_module("redis").Redis(HOST, job.port)
@@ -190,4 +190,4 @@ def stock_consume(job: QueueJob) -> Report:
         return True
 
     first_ns, last_ns = count_until_end(job, read, lambda: acked)
-    return Report(acked, first_ns, last_ns)
+    return LoadReport(acked, first_ns, last_ns)

@@ -25,8 +25,7 @@ from penstock.cli.output import print_note
 PROBE_EVERY_S = 0.002
 LINES_A_WRITE = 256
 MINUTE_S = 60.0
-AFTER_MINUTE_S = 5.0
-"""How long after the full minute its gauges may be written."""
+AFTER_MINUTE_S = 5.0  # how long after the full minute its gauges may be written
 LINE = (
     b'{"type":"enqueue","reqId":%d,"to":"bench/stream-%06d","env":{"id":"%d","ts":"2026-01-01T00:00:00Z",'
     b'"type":"bench","payload":"%b"}}\n'
@@ -93,7 +92,7 @@ def streams(
         if held != count:
             raise BenchError(f"{count} envelopes were sent and the server holds {held:.0f}")
 
-    return ProcessGroup(durable=durable).run(result, run, output)
+    return ProcessGroup(result, durable=durable).run(run, output)
 
 
 def _fill(server: PenstockServer, count: int, size: int) -> None:
@@ -119,7 +118,7 @@ def _measure(
     finally:
         took_ns = probe.stop()
     seconds = time.perf_counter() - before
-    done = BenchRound.timed(count, seconds, server.cpu_s() - cpu_before, server.rss_bytes())
+    done = BenchRound.timed(count, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
     done.latency_ms = percentiles_ms(took_ns)
     batched = f"a small request each {PROBE_EVERY_S * 1e3:.0f} ms"
     result.add(workload, batched, [done], client="probe")

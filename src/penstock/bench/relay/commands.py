@@ -8,12 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.bench.harness.processes import ProcessGroup
-from penstock.bench.harness.result import BenchCell, BenchResult, parse_names, refuse, take_turns
+from penstock.bench.harness.result import BenchCell, BenchResult, BenchRound, parse_names, refuse, take_turns
 from penstock.bench.queue.commands import OPEN_RATE, Kinds, Rounds, Seconds
 from penstock.bench.queue.rounds import QueueRounds
 from penstock.bench.relay.loads import SIZE_MIN
 from penstock.bench.relay.messages import BLOCK_TOKENS
-from penstock.bench.relay.rounds import RelayedServer, RelayRounds, ZmqProxy, start_relay
+from penstock.bench.relay.rounds import Relay, RelayRounds, ZmqProxy, start_relay
 from penstock.cli.options import PLAIN, Output
 
 CELLS = ("one", "many", "register", "memory", "verify", "beside")
@@ -59,67 +59,52 @@ def relay(
         measured = RelayRounds(group, size, window)
         flows = {kind: 1 if kind == "one" else topics for kind in ("one", "many") if kind in kinds}
         for way in ways if flows else []:
-            _flows(result, group, measured, way, list(flows.values()), rounds, each_s, wants_peer=peer)
+            sides: dict[str, Relay] = {"penstock": start_relay(group, way)}
+            if peer:
+                sides["zmq.proxy"] = group.start(partial(ZmqProxy, transport=way))
+            result.commands |= {name: server.words for name, server in sides.items()}
+            for count in flows.values():
+                measure = partial(measured.flow, topics=count, seconds=each_s)
+                words = f"one topic, {way}" if count == 1 else f"{count:,} topics, {way}"
+                _add_flow(result, words, list(sides), take_turns(list(sides.values()), rounds, measure))
+            for server in sides.values():
+                server.stop()
         if "register" in kinds:
-            server = start_relay(group, "ipc")
-            done = [measured.register(server, registrations, n * registrations) for n in range(rounds)]
+            ours = start_relay(group, "ipc")
+            done = [measured.register(ours, registrations, n * registrations) for n in range(rounds)]
             words = f"registrations, {registrations:,} in a row"
             _judge(result, result.add(words, "each signed, one a message", done), REGISTER_GOAL)
-            server.stop()
+            ours.stop()
         if "memory" in kinds:
-            server = start_relay(group, "ipc")
-            found = measured.memory(server, held, HELD_EACH)
+            ours = start_relay(group, "ipc")
+            found = measured.memory(ours, held, HELD_EACH)
             words = f"{held:,} open topics"
             result.add(words, f"each with a subscriber and {HELD_EACH} messages that are kept", [found])
             rss = found.server_rss_mib or 0.0
             goal = f"{words}: {rss:.0f} MiB; the goal of {MEMORY_GOAL_MIB} MB"
             result.judge(goal, rss < MEMORY_GOAL_MIB)
-            server.stop()
+            ours.stop()
         if "verify" in kinds:
             done = [measured.verify(each_s) for _ in range(rounds)]
             _judge(result, result.add("tokens verified", f"{BLOCK_TOKENS} tokens a block", done), VERIFY_GOAL)
         if "beside" in kinds:
-            _beside(result, group, measured, rounds, each_s)
+            _beside(group, measured, rounds, each_s)
 
-    return ProcessGroup().run(result, run, output)
-
-
-def _flows(
-    result: BenchResult,
-    group: ProcessGroup,
-    measured: RelayRounds,
-    way: str,
-    counts: list[int],
-    rounds: int,
-    each_s: float,
-    *,
-    wants_peer: bool,
-) -> None:
-    """As fast as it goes: the relay and the proxy, alternating."""
-    sides: dict[str, RelayedServer | ZmqProxy] = {"penstock": start_relay(group, way)}
-    if wants_peer:
-        sides["zmq.proxy"] = group.start(partial(ZmqProxy, transport=way))
-    result.commands |= {name: server.words for name, server in sides.items()}
-    for topics in counts:
-        measure = partial(measured.flow, topics=topics, seconds=each_s)
-        found = take_turns(list(sides.values()), rounds, measure)
-        words = f"one topic, {way}" if topics == 1 else f"{topics:,} topics, {way}"
-        cells = [result.add(words, SINGLE, done, name) for name, done in zip(sides, found, strict=True)]
-        if wants_peer:
-            ratio = cells[1].compare(cells[0]) or 0.0
-            result.judge(
-                f"{words}: {ratio:.2f} of libzmq's proxy; the goal of {RATIO_GOAL}", ratio >= RATIO_GOAL
-            )
-        if topics == 1:
-            _judge(result, cells[0], ONE_GOAL)
-    for server in sides.values():
-        server.stop()
+    return ProcessGroup(result).run(run, output)
 
 
-def _beside(
-    result: BenchResult, group: ProcessGroup, measured: RelayRounds, rounds: int, each_s: float
-) -> None:
+def _add_flow(result: BenchResult, words: str, names: list[str], found: list[list[BenchRound]]) -> None:
+    cells = [result.add(words, SINGLE, done, name) for name, done in zip(names, found, strict=True)]
+    for cell in cells[1:]:
+        ratio = cell.compare(cells[0]) or 0.0
+        result.judge(f"{words}: {ratio:.2f} of libzmq's proxy; the goal of {RATIO_GOAL}", ratio >= RATIO_GOAL)
+    if words.startswith("one "):
+        _judge(result, cells[0], ONE_GOAL)
+
+
+def _beside(group: ProcessGroup, measured: RelayRounds, rounds: int, each_s: float) -> None:
     """The queue's latencies at a steady rate: alone, and while the relay works at half its speed."""
+    result = group.result
     server = start_relay(group, "ipc")
     queue = QueueRounds(group, 300)
     relayed = next((cell.speed for cell in result.cells if cell.workload == "one topic, ipc"), 0.0)

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from penstock.bench.harness.drive import count_until_end, send_window
-from penstock.bench.harness.load import Board, Job, Report, announce, threads_cpu_s
+from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce
 from penstock.bench.relay.messages import CHUNK_SPARE, blocks, chunk, probe, registration, topic
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.verify_stream import Follower
@@ -34,7 +34,7 @@ VERIFIED_BLOCKS = 1_000
 SIZE_MIN = CHUNK_SPARE + 16  # the smallest chunk that is longer than a probe
 
 
-class RelayJob(Job, kw_only=True, omit_defaults=True):
+class RelayJob(LoadJob, kw_only=True, omit_defaults=True):
     """A load on a relay."""
 
     pub: str = ""
@@ -55,7 +55,7 @@ def _open(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any
     return socket
 
 
-def publish(job: RelayJob) -> Report:
+def publish(job: RelayJob) -> LoadReport:
     """Send chunks for `seconds` in a window, or at `rate` until stdin ends; then wait until all have arrived."""
     board = Board(job.board)
     names = [topic(job.tag, number) for number in range(job.count)]
@@ -104,7 +104,7 @@ def publish(job: RelayJob) -> Report:
     return report
 
 
-def receive(job: RelayJob) -> Report:
+def receive(job: RelayJob) -> LoadReport:
     """Count the messages of every topic until there are no more."""
     board = Board(job.board)
     context: zmq.Context[Any] = zmq.Context()
@@ -130,29 +130,29 @@ def receive(job: RelayJob) -> Report:
 
     count_until_end(job, read, lambda: count + probes, stall_s=STALL_S)
     context.destroy(0)
-    return Report(count)
+    return LoadReport(count)
 
 
-def register(job: RelayJob) -> Report:
+def register(job: RelayJob) -> LoadReport:
     """Register many topics; a message sent after them arrives when all are handled."""
     names = [topic(job.tag, number) for number in range(job.count)]
     signed = [registration(name) for name in names]
     context: zmq.Context[Any] = zmq.Context()
     push, sub = _open(context, zmq.PUSH, job.pull), _open(context, zmq.SUB, job.pub)
     sub.subscribe(names[-1])
-    before_s, first_ns = threads_cpu_s(job.server_pid), time.monotonic_ns()
+    announce()
+    first_ns = time.monotonic_ns()
     for envelope in signed:
         push.send(envelope)
     push.send(chunk(names[-1], job.size, 0))
     if not sub.poll(60_000):
         raise ValueError("the last registration had no effect")
-    report = Report(job.count, first_ns, time.monotonic_ns())
-    report.server_cpu_s = round(threads_cpu_s(job.server_pid) - before_s, 6)
+    report = LoadReport(job.count, first_ns, time.monotonic_ns())
     context.destroy(0)
     return report
 
 
-def hold(job: RelayJob) -> Report:
+def hold(job: RelayJob) -> LoadReport:
     """Open many topics, each with a subscriber and `each` messages, and keep them until stdin ends."""
     names = [topic(job.tag, number) for number in range(job.count)]
     context: zmq.Context[Any] = zmq.Context()
@@ -173,7 +173,7 @@ def hold(job: RelayJob) -> Report:
                 raise ValueError(f"{received} messages came and then no more")
             sub.recv()
             received += 1
-    report = Report(len(names), first_ns, time.monotonic_ns())
+    report = LoadReport(len(names), first_ns, time.monotonic_ns())
     announce()
     while os.read(sys.stdin.fileno(), 4_096):
         pass
@@ -181,7 +181,7 @@ def hold(job: RelayJob) -> Report:
     return report
 
 
-def verify(job: RelayJob) -> Report:
+def verify(job: RelayJob) -> LoadReport:
     """Follow a stream of blocks as a client does, again and again; `count` is tokens."""
     name = sha256(job.tag.encode()).hexdigest()
     keys = StreamKeys("sha256", name, b"\x07" * 32, name, b"\x07" * 32, b"\x07" * 32)
@@ -195,7 +195,7 @@ def verify(job: RelayJob) -> Report:
         if follower.counts.accepted != len(stream):
             raise ValueError(f"{follower.counts.accepted} of {len(stream)} blocks were accepted")
         now_ns = time.monotonic_ns()
-    return Report(tokens, first_ns, now_ns)
+    return LoadReport(tokens, first_ns, now_ns)
 
 
 def run_proxy(pub: str, pull: str) -> None:
