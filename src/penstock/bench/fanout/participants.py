@@ -14,7 +14,7 @@ SPACE = "bench"
 TOGETHER = 50  # participants that join or open streams at the same time; the others read meanwhile
 _UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-ServerVersion: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
 
 
@@ -61,7 +61,7 @@ class ParticipantSocket(LoadSocket):
                 self._rest = data
                 return
             if not head.startswith(b"HTTP/1.1 101"):
-                raise ConnectionError(f"no WebSocket: {head[:200]!r}")
+                raise ConnectionError(f"no WebSocket: {data[:400]!r}")
             self._is_upgraded, data = True, rest
             self.send(message(TEXT, msgspec.json.encode(self._join)))
         tally = self.tally

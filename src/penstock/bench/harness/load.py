@@ -22,7 +22,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from penstock.bench.harness.result import BenchCell
+from penstock.bench.harness.result import BenchCell, BenchError
 
 _NUMBER = struct.Struct("=q")
 UNKNOWN = -1
@@ -140,14 +140,17 @@ def main(role: str, text: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_follow_parent, args=[os.getppid()], daemon=True).start()
     try:
-        report = perform(role, text)
+        try:
+            report = perform(role, text)
+        except (OSError, ValueError, BenchError) as error:
+            report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        send_line(LoadLine(report=report))
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if not isinstance(error, (OSError, ValueError)):
-            traceback.print_exc()
-        report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    send_line(LoadLine(report=report))
+        traceback.print_exc()
+        send_line(LoadLine(report=LoadReport(error=f"{type(error).__name__}: {error}")))
+        return 1
     return 0 if report.error is None else 1
 
 
