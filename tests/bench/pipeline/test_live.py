@@ -11,7 +11,7 @@ from penstock.bench.harness.processes import ProcessGroup
 from penstock.bench.pipeline.live import PROBE_EVERY_S, PROBE_STREAM, FreshnessProbes
 from penstock.bench.pipeline.processes import start_server
 from penstock.spark.lake.schemas import QUEUE_MINUTES
-from penstock.spark.lake.table import LakeTable, Span
+from penstock.spark.lake.table import LakeTable, Progress
 
 
 def test_a_probe_is_seen_when_its_table_counts_it():
@@ -26,7 +26,7 @@ def test_a_probe_is_seen_when_its_table_counts_it():
             counted.set()
             row = {"journal": "j", "date": date(2026, 1, 1), "minute": datetime(2026, 1, 1, tzinfo=UTC)}
             row |= {"channel": PROBE_STREAM, "enqueued": 2, "final": False}
-            table.merge(pa.Table.from_pylist([row], QUEUE_MINUTES.schema), {"j/0": Span(0, 2)})
+            table.merge(pa.Table.from_pylist([row], QUEUE_MINUTES.schema), {"j/0": Progress(0, 2)})
 
         writer = threading.Thread(target=count)
         writer.start()

@@ -23,7 +23,7 @@ from penstock.core.rows import Row
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened
-from penstock.journal.parquet_table import Bronze
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.port import Committed
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
@@ -70,7 +70,7 @@ def seal(folder: Path, make_state: Callable[[], NoState | QueueMachine] = NoStat
     """Seal every complete segment; returns the rows that are sealed in all."""
     disk = RealDisk(folder / "journal")
     Sealer(disk, folder / "lake", make_state, retention=Retention(0, 0, 0, 0)).seal(time.time_ns() // 1000)
-    return sum(file.rows for file in Bronze(folder / "lake").files())
+    return sum(file.rows for file in EventsTable(folder / "lake").files())
 
 
 def make_history(folder: Path, rows: int) -> Path:

@@ -19,7 +19,7 @@ from penstock.bench.harness.drive import count_until_end, send_window
 from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce
 from penstock.bench.relay.messages import CHUNK_SPARE, blocks, chunk, probe, registration, topic
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.dialects.streamservice.verify_stream import Follower
+from penstock.dialects.streamservice.verify_stream import StreamVerifier
 
 BURST = 256
 HWM = 100_000
@@ -189,7 +189,7 @@ def verify(job: RelayJob) -> LoadReport:
     first_ns = now_ns = time.monotonic_ns()
     tokens = 0
     while now_ns - first_ns < job.seconds * 1e9:
-        follower = Follower(0, keys)
+        follower = StreamVerifier(0, keys)
         for parts in stream:
             tokens += len(follower.take(now_ns // 1000, parts))
         if follower.counts.accepted != len(stream):
