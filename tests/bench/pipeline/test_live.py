@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 
 from penstock.bench.harness.processes import ProcessGroup
+from penstock.bench.harness.result import BenchResult
 from penstock.bench.pipeline.live import PROBE_EVERY_S, PROBE_STREAM, FreshnessProbes
 from penstock.bench.pipeline.processes import start_server
 from penstock.spark.lake.schemas import QUEUE_MINUTES
@@ -15,7 +16,7 @@ from penstock.spark.lake.table import LakeTable, Progress
 
 
 def test_a_probe_is_seen_when_its_table_counts_it():
-    with ProcessGroup(durable=True) as group:
+    with ProcessGroup(BenchResult.begin("test"), durable=True) as group:
         server = start_server(group, has_pipeline=False)
         table = LakeTable(server.data / "lake", QUEUE_MINUTES)
         counted = threading.Event()

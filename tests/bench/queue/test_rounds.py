@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.bench.harness.processes import ProcessGroup
-from penstock.bench.harness.result import BenchError
+from penstock.bench.harness.result import BenchError, BenchResult
 from penstock.bench.queue.rounds import QueueRounds
 
 
@@ -13,8 +13,8 @@ from penstock.bench.queue.rounds import QueueRounds
     "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
 )
 def test_an_envelope_that_nobody_acked_fails_the_run():
-    with ProcessGroup() as group:
+    with ProcessGroup(BenchResult.begin("test")) as group:
         server = group.penstock()
         QueueRounds(group, 300).memory(server, 10)
         with pytest.raises(BenchError, match="10 envelopes were sent"):
-            server.check_held("bench/nowhere", 10)
+            server.check_counts("bench/nowhere", 10, is_held=True)
