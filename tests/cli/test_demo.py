@@ -20,7 +20,7 @@ from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.server.config.load import Config
-from penstock.server.config.sections import Streams
+from penstock.server.config.sections import StreamsSection
 from penstock.server.ops.demo_supervisor import QUERY, space_section, summary, with_demo
 from tests.server_process import ServerProcess
 
@@ -203,5 +203,5 @@ class TestConfig:
         assert "no sensors" in summary(config)
 
     def test_everything_else_stays(self) -> None:
-        config = Config(streams=Streams(max_depth=7))
+        config = Config(streams=StreamsSection(max_depth=7))
         assert with_demo(config, has_data=True).streams == config.streams

@@ -22,7 +22,7 @@ import pytest
 
 from penstock.cli import build
 from penstock.client.staging import Stage
-from penstock.ipc.pipeline import STATUS_FILE, Status
+from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus
 from penstock.server.config.load import load
 from penstock.spark.pipeline.alerts import Alert, envelope
 from penstock.spark.pipeline.watch import APP
@@ -90,7 +90,10 @@ def end_traffic(server: ServerProcess) -> None:
     """End the sample traffic once the pipeline reads it; Spark has taken its time, so there is enough to look at."""
     status = server.data / "run" / STATUS_FILE
     deadline = time.monotonic() + BLOCK_SECONDS
-    while not status.exists() or msgspec.json.decode(status.read_bytes(), type=Status).state != "running":
+    while (
+        not status.exists()
+        or msgspec.json.decode(status.read_bytes(), type=PipelineStatus).state != "running"
+    ):
         assert time.monotonic() < deadline, f"the pipeline does not run:\n{server.log()}"
         time.sleep(POLL_S)
     [traffic] = [

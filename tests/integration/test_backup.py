@@ -18,7 +18,7 @@ from penstock.journal.audit import audit
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import read_identity, read_watermark
 from penstock.server.ops import backup
-from penstock.server.ops.backup_format import MANIFEST, Manifest
+from penstock.server.ops.backup_format import MANIFEST, BackupManifest
 from tests.integration.serving import Http, envelope, until
 from tests.server_process import ServerProcess
 
@@ -206,7 +206,7 @@ def test_nothing_is_written_over(quiet, tmp_path, capsys):
 
 
 def damaged(copy: Path, how: str) -> None:
-    manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=BackupManifest)
     segment = copy / next(name for name in manifest.files if name.startswith("journal/log-"))
     data = segment.read_bytes()
     match how:
@@ -282,7 +282,7 @@ def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
         file.write(whole[last.position : last.end - 7])
     backup.backup(server.data, tmp_path / "copy", "t")
     assert (tmp_path / "copy/journal" / segment.name).read_bytes() == whole
-    manifest = msgspec.json.decode((tmp_path / "copy" / MANIFEST).read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((tmp_path / "copy" / MANIFEST).read_bytes(), type=BackupManifest)
     assert manifest.end == end
 
 

@@ -20,7 +20,15 @@ from zmq.utils.monitor import recv_monitor_message
 from penstock.core.relay.limits import RelayLimits
 from penstock.core.relay.topic import Remembered, hash_of
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
-from penstock.server.relay.reports import Counted, Expired, Listening, Passed, Registered, Stopped, Told
+from penstock.server.relay.reports import (
+    MessageRelayed,
+    RelayReport,
+    RelayStopped,
+    SubscribersChanged,
+    TopicCounts,
+    TopicExpired,
+    TopicRegistered,
+)
 from penstock.server.relay.service import BURST, TERMINATE, RelaySettings, StreamService
 from penstock.transports.zeromq import CurveKeys, EndpointError
 from tests.integration import token_peers as peers
@@ -39,7 +47,7 @@ class Running:
 
     def __init__(self, folder: Path, remembered: list[Remembered] | None = None, **settings: Any) -> None:
         self.context = peers.Sockets()
-        self.told: list[Told] = []
+        self.told: list[RelayReport] = []
         place = {"pub": f"ipc://{folder}/p/pub.sock", "pull": f"ipc://{folder}/p/pull.sock"}
         self.service = StreamService(
             "test",
@@ -49,7 +57,7 @@ class Running:
             self.told.extend,
         )
         self.service.remember(remembered or [])
-        self.stopped: Stopped | None = None
+        self.stopped: RelayStopped | None = None
         self.error: BaseException | None = None
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
@@ -95,7 +103,7 @@ class Running:
     def refused(self, reason: str) -> int:
         return self.service.accounts.refused.get(reason, 0)
 
-    def stop(self) -> Stopped:
+    def stop(self) -> RelayStopped:
         if self._thread.is_alive():
             control = self.context.socket(zmq.PAIR)
             control.connect(self.service.control)
@@ -536,7 +544,7 @@ def test_terminate_drains_and_says_what_nobody_took(start: Start) -> None:
         heard.chunk(b"%d" % no)
         unheard.chunk(b"%d" % no)
     run.wait(lambda: run.relay.sums().messages == 10)
-    assert run.stop() == Stopped(1, 5)
+    assert run.stop() == RelayStopped(1, 5)
     assert all(subscriber.receive() for _ in range(5))
 
 
@@ -551,15 +559,17 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
         publisher.chunk(b"%d" % no)
     assert all(subscriber.receive() for _ in range(600))
     subscriber.socket.close(0)
-    run.wait(lambda: any(isinstance(each, Expired) for each in run.told))
+    run.wait(lambda: any(isinstance(each, TopicExpired) for each in run.told))
     told = {
         kind: [each for each in run.told if isinstance(each, kind)]
-        for kind in (Registered, Counted, Listening)
+        for kind in (TopicRegistered, TopicCounts, SubscribersChanged)
     }
-    assert [each.topic for each in told[Registered]] == [hash_of(topic)]
-    assert [each.on for each in told[Listening]] == [True, False]
-    assert sum(each.chunks for each in told[Counted]) == sum(each.sent for each in told[Counted]) == 600
-    assert told[Counted]  # without waiting for the second
+    assert [each.topic for each in told[TopicRegistered]] == [hash_of(topic)]
+    assert [each.on for each in told[SubscribersChanged]] == [True, False]
+    assert (
+        sum(each.chunks for each in told[TopicCounts]) == sum(each.sent for each in told[TopicCounts]) == 600
+    )
+    assert told[TopicCounts]  # without waiting for the second
     assert topic.decode() not in repr(run.told)
 
 
@@ -570,8 +580,8 @@ def test_messages_are_told_whole_but_for_their_topic_where_they_are_to_be_kept(s
     frame = publisher.chunk(b"body")
     publisher.mac = b""
     frames = publisher.block(["body"])
-    found = run.wait(lambda: [each for each in run.told if isinstance(each, Passed)][1:] and run.told)
-    passed = [each for each in found if isinstance(each, Passed)]
+    found = run.wait(lambda: [each for each in run.told if isinstance(each, MessageRelayed)][1:] and run.told)
+    passed = [each for each in found if isinstance(each, MessageRelayed)]
     topic = publisher.topic
     assert [each.body for each in passed] == [
         frame.replace(topic, hash_of(topic).encode()),
@@ -591,7 +601,7 @@ def test_a_registration_of_an_earlier_run_counts_by_its_hash(start: Start) -> No
     frame = publisher.chunk(b"after the restart")
     subscriber = run.subscriber(topic)
     assert subscriber.receive() == [topic + frame]
-    assert run.wait(lambda: [each.seq for each in run.told if isinstance(each, Counted)]) == [8]
+    assert run.wait(lambda: [each.seq for each in run.told if isinstance(each, TopicCounts)]) == [8]
 
 
 @pytest.mark.promise("The relay", "links are checked where that is asked for (flaw 12)")

@@ -30,8 +30,8 @@ from penstock.journal.port import Committed, Outcome
 from penstock.journal.reader import JournalError, JournalReader, RangeGoneError
 from penstock.journal.sealed_reader import SealedRows
 from penstock.journal.selection import Selection
-from penstock.server.config.sections import Streams
-from penstock.server.journal.seal_process import Task
+from penstock.server.config.sections import StreamsSection
+from penstock.server.journal.seal_process import SealTask
 from tests.journal.histories import FOREVER, JOURNAL, START_US, ack, publish, put, rebuilt, reopened, sealer
 from tests.server_process import environment
 
@@ -81,7 +81,7 @@ class Producer(threading.Thread):
 
 def start_sealer(data: Path) -> subprocess.Popen[bytes]:
     """The process that the server starts."""
-    task = Task(str(data), Streams(), Limits(), FOREVER, wants_live=True)
+    task = SealTask(str(data), StreamsSection(), Limits(), FOREVER, wants_live=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.server.journal.seal_process"],
         stdin=subprocess.PIPE,

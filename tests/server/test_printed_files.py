@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from penstock.cli import build
 from penstock.cli.reference import cli_reference
 from penstock.core.limits import Limits
-from penstock.ipc.pipeline import Status
+from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.http.routes import ROUTES
 from penstock.server.metrics import alert_rules, grafana
 from penstock.server.metrics.metric_names import BY_NAME, METRICS, families
@@ -153,7 +153,7 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
     "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
 )
 def test_the_metrics_of_the_pipeline_are_those_that_are_named() -> None:
-    made: list[Metric] = _pipeline(Status(state="running"))
+    made: list[Metric] = _pipeline(PipelineStatus(state="running"))
     assert {family.name for family in made} == {one.name for one in METRICS if one.group == "pipeline"}
 
 

@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from penstock.ipc.pipeline import Alerts
+from penstock.ipc.pipeline import AlertsSection
 from penstock.server.assembly import version
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
@@ -35,7 +35,7 @@ def keep() -> Path:
         story.close()
         journal = location.open_one(data)
         ingest = Ingest(spark, journal, data / "lake", steps.built_in())
-        watch = AlertWatch(spark, journal, data / "lake", Alerts(), None)
+        watch = AlertWatch(spark, journal, data / "lake", AlertsSection(), None)
         for name, part in (("ingest", ingest), ("watch", watch)):
             checkpoint = data / "lake" / CHECKPOINTS / name
             start_query(

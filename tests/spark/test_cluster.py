@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, Alerts, DeadLetters, Silence, Status
+from penstock.ipc.pipeline import (
+    EXIT_HALTED,
+    STATUS_FILE,
+    AlertsSection,
+    DeadLetterRule,
+    PipelineStatus,
+    SilenceRule,
+)
 from penstock.spark.java import JavaError
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP = f"{JOURNAL}/0"
-RULES = Alerts((DeadLetters("dead"), Silence("quiet", for_ms=100 * 365 * 86_400_000)), to="ops")
+RULES = AlertsSection((DeadLetterRule("dead"), SilenceRule("quiet", for_ms=100 * 365 * 86_400_000)), to="ops")
 CONFIG = """\
 pipeline:
   batch_rows_max: {rows_max}
@@ -164,7 +171,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     [survivor] = cluster.workers
     assert cluster.worker_of((tmp_path / "later").read_text()) == survivor
 
-    status = msgspec.json.decode((server.data / "run" / STATUS_FILE).read_bytes(), type=Status)
+    status = msgspec.json.decode((server.data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
     assert status.state == "stopped" and status.behind == {}
     for query in status.queries.values():  # more than one batch
         assert 0 < query.rows < query.offset

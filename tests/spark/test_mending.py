@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.ipc.pipeline import STATUS_FILE, Alerts, Status
+from penstock.ipc.pipeline import STATUS_FILE, AlertsSection, PipelineStatus
 from penstock.journal.disk import RealDisk
 from penstock.journal.merge_small_files import FILES_MIN
 from penstock.journal.parquet_table import EventsTable
@@ -123,7 +123,9 @@ def test_whether_a_pipeline_runs_is_told_by_its_lock_and_not_by_a_number(tmp_pat
     data = tmp_path / "data"
     (data / "run").mkdir()
     file = data / "run" / STATUS_FILE
-    file.write_bytes(msgspec.json.encode(Status("running", pid=os.getpid())))  # a number that is alive
+    file.write_bytes(
+        msgspec.json.encode(PipelineStatus("running", pid=os.getpid()))
+    )  # a number that is alive
     with TableLock(data / "lake", LOCK).held():
         refused = penstock("pipeline", "reset", "--data", str(data))
         assert refused.returncode == 1 and "runs the pipeline" in refused.stderr
@@ -162,7 +164,7 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tm
 
     LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Progress(0, end + 60)})
     LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Progress(0, end + 60)})
-    watch = AlertWatch(spark, journal, lake, Alerts(), None)
+    watch = AlertWatch(spark, journal, lake, AlertsSection(), None)
     assert watch.end == end
     assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.ipc.pipeline import Alerts, DeadLetters, Silence, TriggerFailures
+from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, TriggerFailureRule
 from penstock.journal.retention import Retention
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable
@@ -342,11 +342,11 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
 # Watching
 
 
-RULES = Alerts(
+RULES = AlertsSection(
     (
-        DeadLetters("dead"),
-        Silence("quiet", for_ms=90_000, agent="bob"),
-        TriggerFailures("failing", trigger="s*"),
+        DeadLetterRule("dead"),
+        SilenceRule("quiet", for_ms=90_000, agent="bob"),
+        TriggerFailureRule("failing", trigger="s*"),
     )
 )
 
@@ -469,7 +469,7 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     story.close()
     journal = location.open_one(data)
     assert run(spark, data, ingest_of(spark, data), rows_max=10_000) == 1  # the checkpoint was followed
-    run(spark, data, AlertWatch(spark, journal, data / "lake", Alerts(), None), "watch", 10_000)
+    run(spark, data, AlertWatch(spark, journal, data / "lake", AlertsSection(), None), "watch", 10_000)
     whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())
     whole.backfill()
     whole._note_gap()

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.client.tokens import LocalRelay, load_signing_key
 from penstock.demo import agents, dashboard, means, sensors, story
-from penstock.demo.task import DemoTask, RelayTask, SpaceTask
+from penstock.demo.task import DemoTask, SpaceTask, StoryTask
 
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 10.0
@@ -63,7 +63,7 @@ async def _watch(url: str, token: str) -> None:
         pass
 
 
-def _story(task: RelayTask) -> Part:
+def _story(task: StoryTask) -> Part:
     relay = LocalRelay(task.pub, task.push, load_signing_key(task.signer))
     keys = story.new_keys(relay)
     if task.console is not None:

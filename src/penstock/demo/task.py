@@ -9,7 +9,7 @@ import msgspec
 SPACE = "demo"
 
 
-class RelayTask(msgspec.Struct, frozen=True):
+class StoryTask(msgspec.Struct, frozen=True):
     """Where the story goes."""
 
     pub: str
@@ -37,4 +37,4 @@ class DemoTask(msgspec.Struct, frozen=True):
     """A door for the agents."""
     token: str | None = None
     space: SpaceTask | None = None
-    relay: RelayTask | None = None
+    relay: StoryTask | None = None

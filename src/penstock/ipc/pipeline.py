@@ -5,6 +5,7 @@ A text under a field becomes its line in `docs/reference/config.md`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -15,7 +16,7 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 RuleId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+class AlertRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """What is watched for."""
 
     id: RuleId
@@ -24,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     """How bad it is; goes into the alert as it is."""
 
 
-class Rate(Rule, frozen=True, tag="rate"):
+class RateRule(AlertRule, frozen=True, tag="rate"):
     """More envelopes enqueued in a minute than expected."""
 
     above: Annotated[float, Meta(ge=0)] = 1_000.0
@@ -33,7 +34,7 @@ class Rate(Rule, frozen=True, tag="rate"):
     """Streams it looks at; `*` is any run of characters."""
 
 
-class Latency(Rule, frozen=True, tag="latency"):
+class LatencyRule(AlertRule, frozen=True, tag="latency"):
     """Envelopes of a minute that waited too long for their first delivery; judged when the minute is over."""
 
     above: Annotated[float, Meta(ge=0)] = 1_000.0
@@ -42,7 +43,7 @@ class Latency(Rule, frozen=True, tag="latency"):
     """Streams it looks at."""
 
 
-class DeadLetters(Rule, frozen=True, tag="dead_letters"):
+class DeadLetterRule(AlertRule, frozen=True, tag="dead_letters"):
     """Envelopes that went to the dead letters in a minute."""
 
     above: Annotated[float, Meta(ge=0)] = 0.0
@@ -51,7 +52,7 @@ class DeadLetters(Rule, frozen=True, tag="dead_letters"):
     """Streams it looks at."""
 
 
-class Silence(Rule, frozen=True, tag="silence"):
+class SilenceRule(AlertRule, frozen=True, tag="silence"):
     """An agent that sent and settled nothing for a while, by the clock on the wall."""
 
     for_ms: Positive = 300_000
@@ -60,7 +61,7 @@ class Silence(Rule, frozen=True, tag="silence"):
     """Agents it looks at; `*` is any run of characters. An agent is known once it did something."""
 
 
-class TriggerFailures(Rule, frozen=True, tag="trigger_failures"):
+class TriggerFailureRule(AlertRule, frozen=True, tag="trigger_failures"):
     """Firings of a trigger that failed in a minute; nobody else is told of them."""
 
     above: Annotated[float, Meta(ge=0)] = 0.0
@@ -69,19 +70,19 @@ class TriggerFailures(Rule, frozen=True, tag="trigger_failures"):
     """Triggers it looks at; `*` is any run of characters."""
 
 
-AnyRule: TypeAlias = Rate | Latency | DeadLetters | Silence | TriggerFailures
+AnyAlertRule: TypeAlias = RateRule | LatencyRule | DeadLetterRule | SilenceRule | TriggerFailureRule
 
 
-class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AlertsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is worth telling somebody."""
 
-    rules: tuple[AnyRule, ...] = (DeadLetters("dead-letters"),)
+    rules: tuple[AnyAlertRule, ...] = (DeadLetterRule("dead-letters"),)
     """What is watched for. Alerts become rows of the table `alerts`."""
     to: Text | None = None
     """Agent or stream that alerts are also sent to as envelopes; left out, none are sent."""
 
 
-class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The Spark pipeline that turns the journal into tables."""
 
     enabled: bool = True
@@ -102,7 +103,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Python files with tables of your own."""
     queries: tuple[Text, ...] = ()
     """Python files with streaming queries of your own, run in the pipeline's session: each has a function `start(spark, place, checkpoint)`."""
-    alerts: Alerts = Alerts()
+    alerts: AlertsSection = AlertsSection()
     """What is watched for, and who is told."""
     token_keys: Text | None = None
     """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`; left out, no stream is looked into."""
@@ -123,7 +124,7 @@ class QueryStatus(msgspec.Struct):
     """When that ended."""
 
 
-class Status(msgspec.Struct, omit_defaults=True):
+class PipelineStatus(msgspec.Struct, omit_defaults=True):
     """What the pipeline says about itself, in `run/pipeline.json`."""
 
     state: Literal["off", "starting", "running", "stopped", "failed", "halted"]
@@ -159,14 +160,43 @@ class Status(msgspec.Struct, omit_defaults=True):
 STATUS_FILE = "pipeline.json"
 """Its name, in the run directory."""
 EXIT_HALTED = 4
-"""How the pipeline's process ends when starting it again would only fail again."""
+"""Exit code of the pipeline's process when a restart would fail in the same way."""
+
+HALT_HINTS = {
+    "JournalChanged": "`penstock pipeline reset` forgets the checkpoints; tables keep the rows of the other journal",
+    "JournalRewound": "`penstock pipeline rebuild` with the names of the tables makes them anew, then `penstock pipeline reset`",
+    "DataLoss": "`penstock pipeline reset --accept-loss` records the gap and continues at the oldest row that is kept",
+    "BadTable": "correct the file that `pipeline.tables` names, then start again",
+    "BadQuery": "correct the file that `pipeline.queries` names, then start again",
+    "BadKeys": "correct the file that `pipeline.token_keys` names, then start again",
+    "NoJava": "`penstock doctor` shows which Java was found",
+    "SchemaChanged": "`penstock pipeline rebuild TABLE` makes the table anew",
+    "CheckpointUnusable": "`penstock pipeline reset QUERY` forgets its checkpoint; the tables keep their rows and offsets",
+}
+"""What to do about each failure that halts the pipeline, by its code."""
+HALT_MARK = re.compile(r"\[halt:([A-Za-z]+)\]")
+"""How a code survives Spark, which turns the exceptions of its Python workers into text."""
 
 
-class Task(msgspec.Struct):
+class PipelineHaltError(Exception):
+    """A failure that a restart cannot fix. Its text starts with its code as `HALT_MARK`, because Spark keeps only text."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"[halt:{code}] {message}")
+        self.code = code
+
+
+def halt_code(text: str) -> str | None:
+    """The code of the last `PipelineHaltError` in an error text of Spark."""
+    codes = [code for code in HALT_MARK.findall(text) if code in HALT_HINTS]
+    return codes[-1] if codes else None
+
+
+class PipelineTask(msgspec.Struct):
     """What the pipeline's process is told on its standard input; it ends when that is closed."""
 
     data: str
-    settings: Pipeline
+    settings: PipelineSection
     url: str | None = None
     """HTTP door that alerts are sent through."""
     once: bool = False

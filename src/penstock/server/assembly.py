@@ -21,7 +21,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
 from penstock.dialects.mew.space_state import SpaceMemory
 from penstock.dialects.streamservice.registration_rows import RelayMemory
-from penstock.ipc.pipeline import Status
+from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
 from penstock.server.admin import relay
@@ -55,12 +55,12 @@ from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
 from penstock.server.http.listener import HttpEndpoint
 from penstock.server.http.queue_routes import Api
-from penstock.server.journal.lifecycle import Archive, progress_bar
+from penstock.server.journal.lifecycle import JournalLifecycle, progress_bar
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
-from penstock.server.ops.kernel_endpoints import Advertising
-from penstock.server.ops.pipeline_supervisor import PipelineProcess, pipeline_shown
-from penstock.server.relay.supervisor import RelayError, Relaying
+from penstock.server.ops.kernel_endpoints import Advertisement
+from penstock.server.ops.pipeline_supervisor import PipelineSupervisor, pipeline_shown
+from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import Hosting
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
@@ -141,11 +141,11 @@ class Service:
         memory = SpaceMemory()
         registrations = RelayMemory()
         journal: Journal
-        self.archive: Archive | None = None
+        self.archive: JournalLifecycle | None = None
         if data is None:
             journal = MemoryJournal(self.scheduler.soon)
         else:
-            self.archive = Archive(data, config)
+            self.archive = JournalLifecycle(data, config)
             with progress_bar("reading the journal") as progress:
                 machines = Machines(machine, memory, registrations)
                 rows = self.archive.recover(machines, self.scheduler.now(), progress)
@@ -180,9 +180,9 @@ class Service:
         self.halls = Hosting(
             self.runtime, memory, self.spaces, self.tokens, keeps_logs=not config.serves_courier
         )
-        self.relay: Relaying | None = None
+        self.relay: RelaySupervisor | None = None
         if config.relay.enabled:
-            self.relay = Relaying(
+            self.relay = RelaySupervisor(
                 config.relay, self.run_dir, registrations, self.runtime, keeps_rows=data is not None
             )
         self.console: Console | None = None
@@ -190,7 +190,7 @@ class Service:
             key = None if data is None else self.run_dir / "console.key"
             self.console = Console(Sessions(self.tokens, key), self._facts)
         self._log_dropped = log_dropped
-        self.pipeline: PipelineProcess | None = None
+        self.pipeline: PipelineSupervisor | None = None
         self.operator_token: str | None = None
         self._api: Api | None = None
         self._recorder: Recorder | None = None
@@ -198,7 +198,7 @@ class Service:
         self.skills: list[SkillWorker] = []
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
-        self._advertising: Advertising | None = None
+        self._advertising: Advertisement | None = None
 
     async def start(self) -> Endpoints:
         """Open every door, then say where they are."""
@@ -240,7 +240,7 @@ class Service:
         console = f"{url}/" if config.console.enabled else None
         self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, console, ws)
         if config.listen.advertise is not None:
-            self._advertising = Advertising(Path(config.listen.advertise), self.runtime, url, control)
+            self._advertising = Advertisement(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()
         self._write_endpoints(self.endpoints)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
@@ -374,10 +374,10 @@ class Service:
         """Have Spark join, now that there is something to join."""
         assert self.archive is not None
         assert self.endpoints is not None
-        self.pipeline = PipelineProcess(self.archive.data, self._config.pipeline, self.endpoints.http)
+        self.pipeline = PipelineSupervisor(self.archive.data, self._config.pipeline, self.endpoints.http)
         self.pipeline.start()
 
-    def pipeline_status(self) -> Status | None:
+    def pipeline_status(self) -> PipelineStatus | None:
         """What the pipeline says of itself, beside how far the journal is now."""
         if self.pipeline is None or self.archive is None:
             return None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.ipc.pipeline import Pipeline
+from penstock.ipc.pipeline import PipelineSection
 from penstock.server.assembly import Service
 from penstock.server.config import space_files
 from penstock.server.config.load import Config
-from penstock.server.config.sections import Listen, Logs
+from penstock.server.config.sections import ListenSection, LogsSection
 from penstock.server.config.space_files import LoadedSpace, mewdir_of
 from penstock.server.files.addresses import HostPort, parse_host_port
 from penstock.server.files.errors import ConfigError
@@ -24,7 +24,7 @@ from penstock.server.up import EXIT_USAGE, Cures, drain, run, stop_signals
 
 if TYPE_CHECKING:
     from penstock.server.assembly import Endpoints
-    from penstock.server.logging.logs import Writer
+    from penstock.server.logging.logs import LogWriter
 
 DATA = "penstock"
 """The journal's directory, beside `tokens` and `logs`."""
@@ -56,9 +56,9 @@ def configure(options: GatewayOptions) -> Config:
     if problems:
         raise ConfigError(problems)
     return Config(
-        listen=Listen(http=address, control="off"),
-        logs=Logs(level="warning" if options.log_level == "warn" else options.log_level),  # type: ignore[arg-type]
-        pipeline=Pipeline(enabled=False),
+        listen=ListenSection(http=address, control="off"),
+        logs=LogsSection(level="warning" if options.log_level == "warn" else options.log_level),  # type: ignore[arg-type]
+        pipeline=PipelineSection(enabled=False),
         spaces=entries,
         notices=tuple(notices),
         serves_courier=False,
@@ -82,7 +82,7 @@ def main(options: GatewayOptions) -> int:
     return run(lambda: _run(config, writer, options), writer, CURES)
 
 
-async def _run(config: Config, writer: Writer, options: GatewayOptions) -> int:
+async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> int:
     data = mewdir_of(options.space_config) / DATA
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     ignored = data / ".gitignore"

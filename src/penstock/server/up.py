@@ -21,7 +21,7 @@ from penstock.server.logging import logs
 from penstock.server.ops.pipeline_supervisor import is_installed
 
 if TYPE_CHECKING:
-    from penstock.server.logging.logs import Writer
+    from penstock.server.logging.logs import LogWriter
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
 
@@ -100,7 +100,7 @@ def main(options: Options) -> int:
     return run(lambda: _run(config, data, writer, options), writer)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, int]], writer: Writer, cures: Cures = CURES) -> int:
+def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, cures: Cures = CURES) -> int:
     """Run a server on the quickest loop there is, and say every failure with its cure."""
     try:
         import uvloop
@@ -171,7 +171,7 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
     return f"{config.pipeline.master}, joins when Spark is up; tables in {data / 'lake'}"
 
 
-def stop_signals(writer: Writer, reload: Callable[[], object] | None = None) -> asyncio.Event:
+def stop_signals(writer: LogWriter, reload: Callable[[], object] | None = None) -> asyncio.Event:
     """What is set when somebody wants the server to stop; the second who wants it ends the process.
 
     Call it before anybody can know that we are there: a signal that comes with the first light must drain too.
@@ -203,7 +203,7 @@ async def drain(service: Service) -> int:
     return EXIT_OK
 
 
-async def _run(config: Config, data: Path | None, writer: Writer, options: Options) -> int:
+async def _run(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
     service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
     can_reload = config.source is not None or not sys.stdout.isatty()
     stopping = stop_signals(writer, service.reload if can_reload else None)
@@ -238,9 +238,9 @@ async def _run(config: Config, data: Path | None, writer: Writer, options: Optio
         service.start_pipeline()
     demo = None
     if options.demo:
-        from penstock.server.ops.demo_supervisor import DemoProcess, task_of
+        from penstock.server.ops.demo_supervisor import DemoSupervisor, task_of
 
-        demo = DemoProcess(task_of(service, config, prints=not options.as_json), service.run_dir)
+        demo = DemoSupervisor(task_of(service, config, prints=not options.as_json), service.run_dir)
         await demo.start()
     await stopping.wait()
     if demo is not None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock.core.errors import Refusal
-from penstock.ipc.pipeline import QueryStatus, Status
+from penstock.ipc.pipeline import PipelineStatus, QueryStatus
 from penstock.server.admin import lake as module
 from penstock.server.admin.lake import ALERTS_MAX, Lake
 from penstock.server.ops.pipeline_supervisor import pipeline_shown
@@ -131,7 +131,9 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "own": {},
         **dict.fromkeys(("code", "message", "hint", "ui")),
     }
-    status = Status("running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30})
+    status = PipelineStatus(
+        "running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30}
+    )
     status.own["means"] = "running"
     told = pipeline_shown(status)
     assert (told["lag"], told["offset"], told["behind"]) == (20, 30, {"x": 30})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.scopes import Principal, require
 from penstock.server.admin.reload import admit
 from penstock.server.auth.tokens import TokenStore
-from penstock.server.config.sections import Auth, Token
+from penstock.server.config.sections import AuthSection, TokenSection
 from tests.dialects.courier.talking import Broker, Frame, Peer, filled
 
 SAM, JEN = "agents/sam/inbox", "agents/jen/inbox"
@@ -17,14 +17,14 @@ class Reloading:
 
     def __init__(self, *scopes: str) -> None:
         self.broker = Broker()
-        self.tokens = TokenStore(Auth(tokens=(Token(token="x", scopes=scopes),)))
+        self.tokens = TokenStore(AuthSection(tokens=(TokenSection(token="x", scopes=scopes),)))
         principal = self.tokens.resolve("x")
         assert principal is not None
         self.peer: Peer = self.broker.control(principal)
 
     def reload(self, *scopes: str) -> str | None:
         """Give the token other scopes; the code that ends the connection, if one does."""
-        self.tokens.adopt(Auth(tokens=(Token(token="x", scopes=scopes),)))
+        self.tokens.adopt(AuthSection(tokens=(TokenSection(token="x", scopes=scopes),)))
         refusal = admit(self.peer.connection, self.tokens, was_open=False, is_open=False)
         self.broker.advance(1_000)
         return None if refusal is None else refusal.code
@@ -73,8 +73,8 @@ def test_a_follower_whose_rights_stay_hears_nothing_of_a_reload() -> None:
 
 
 def test_a_worker_of_the_server_itself_stays_who_it_is() -> None:
-    tokens = TokenStore(Auth(), operator_token="secret")
+    tokens = TokenStore(AuthSection(), operator_token="secret")
     worker = Principal("skill/x", scopes=require(["streams:x:subscribe"]))
-    for auth in (Auth(), Auth(tokens=(Token(token="x", scopes=("streams:*:*",)),))):
+    for auth in (AuthSection(), AuthSection(tokens=(TokenSection(token="x", scopes=("streams:*:*",)),))):
         tokens.adopt(auth)
         assert tokens.renewed(worker) is worker

@@ -16,12 +16,12 @@ from penstock.server.admin.tokens import learn
 from penstock.server.auth.minted_tokens import MintedTokens, TokenSpec
 from penstock.server.auth.tokens import Guard, TokenStore, start_check
 from penstock.server.config.load import Config
-from penstock.server.config.sections import Auth, Token
+from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.files.errors import ConfigError
 
 READ = ("streams:*:read",)
 WALL_US = 1_800_000_000_000_000
-SAM = Token(token="sam-token", agent="sam", scopes=READ)
+SAM = TokenSection(token="sam-token", agent="sam", scopes=READ)
 
 
 def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) -> str:
@@ -30,7 +30,7 @@ def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) ->
     return made
 
 
-def refused(tokens: MintedTokens, wish: TokenSpec, *configured: Token, bound: int = 10) -> str:
+def refused(tokens: MintedTokens, wish: TokenSpec, *configured: TokenSection, bound: int = 10) -> str:
     made = tokens.mint(wish, WALL_US, configured=configured, bound=bound)
     assert isinstance(made, Refusal) and made.message
     return made.code
@@ -49,7 +49,7 @@ def test_a_token_is_kept_as_its_digest_and_nobody_else_may_read_even_that(tmp_pa
         READ,
         "2027-01-15T08:00:00.000Z",
     )
-    store = TokenStore(Auth())
+    store = TokenStore(AuthSection())
     store.adopt_minted(MintedTokens(file).tokens)
     holder = store.resolve(token)
     assert holder is not None and (holder.name, holder.agent) == ("ci", "sam")
@@ -77,7 +77,7 @@ def test_a_name_is_never_shared(tmp_path: Path) -> None:
     minted(tokens, "ci")
     assert refused(tokens, TokenSpec("ci", READ, tenant="acme")) == "IdConflict"
     assert refused(tokens, TokenSpec("sam", READ), SAM) == "IdConflict"
-    nameless = Token(token="x", scopes=READ)
+    nameless = TokenSection(token="x", scopes=READ)
     assert refused(tokens, TokenSpec("token-2", READ), SAM, nameless) == "IdConflict"
 
 
@@ -135,9 +135,9 @@ def test_with_the_first_everybody_needs_one_and_with_the_last_nobody_does() -> N
     assert (
         guard.check_headers("a.example", None) is None
     )  # who shows a token is no page that was re-bound here
-    store.adopt(Auth(tokens=(SAM,)))  # a reload keeps them
+    store.adopt(AuthSection(tokens=(SAM,)))  # a reload keeps them
     assert store.resolve(token) is not None and store.resolve("sam-token") is not None
-    store.adopt(Auth())
+    store.adopt(AuthSection())
     assert store.required and store.resolve(token) is not None
     tokens.revoke("ci")
     learn(tokens, store, guard)
@@ -152,18 +152,18 @@ def test_a_minted_token_lets_a_server_listen_elsewhere_and_contradicts_letting_e
     minted(tokens)
     start_check(Config(), ["0.0.0.0"], None, minted=tokens.tokens)
     with pytest.raises(ConfigError, match="allowAnonymous"):
-        start_check(Config(auth=Auth(allow_anonymous=True)), ["127.0.0.1"], None, minted=tokens.tokens)
+        start_check(Config(auth=AuthSection(allow_anonymous=True)), ["127.0.0.1"], None, minted=tokens.tokens)
 
 
 @pytest.mark.promise("Administration", "no token of the config has the name of a minted one")
 def test_a_config_does_not_take_the_name_of_a_minted_token() -> None:
     tokens = MintedTokens(None)
     minted(tokens, "sam")
-    for taken in (SAM, Token("t", READ, "sam")):
+    for taken in (SAM, TokenSection("t", READ, "sam")):
         with pytest.raises(ConfigError, match=r"`sam` was minted.*token revoke"):
-            start_check(Config(auth=Auth(tokens=(taken,))), ["127.0.0.1"], None, minted=tokens.tokens)
-    apart = Token("t", READ, "sam", tenant="acme")
-    start_check(Config(auth=Auth(tokens=(apart,))), ["127.0.0.1"], None, minted=tokens.tokens)
+            start_check(Config(auth=AuthSection(tokens=(taken,))), ["127.0.0.1"], None, minted=tokens.tokens)
+    apart = TokenSection("t", READ, "sam", tenant="acme")
+    start_check(Config(auth=AuthSection(tokens=(apart,))), ["127.0.0.1"], None, minted=tokens.tokens)
 
 
 # Without a server

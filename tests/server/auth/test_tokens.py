@@ -18,13 +18,20 @@ from penstock.server.auth.tokens import (
     subprotocol,
     write_operator_token,
 )
-from penstock.server.config.load import Auth, Config, ConfigError, Listen, Token, digest_of
+from penstock.server.config.load import (
+    AuthSection,
+    Config,
+    ConfigError,
+    ListenSection,
+    TokenSection,
+    digest_of,
+)
 
 READ = ("streams:*:read",)
-SAM = Token(token="sam-secret", scopes=READ, agent="sam")
-TOKENS = Config(auth=Auth(tokens=(SAM,)))
+SAM = TokenSection(token="sam-secret", scopes=READ, agent="sam")
+TOKENS = Config(auth=AuthSection(tokens=(SAM,)))
 OPEN = Config()
-PUBLIC = Config(auth=Auth(allow_anonymous=True))
+PUBLIC = Config(auth=AuthSection(allow_anonymous=True))
 
 
 def code(refusal: Refusal | None) -> str | None:
@@ -43,7 +50,9 @@ def test_a_token_gives_its_holder() -> None:
 
 
 def test_a_token_may_be_configured_as_its_digest() -> None:
-    store = TokenStore(Auth(tokens=(Token(token=f"sha256:{digest_of('secret')}", scopes=READ, name="ci"),)))
+    store = TokenStore(
+        AuthSection(tokens=(TokenSection(token=f"sha256:{digest_of('secret')}", scopes=READ, name="ci"),))
+    )
     assert (store.resolve("secret") or ANONYMOUS).name == "ci"
     assert store.resolve(f"sha256:{digest_of('secret')}") is None
 
@@ -74,7 +83,7 @@ def test_a_token_with_bytes_that_are_no_text_is_just_wrong() -> None:
 
 
 def test_a_holder_without_a_name_gets_a_number() -> None:
-    store = TokenStore(Auth(tokens=(SAM, Token(token="other", scopes=READ))))
+    store = TokenStore(AuthSection(tokens=(SAM, TokenSection(token="other", scopes=READ))))
     assert (store.resolve("other") or ANONYMOUS).name == "token-2"
 
 
@@ -85,7 +94,7 @@ def test_the_store_shows_names_but_no_tokens() -> None:
 
 def test_an_unresolved_variable_is_refused() -> None:
     with pytest.raises(ConfigError, match="env:"):
-        TokenStore(Auth(tokens=(Token(token="env:X", scopes=READ),)))
+        TokenStore(AuthSection(tokens=(TokenSection(token="env:X", scopes=READ),)))
 
 
 # Where a request shows its token
@@ -182,7 +191,7 @@ def test_a_rebound_host_is_refused_where_no_token_is_needed(host: str | None) ->
     ],
 )
 def test_pages_of_the_same_place_or_of_listed_ones_may_connect(host: str, origin: str) -> None:
-    listen = Listen(origins=("https://app.example.com", "http://localhost:5173"))
+    listen = ListenSection(origins=("https://app.example.com", "http://localhost:5173"))
     for auth in (OPEN.auth, TOKENS.auth, PUBLIC.auth):
         assert Guard(Config(auth=auth, listen=listen)).check_headers(host, origin) is None
 
@@ -196,7 +205,7 @@ def test_pages_of_the_same_place_or_of_listed_ones_may_connect(host: str, origin
     ],
 )  # fmt: skip
 def test_pages_from_elsewhere_are_refused_tokens_or_not(origin: str) -> None:
-    listen = Listen(origins=("https://app.example.com",))
+    listen = ListenSection(origins=("https://app.example.com",))
     for auth in (OPEN.auth, TOKENS.auth, PUBLIC.auth):
         refusal = Guard(Config(auth=auth, listen=listen)).check_headers("localhost:8787", origin)
         assert code(refusal) == "Forbidden"

@@ -12,7 +12,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
 from penstock.server.config.load import Config, ConfigError, digest_of, load, policy_for
 from penstock.server.config.reference import error_reference, field_docs, reference, to_yaml
-from penstock.server.config.sections import Journal, Sections, Streams
+from penstock.server.config.sections import JournalSection, Sections, StreamsSection
 from penstock.server.files import yaml_tree
 from tests.paths import ROOT
 
@@ -110,7 +110,7 @@ logs: {level: debug, format: text, payload: true, file: logs/penstock.log}
     assert config.triggers[0].do[0].payload == {"deep": [1, None]}
     assert config.listen.control == "off"
     assert config.limits.envelope_max == 4096
-    assert config.journal == Journal("off", 0)
+    assert config.journal == JournalSection("off", 0)
     assert config.logs.file == "logs/penstock.log"
 
 
@@ -423,7 +423,7 @@ def test_a_wrong_environment_is_refused(env: dict[str, str]) -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    for struct in (Streams, Limits, Journal):
+    for struct in (StreamsSection, Limits, JournalSection):
         assert set(field_docs(struct)) == set(struct.__struct_fields__)
     text = reference()
     for section in Sections.__struct_fields__:

@@ -19,7 +19,7 @@ from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.operations.queue import EnqueueRequest
 from penstock.journal.memory import MemoryJournal
-from penstock.server.config.sections import GitSkill, Skills
+from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
@@ -87,7 +87,7 @@ class Server:
         )
         journal = MemoryJournal(scheduler.soon)
         self.runtime = Runtime(self.machine, journal, scheduler, authenticate=lambda _: OPERATOR, version="0")
-        self.workers: list[SkillWorker] = start_skills(Skills(settings), self.runtime)
+        self.workers: list[SkillWorker] = start_skills(SkillsSection(settings), self.runtime)
         self._count = 0
 
     def ask(self, payload: Any, **more: Any) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.server.files import yaml_tree
@@ -16,6 +16,7 @@ plain = st.recursive(
 
 
 @given(plain)
+@example("a\x85b")
 def test_what_is_dumped_is_read_back(value: Any) -> None:
     tree = yaml_tree.parse(yaml_tree.dump(value))
     assert (tree.value, tree.problems) == (value, [])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.core.scopes import OPERATOR
 from penstock.server.auth.tokens import TokenStore
-from penstock.server.config.sections import Auth, Token
+from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, SESSION_S, Sessions
 from penstock.server.http.messages import Request
@@ -22,13 +22,13 @@ from penstock.transports.http import Reply
 NOW_S = 1_800_000_000
 HOST = "localhost:8787"
 PAGE = {"Host": HOST, "Origin": f"http://{HOST}"}
-ADMIN = Token(token="admin-token", name="ops", scopes=("admin:*",))
-PLAIN = Token(token="plain-token", name="sam", scopes=("streams:*:*",))
+ADMIN = TokenSection(token="admin-token", name="ops", scopes=("admin:*",))
+PLAIN = TokenSection(token="plain-token", name="sam", scopes=("streams:*:*",))
 CODE = b"export const answer = 42;\n" * 100
 
 
-def store(*tokens: Token) -> TokenStore:
-    return TokenStore(Auth(tokens=tokens or (ADMIN, PLAIN)), "operator-token")
+def store(*tokens: TokenSection) -> TokenStore:
+    return TokenStore(AuthSection(tokens=tokens or (ADMIN, PLAIN)), "operator-token")
 
 
 def signed_in(sessions: Sessions, token: str = "operator-token", headers: dict[str, str] = PAGE) -> str:
@@ -149,11 +149,11 @@ def test_a_session_ends_with_its_token_and_with_the_right_to_administer() -> Non
     tokens = store()
     sessions = Sessions(tokens, None)
     cookie, operators = signed_in(sessions, "admin-token"), signed_in(sessions)
-    tokens.adopt(Auth(tokens=(PLAIN, msgspec.structs.replace(ADMIN, name="renamed"))))
+    tokens.adopt(AuthSection(tokens=(PLAIN, msgspec.structs.replace(ADMIN, name="renamed"))))
     assert known(sessions, cookie) == "renamed"
-    tokens.adopt(Auth(tokens=(msgspec.structs.replace(ADMIN, scopes=("streams:*:*",)),)))
+    tokens.adopt(AuthSection(tokens=(msgspec.structs.replace(ADMIN, scopes=("streams:*:*",)),)))
     assert known(sessions, cookie) is None
-    tokens.adopt(Auth(tokens=(PLAIN,)))
+    tokens.adopt(AuthSection(tokens=(PLAIN,)))
     assert (known(sessions, cookie), known(sessions, operators)) == (None, "operator")
 
 

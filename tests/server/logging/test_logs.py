@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.server.config.sections import Logs
+from penstock.server.config.sections import LogsSection
 from penstock.server.logging import logs
 
 PENSTOCK = logging.getLogger("penstock")
@@ -64,12 +64,12 @@ def quiet_root() -> Iterator[None]:
     before = (logging.getLogger().level, PENSTOCK.level)
     yield
     assert (logging.getLogger().level, PENSTOCK.level) == before
-    assert not any(isinstance(handler, logs.Writer) for handler in logging.getLogger().handlers)
+    assert not any(isinstance(handler, logs.LogWriter) for handler in logging.getLogger().handlers)
 
 
-def lines(emit: Callable[[], None], settings: Logs | None = None) -> list[dict[str, Any]]:
+def lines(emit: Callable[[], None], settings: LogsSection | None = None) -> list[dict[str, Any]]:
     stream = io.StringIO()
-    writer = logs.setup(settings or Logs(), stream)
+    writer = logs.setup(settings or LogsSection(), stream)
     emit()
     writer.close()
     return [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -77,7 +77,7 @@ def lines(emit: Callable[[], None], settings: Logs | None = None) -> list[dict[s
 
 def text_of(emit: Callable[[], None], stream: io.StringIO | None = None) -> str:
     stream = stream or io.StringIO()
-    writer = logs.setup(Logs(format="text"), stream)
+    writer = logs.setup(LogsSection(format="text"), stream)
     emit()
     writer.close()
     return stream.getvalue()
@@ -115,8 +115,8 @@ def test_the_level_decides_what_is_written() -> None:
         logs.warning("c")
         logs.error("d")
 
-    assert [line["event"] for line in lines(emit, Logs(level="debug"))] == ["a", "b", "c", "d"]
-    assert [line["event"] for line in lines(emit, Logs(level="warning"))] == ["c", "d"]
+    assert [line["event"] for line in lines(emit, LogsSection(level="debug"))] == ["a", "b", "c", "d"]
+    assert [line["event"] for line in lines(emit, LogsSection(level="warning"))] == ["c", "d"]
     assert [line["level"] for line in lines(emit)] == ["info", "warning", "error"]
 
 
@@ -178,7 +178,7 @@ def test_a_payload_appears_only_when_asked_for() -> None:
         logs.event("enqueue", id="e-1", payload={"a": 1})
 
     assert "payload" not in lines(emit)[0]
-    assert lines(emit, Logs(payload=True))[0]["payload"] == {"a": 1}
+    assert lines(emit, LogsSection(payload=True))[0]["payload"] == {"a": 1}
 
 
 def test_a_field_cannot_pose_as_the_head_of_a_line() -> None:
@@ -227,7 +227,7 @@ def test_text_shows_a_traceback_below_its_line() -> None:
 def test_a_terminal_gets_coloured_text_and_a_file_gets_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal = Terminal()
-    writer = logs.setup(Logs(), terminal)
+    writer = logs.setup(LogsSection(), terminal)
     logs.warning("disk.full")
     writer.close()
     assert "\x1b[33mwarning\x1b[0m disk.full" in terminal.getvalue()
@@ -239,7 +239,7 @@ def test_a_terminal_gets_coloured_text_and_a_file_gets_json(monkeypatch: pytest.
 def test_a_file_is_appended_to_and_private(tmp_path: Path) -> None:
     path = tmp_path / "penstock.log"
     for name in ("first", "second"):
-        writer = logs.setup(Logs(file=str(path)))
+        writer = logs.setup(LogsSection(file=str(path)))
         logs.event(name)
         writer.close()
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["first", "second"]
@@ -248,7 +248,7 @@ def test_a_file_is_appended_to_and_private(tmp_path: Path) -> None:
 
 def test_a_stuck_stream_drops_and_counts_but_does_not_wait() -> None:
     stream = Stuck()
-    writer = logs.setup(Logs(), stream)
+    writer = logs.setup(LogsSection(), stream)
     logs.event("first")
     assert stream.reached.wait(30)
     for n in range(logs.QUEUE_MAX + 25):
@@ -265,7 +265,7 @@ def test_a_stuck_stream_drops_and_counts_but_does_not_wait() -> None:
 
 def test_a_broken_stream_counts_its_losses_and_reports_them_when_mended() -> None:
     stream = Broken()
-    writer = logs.setup(Logs(), stream)
+    writer = logs.setup(LogsSection(), stream)
     logs.event("lost")
     assert stream.failed.wait(30)
     stream.broken = False
@@ -277,7 +277,7 @@ def test_a_broken_stream_counts_its_losses_and_reports_them_when_mended() -> Non
 
 
 def test_closing_twice_is_harmless() -> None:
-    writer = logs.setup(Logs(), io.StringIO())
+    writer = logs.setup(LogsSection(), io.StringIO())
     writer.close()
     writer.close()
 
@@ -285,8 +285,8 @@ def test_closing_twice_is_harmless() -> None:
 def test_the_last_lines_are_written_at_exit() -> None:
     program = (
         "from penstock.server.logging import logs\n"
-        "from penstock.server.config.sections import Logs\n"
-        "logs.setup(Logs())\n"
+        "from penstock.server.config.sections import LogsSection\n"
+        "logs.setup(LogsSection())\n"
         "for n in range(3000): logs.event('tick', n=n)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

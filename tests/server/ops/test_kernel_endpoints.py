@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.ops.kernel_endpoints import SLICE, Advertising, totals
+from penstock.server.ops.kernel_endpoints import SLICE, Advertisement, totals
 from tests.dialects.courier.talking import Broker, filled
 
 OTHER = {
@@ -27,8 +27,8 @@ class Clock:
         return self.ms
 
 
-def advertising(file: Path, broker: Broker, clock: Clock | None = None) -> Advertising:
-    return Advertising(
+def advertising(file: Path, broker: Broker, clock: Clock | None = None) -> Advertisement:
+    return Advertisement(
         file,
         broker.runtime,
         "http://127.0.0.1:8787",

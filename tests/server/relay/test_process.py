@@ -17,29 +17,29 @@ from penstock.core.relay.limits import RelayLimits
 from penstock.core.relay.machine import Relay, Totals
 from penstock.core.relay.topic import Topic
 from penstock.server.relay import process
-from penstock.server.relay.process import EXIT_UNABLE, FREE, Outlet, Task
+from penstock.server.relay.process import EXIT_UNABLE, FREE, RelayTask, ReportPipe
 from penstock.server.relay.reports import (
-    Asked,
-    Figures,
-    Passed,
-    Ready,
-    Registered,
-    Stopped,
-    Told,
-    Unable,
+    BindFailed,
+    MessageRelayed,
+    RelayReady,
+    RelayReport,
+    RelayStopped,
+    RelayTotals,
+    ResumeRequested,
+    TopicRegistered,
     decode,
     encode,
 )
-from penstock.server.relay.stats import BODIES_MAX, Accounts
+from penstock.server.relay.stats import BODIES_MAX, TopicStats
 from penstock.server.relay.supervisor import RelayError, curve_keys, local_key
 from tests.server_process import environment
 
-ASKED = Asked("hash", True, 3)
-FACT = Registered("hash", "signer", 5)
+ASKED = ResumeRequested("hash", True, 3)
+FACT = TopicRegistered("hash", "signer", 5)
 SECONDS = 30.0
 
 
-def task(folder: Path, **more: Any) -> Task:
+def task(folder: Path, **more: Any) -> RelayTask:
     settings = {
         "pub": FREE,
         "pull": f"ipc://{folder}/pull.sock",
@@ -51,10 +51,10 @@ def task(folder: Path, **more: Any) -> Task:
         "check_links": False,
         "remembered": [],
     }
-    return Task(**{**settings, **more})
+    return RelayTask(**{**settings, **more})
 
 
-def run(given: Task) -> tuple[int, list[Told]]:
+def run(given: RelayTask) -> tuple[int, list[RelayReport]]:
     """Run the process until it has read its task and the end of its input."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock.server.relay.process"],
@@ -64,7 +64,7 @@ def run(given: Task) -> tuple[int, list[Told]]:
         timeout=SECONDS,
         check=False,
     )
-    told: list[Told] = []
+    told: list[RelayReport] = []
     data = done.stdout
     while data:
         size = int.from_bytes(data[:4], "big")
@@ -76,10 +76,10 @@ def run(given: Task) -> tuple[int, list[Told]]:
 def test_it_opens_its_sockets_and_ends_with_its_input(tmp_path: Path) -> None:
     code, told = run(task(tmp_path))
     assert code == 0
-    assert isinstance(told[0], Ready)
+    assert isinstance(told[0], RelayReady)
     assert told[0].pub.startswith("tcp://127.0.0.1:")
-    assert Stopped(0, 0) in told
-    assert isinstance(told[-1], Figures)
+    assert RelayStopped(0, 0) in told
+    assert isinstance(told[-1], RelayTotals)
 
 
 def test_an_address_that_is_taken_ends_it_unless_nobody_chose_it(tmp_path: Path) -> None:
@@ -87,15 +87,15 @@ def test_an_address_that_is_taken_ends_it_unless_nobody_chose_it(tmp_path: Path)
         pub = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         code, told = run(task(tmp_path, pub=pub))
         assert code == EXIT_UNABLE
-        assert isinstance(told[-1], Unable)
+        assert isinstance(told[-1], BindFailed)
         assert "another process serves it" in told[-1].reason
         code, told = run(task(tmp_path, pub=pub, is_default=True))
         assert code == 0
-        assert isinstance(told[0], Ready)
+        assert isinstance(told[0], RelayReady)
         assert told[0].pub != pub
 
 
-def read_all(descriptor: int) -> list[Told]:
+def read_all(descriptor: int) -> list[RelayReport]:
     os.set_blocking(descriptor, False)
     data = b""
     try:
@@ -103,7 +103,7 @@ def read_all(descriptor: int) -> list[Told]:
             data += piece
     except BlockingIOError:
         pass
-    told: list[Told] = []
+    told: list[RelayReport] = []
     while data:
         size = int.from_bytes(data[:4], "big")
         told += decode(data[4 : 4 + size])
@@ -119,7 +119,7 @@ def test_a_server_that_does_not_read_costs_observations_before_facts(monkeypatch
     reader, writer = os.pipe()
     watched: list[int] = []
     dropped: list[tuple[int, int]] = []
-    outlet = Outlet(writer)
+    outlet = ReportPipe(writer)
     outlet.watch = lambda descriptor, call, events: watched.append(events)
     outlet.on_dropped = lambda observations, facts: dropped.append((observations, facts))
     while not watched:  # fill the pipe
@@ -143,12 +143,12 @@ def test_a_server_that_does_not_read_costs_observations_before_facts(monkeypatch
     os.close(writer)
 
 
-def accounts(**limits: Any) -> tuple[Relay, Topic, Accounts, list[list[Told]]]:
+def accounts(**limits: Any) -> tuple[Relay, Topic, TopicStats, list[list[RelayReport]]]:
     relay = Relay(RelayLimits(**limits), lambda message: None)
     topic = relay.register(Now(1, 1), b"a" * 64, "s", 100)
     assert isinstance(topic, Topic)
-    reports: list[list[Told]] = []
-    return relay, topic, Accounts(relay, reports.append), reports
+    reports: list[list[RelayReport]] = []
+    return relay, topic, TopicStats(relay, reports.append), reports
 
 
 @pytest.mark.promise("The relay", "a server that does not read costs observations, never the loop's time")
@@ -160,23 +160,28 @@ def test_what_waits_for_a_report_is_bounded() -> None:
     for _ in range(2):
         told.passed(topic, b"x" * (BODIES_MAX // 2 + 1), is_held=False)
     told.flush()
-    assert [type(each) for each in reports[0]] == [Asked, Registered, Asked, Figures]
+    assert [type(each) for each in reports[0]] == [
+        ResumeRequested,
+        TopicRegistered,
+        ResumeRequested,
+        RelayTotals,
+    ]
     figures = reports[0][-1]
-    assert isinstance(figures, Figures)
+    assert isinstance(figures, RelayTotals)
     assert (figures.dropped, figures.facts_dropped) == (3, 2)
     told.passed(topic, b"t" * 64 + b"body", is_held=True)
     told.flush()
-    assert isinstance(reports[1][0], Passed)
+    assert isinstance(reports[1][0], MessageRelayed)
     assert reports[1][0].body == b"body"
 
 
 def test_reports_survive_the_way() -> None:
-    told: list[Told] = [
-        Ready("a", "b"),
+    told: list[RelayReport] = [
+        RelayReady("a", "b"),
         FACT,
         ASKED,
-        Figures(Totals(messages=3), 1, 2, 3, 4, refused={"signer": 2}),
-        Stopped(1, 2),
+        RelayTotals(Totals(messages=3), 1, 2, 3, 4, refused={"signer": 2}),
+        RelayStopped(1, 2),
     ]
     assert decode(encode(told)) == told
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from penstock.core.clock import Now
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.server.admin.relay import TOPICS_MAX, topics_shown
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.http.admin_routes import Ask
 from penstock.server.relay import supervisor
-from penstock.server.relay.supervisor import RelayError, Relaying, TopicFigures
+from penstock.server.relay.supervisor import RelayError, RelaySupervisor, TopicFigures
 from penstock.server.relay.websocket_hub import RelayHub, RelaySession
 
 NO_RUNTIME = cast(Any, None)
@@ -22,11 +25,12 @@ NO_RUNTIME = cast(Any, None)
 
 @pytest.mark.promise("The relay", "a relay whose process cannot be had is tried again")
 def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     monkeypatch.setattr(supervisor, "READY_S", 0.25)
 
     async def start() -> int:
-        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        runtime = cast(Any, SimpleNamespace(scheduler=SimpleNamespace(now=lambda: Now(0, 0))))
+        relay = RelaySupervisor(RelaySection(), tmp_path, RelayMemory(), runtime, keeps_rows=False)
         with pytest.raises(RelayError, match="did not open its sockets"):
             await relay.start()
         return relay.restarts
@@ -53,7 +57,7 @@ def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: 
 @pytest.mark.promise("Administration", "topics of token streams by their hashes, bounded")
 def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
-        relay = Relaying(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
+        relay = RelaySupervisor(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
         relay.topics = {f"{no:064x}": TopicFigures(messages=no) for no in range(TOPICS_MAX + 7)}
         return topics_shown(relay, Ask(OPERATOR, (), None))
 

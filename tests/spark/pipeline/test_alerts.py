@@ -18,7 +18,7 @@ from penstock.core.patterns import matches
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.wire import envelopes
-from penstock.ipc.pipeline import AnyRule, DeadLetters, Latency, Rate, Silence
+from penstock.ipc.pipeline import AnyAlertRule, DeadLetterRule, LatencyRule, RateRule, SilenceRule
 from penstock.spark.lake.schemas import ALERTS, QUEUE_MINUTES
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import (
@@ -37,10 +37,10 @@ from tests.spark.journaled import JOURNAL, MINUTE_0
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RATE = Rate("busy", above=2, severity="critical")
-SLOW = Latency("slow", above=100)
-DEAD = DeadLetters("dead", channel="jobs")
-QUIET = Silence("quiet", for_ms=10_000, agent="s*")
+RATE = RateRule("busy", above=2, severity="critical")
+SLOW = LatencyRule("slow", above=100)
+DEAD = DeadLetterRule("dead", channel="jobs")
+QUIET = SilenceRule("quiet", for_ms=10_000, agent="s*")
 TableDefinition = dict[str, Alert]
 
 
@@ -48,12 +48,12 @@ def minute(number: float) -> int:
     return MINUTE_0 + round(number * MINUTE_US)
 
 
-def breach(number: int, value: float = 5.0, rule: AnyRule = RATE, subject: str = "jobs") -> Breach:
+def breach(number: int, value: float = 5.0, rule: AnyAlertRule = RATE, subject: str = "jobs") -> Breach:
     return Breach(rule.id, rule.severity, subject, minute(number), value, getattr(rule, "above", 0.0))
 
 
 def told(
-    found: list[Breach], until_us: int, known: list[Alert] | None = None, *rules: AnyRule
+    found: list[Breach], until_us: int, known: list[Alert] | None = None, *rules: AnyAlertRule
 ) -> list[Alert]:
     return episodes(JOURNAL, rules or (RATE, SLOW, QUIET), known or [], found, until_us)
 
@@ -184,9 +184,9 @@ def test_a_silence_fires_while_it_lasts_and_ends_with_the_next_row() -> None:
 
 def test_a_new_agent_is_not_silent_and_a_pipeline_never_is() -> None:
     acts = [Act("sam", MINUTE_0), Act("pipeline/s", MINUTE_0)]
-    found, seen = silences(JOURNAL, [Silence("all", for_ms=1)], {}, acts, [], MINUTE_0 + 1_000)
+    found, seen = silences(JOURNAL, [SilenceRule("all", for_ms=1)], {}, acts, [], MINUTE_0 + 1_000)
     assert (found, seen) == ([], {"sam": MINUTE_0, "pipeline/s": MINUTE_0})
-    found, _ = silences(JOURNAL, [Silence("all", for_ms=1)], seen, [], [], MINUTE_0 + 9_000_000)
+    found, _ = silences(JOURNAL, [SilenceRule("all", for_ms=1)], seen, [], [], MINUTE_0 + 9_000_000)
     assert [alert.subject for alert in found] == ["sam"]
 
 
@@ -212,7 +212,7 @@ def test_silences_are_the_same_however_the_rows_are_cut(
     rows: list[tuple[int, str]], cuts: set[int], rest_ms: int
 ) -> None:
     acts = sorted((Act(agent, MINUTE_0 + ms * 1000) for ms, agent in rows), key=lambda act: act.at_us)
-    rules = [QUIET, Silence("very-quiet", for_ms=20_000, severity="info")]
+    rules = [QUIET, SilenceRule("very-quiet", for_ms=20_000, severity="info")]
     end_us = (acts[-1].at_us if acts else MINUTE_0) + rest_ms * 1000
     table: TableDefinition = {}
     seen: dict[str, int] = {}
@@ -258,8 +258,8 @@ def rows_of_minutes() -> pa.Table:
 )
 def test_minutes_that_break_a_rule_are_found_in_one_pass(spark: SparkSession) -> None:
     minutes = spark.createDataFrame(rows_of_minutes())
-    exact = Rate("exact", above=-0.0, channel="j%bs_")
-    some = Rate("some", above=1, channel="jobs*")
+    exact = RateRule("exact", above=-0.0, channel="j%bs_")
+    some = RateRule("some", above=1, channel="jobs*")
     found = breaches(minutes, [RATE, SLOW, DEAD, QUIET, exact, some])
     assert sorted(Breach(*row) for row in found.collect()) == [
         Breach("busy", "critical", "jobs", MINUTE_0, 3.0, 2.0),

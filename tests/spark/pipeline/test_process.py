@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from penstock.client.journal import RemoteJournal
-from penstock.ipc.pipeline import EXIT_HALTED, Status
+from penstock.ipc.pipeline import EXIT_HALTED, PipelineStatus
 from penstock.journal.retention import Retention
 from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.ingest import Ingest
@@ -52,9 +52,13 @@ def until(check: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def status(data: Path) -> Status:
+def status(data: Path) -> PipelineStatus:
     file = data / "run" / "pipeline.json"
-    return msgspec.json.decode(file.read_bytes(), type=Status) if file.exists() else Status("off")
+    return (
+        msgspec.json.decode(file.read_bytes(), type=PipelineStatus)
+        if file.exists()
+        else PipelineStatus("off")
+    )
 
 
 def command(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -215,10 +219,10 @@ def test_anything_else_is_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")
 def test_two_pipelines_of_one_lake_exclude_each_other(tmp_path: Path) -> None:
-    from penstock.ipc.pipeline import Pipeline, Task
+    from penstock.ipc.pipeline import PipelineSection, PipelineTask
     from penstock.spark.lake.locks import TableLock
     from penstock.spark.pipeline.process import LOCK, Runner
 
     with TableLock(tmp_path / "lake", LOCK).held():
-        assert Runner(Task(str(tmp_path), Pipeline()), Reporter(tmp_path)).run() == 1
+        assert Runner(PipelineTask(str(tmp_path), PipelineSection()), Reporter(tmp_path)).run() == 1
     assert not (tmp_path / "run" / "pipeline.json").exists()

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.bench.harness.processes import PenstockServer, ProcessGroup, end, rss_bytes
 from penstock.bench.harness.result import BenchError
-from penstock.ipc.pipeline import STATUS_FILE, Status
+from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus
 from penstock.journal.reader import JournalReader
 
 JOIN_S = 120.0  # how long Spark may take to join a server
@@ -24,11 +24,11 @@ POLL_S = 0.1
 class PipelineServer(PenstockServer):
     """`penstock up` on a disk, with a pipeline or without."""
 
-    def status(self) -> Status:
+    def status(self) -> PipelineStatus:
         try:
-            return msgspec.json.decode((self.data / "run" / STATUS_FILE).read_bytes(), type=Status)
+            return msgspec.json.decode((self.data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
         except FileNotFoundError:
-            return Status("off")
+            return PipelineStatus("off")
 
     def end_offset(self) -> int:
         return JournalReader(self.data).mark().end

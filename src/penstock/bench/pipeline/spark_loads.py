@@ -19,7 +19,7 @@ from penstock.bench.harness.load import LoadJob, LoadReport, announce
 from penstock.bench.harness.result import MIB, BenchCell, BenchError, BenchRound
 from penstock.bench.journal.history import make_history
 from penstock.bench.pipeline.processes import ProcessTree
-from penstock.ipc.pipeline import Pipeline
+from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.parquet_table import FILE_SCHEMA
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def growth(job: SparkJob) -> LoadReport:
     warm = min(WARM_ROWS, *job.rows)
     announce(note=f"warming up with {warm:,} rows")
     history = make_history(Path(job.folder) / "warm", warm)
-    with tables_only(history, replace(Pipeline(), master=job.master)) as ingest:
+    with tables_only(history, replace(PipelineSection(), master=job.master)) as ingest:
         ingest.backfill()
         for rows in sorted(job.rows):
             announce(note=f"making {rows:,} rows")

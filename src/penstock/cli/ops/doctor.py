@@ -24,7 +24,7 @@ import penstock
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
-from penstock.ipc.pipeline import STATUS_FILE, Status
+from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus
 
 EXIT_CHECK = 3
 DISK_LEAST_BYTES = 1024**3
@@ -265,7 +265,7 @@ def _spark(data: Path) -> Iterator[Finding]:
     needed = ".".join(map(str, SPARK_LEAST))
     yield Finding("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
     try:
-        status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=Status)
+        status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
     except (OSError, msgspec.DecodeError):
         yield Finding("pipeline", "info", "none has run on this directory")
         return

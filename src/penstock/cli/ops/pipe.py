@@ -52,7 +52,7 @@ def pipe(
       penstock pipe --connect tcp://127.0.0.1:40000 --server tcp://127.0.0.1:9787
     """
     from penstock.client import address
-    from penstock.server.ops.kernel_pipe import PipeOptions, Ready, addresses, run
+    from penstock.server.ops.kernel_pipe import PipeOptions, PipeReady, addresses, run
 
     if not listen and not connect:
         hint = "add --listen tcp://127.0.0.1:9788, or --connect with the URL of a host's pipe server"
@@ -66,7 +66,7 @@ def pipe(
         public,
     )
 
-    def ready(at: Ready) -> None:
+    def ready(at: PipeReady) -> None:
         if output.as_json:
             print_json({"listen": at.listen, "connect": at.connect, "server": at.server, "tap": at.tap})
         else:

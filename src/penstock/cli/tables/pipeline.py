@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from penstock.cli.history.journal import PLACE, Place, endpoints_file, reading, seal_now
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
-from penstock.ipc.pipeline import STATUS_FILE, Pipeline, Status, Task
+from penstock.ipc.pipeline import STATUS_FILE, PipelineSection, PipelineStatus, PipelineTask
 from penstock.journal.plain_values import iso
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run(
         return wait(offset=sealed.get("sealedEnd"), place=place)
     _need_spark()
     door = url or _door(place.data)
-    task = Task(
+    task = PipelineTask(
         str(place.data.absolute()),
         settings,
         door,
@@ -99,7 +99,7 @@ def run(
     return code
 
 
-def _in_process(task: Task) -> int:
+def _in_process(task: PipelineTask) -> int:
     """Run a task in this process until it is done or Ctrl-C."""
     import signal
 
@@ -128,7 +128,7 @@ def status(*, place: Place = PLACE) -> int:
     """
     found = _read(place.data)
     if found is None:
-        found = Status("off")
+        found = PipelineStatus("off")
     running = _running(place.data)
     if running is None and found.state in ("running", "starting"):
         found.state = "stopped"
@@ -317,7 +317,7 @@ def rebuild(
 # What the commands share
 
 
-def _settings(config: Path | None) -> Pipeline:
+def _settings(config: Path | None) -> PipelineSection:
     from penstock.server.config.load import ConfigError, load
 
     try:
@@ -361,14 +361,14 @@ def _end(data: Path) -> int:
     return JournalReader(data).bounds().end
 
 
-def _read(data: Path) -> Status | None:
+def _read(data: Path) -> PipelineStatus | None:
     try:
-        return msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=Status)
+        return msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _running(data: Path) -> Status | None:
+def _running(data: Path) -> PipelineStatus | None:
     """The state of a pipeline that is running now."""
     from penstock.spark.lake.locks import TableLock
     from penstock.spark.pipeline.process import LOCK
@@ -389,7 +389,7 @@ def _mended(data: Path) -> None:
     file = data / "run" / STATUS_FILE
     if file.exists():
         draft = file.with_suffix(".mended")
-        draft.write_bytes(msgspec.json.encode(Status("starting", at_us=time.time_ns() // 1000)))
+        draft.write_bytes(msgspec.json.encode(PipelineStatus("starting", at_us=time.time_ns() // 1000)))
         draft.replace(file)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from penstock.server.http.admin_routes import Ask
-from penstock.server.relay.supervisor import Relaying
+from penstock.server.relay.supervisor import RelaySupervisor
 
 TOPICS_MAX = 500
 """Topics of one answer; the rest is counted."""
 
 
-def topics_shown(relay: Relaying | None, ask: Ask) -> dict[str, Any]:
+def topics_shown(relay: RelaySupervisor | None, ask: Ask) -> dict[str, Any]:
     """Topics, those with most messages first, and the sums of all."""
     if relay is None:
         return {"running": False, "topics": [], "more": 0, "totals": {}}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.server.admin.sql_process import MEMORY_MAX, SqlTask
+from penstock.server.admin.sql_process import EXIT_OUT_OF_MEMORY, MEMORY_MAX, SqlTask
 from penstock.server.config.sections import ConsoleSection
+from penstock.server.engine.child_supervisor import ChildError, run_child
 from penstock.server.http.admin_routes import Ask
 from penstock.server.logging import logs
 from penstock.transports.http import Reply
@@ -59,29 +58,15 @@ class SqlEndpoint:
 
 
 async def _answered(task: SqlTask) -> Reply | Refusal:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # what lies in the working directory is none of our modules
-        "-m",
-        "penstock.server.admin.sql_process",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "RUST_BACKTRACE": "0"},
-    )
     try:
-        output, errors = await process.communicate(msgspec.json.encode(task))
-    finally:
-        if process.returncode is None:  # out of time, or nobody waits for it any more
-            process.kill()
-            await process.wait()
-    if process.returncode == 0:
-        if output.startswith(_REFUSED):
-            return msgspec.json.decode(output, type=_Refused).refused
-        return Reply(200, output)
-    text = errors.decode(errors="replace")
-    if "memory allocation of" in text or "MemoryError" in text or process.returncode == -signal.SIGABRT:
-        message = f"the question needs more than {MEMORY_MAX // 2**20} MB of memory"
-        return Refusal("InvalidRequest", message, hint=CUT_HINT)
-    logs.error("sql.failed", exit=process.returncode, output=text[-2000:])
-    return Refusal("Internal", "the question could not be answered; the log says why")
+        output = await run_child("penstock.server.admin.sql_process", task, {"RUST_BACKTRACE": "0"})
+    except ChildError as failure:
+        # Libraries in C++ and Rust abort where Python raises MemoryError.
+        if failure.exit_code in (EXIT_OUT_OF_MEMORY, -signal.SIGABRT):
+            message = f"the question needs more than {MEMORY_MAX // 2**20} MB of memory"
+            return Refusal("InvalidRequest", message, hint=CUT_HINT)
+        logs.error("sql.failed", exit=failure.exit_code, output=failure.errors)
+        return Refusal("Internal", "the question could not be answered; the log says why")
+    if output.startswith(_REFUSED):
+        return msgspec.json.decode(output, type=_Refused).refused
+    return Reply(200, output)

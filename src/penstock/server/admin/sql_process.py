@@ -25,6 +25,8 @@ MEMORY_MAX = 768 * 1024 * 1024
 """Bytes that a question may take; the engine alone needs about 200 MB."""
 BYTES_MAX = 1024 * 1024
 """Bytes of the rows of an answer."""
+EXIT_OUT_OF_MEMORY = 3
+"""Exit code when a question needs more than `MEMORY_MAX`."""
 
 
 class SqlTask(msgspec.Struct):
@@ -82,7 +84,11 @@ def main() -> int:
     hide_pandas()
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlTask)
     bound(task.alarm_ms)
-    sys.stdout.buffer.write(run(task))
+    try:
+        answer = run(task)
+    except MemoryError:
+        os._exit(EXIT_OUT_OF_MEMORY)
+    sys.stdout.buffer.write(answer)
     sys.stdout.flush()
     # What the engine's threads still do is nobody's any more; waiting for them could take as long as the question itself.
     os._exit(0)

@@ -28,7 +28,7 @@ from penstock.server.admin.reload import REVOKED
 from penstock.server.http.admin_routes import Ask
 from penstock.server.http.journal_routes import guarded
 from penstock.server.http.routes import TailQuery
-from penstock.server.journal.lifecycle import Archive
+from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.transports.http import Reply
 
 BODY_CHARS = 2_000
@@ -97,7 +97,7 @@ class Tail:
 
     def __init__(
         self,
-        archive: Archive | None,
+        archive: JournalLifecycle | None,
         is_draining: Callable[[], bool] = lambda: False,
         renewed: Callable[[Principal], Principal | None] = lambda principal: principal,
     ) -> None:
@@ -125,7 +125,7 @@ class Tail:
         asker = self._renewed(ask.principal)  # who waits may be taken its token meanwhile
         return answer if asker is not None and asker.is_admin else REVOKED
 
-    async def _follow(self, archive: Archive, query: TailQuery) -> Reply | Refusal:
+    async def _follow(self, archive: JournalLifecycle, query: TailQuery) -> Reply | Refusal:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + query.wait_ms / 1000
         if query.wait_ms and query.after is not None:

@@ -18,7 +18,7 @@ from penstock.core.clock import rfc3339
 from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
 from penstock.server.config.cross_checks import token_problems
-from penstock.server.config.sections import Token
+from penstock.server.config.sections import TokenSection
 from penstock.server.files.errors import ConfigError
 from penstock.server.files.private import write_private
 from penstock.server.files.token_digests import digest_of
@@ -39,9 +39,9 @@ class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     tenant: str | None = None
 
     @property
-    def token(self) -> Token:
+    def token(self) -> TokenSection:
         """As the config would have it."""
-        return Token(f"sha256:{self.digest}", self.scopes, self.name, self.agent, self.tenant)
+        return TokenSection(f"sha256:{self.digest}", self.scopes, self.name, self.agent, self.tenant)
 
 
 class TokenSpec(msgspec.Struct, frozen=True):
@@ -79,11 +79,11 @@ class MintedTokens:
         return iter(self._tokens.values())
 
     @property
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[TokenSection]:
         return [minted.token for minted in self]
 
     def mint(
-        self, wish: TokenSpec, wall_us: int, *, configured: Sequence[Token] = (), bound: int
+        self, wish: TokenSpec, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
     ) -> str | Refusal:
         """Make a token; it is told this once and never again."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))
@@ -134,7 +134,7 @@ def _read(file: Path) -> dict[str, MintedToken]:
     except msgspec.DecodeError as error:
         cure = "restore it from a backup, or remove it and mint the tokens anew"
         raise ConfigError([f"`{file}` is no file of tokens: {error}; hint: {cure}"]) from error
-    kept: list[Token] = []
+    kept: list[TokenSection] = []
     for minted in content.tokens:
         problems = token_problems([*kept, minted.token])
         if problems:

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.server.config.load import Auth, Config, ConfigError, digest_of
-from penstock.server.config.sections import Token
+from penstock.server.config.load import AuthSection, Config, ConfigError, digest_of
+from penstock.server.config.sections import TokenSection
 from penstock.server.files.addresses import (
     HostPort,
     client_address,
@@ -42,21 +42,21 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 class TokenStore:
     """Every token the server knows, by digest."""
 
-    def __init__(self, auth: Auth, operator_token: str | None = None) -> None:
+    def __init__(self, auth: AuthSection, operator_token: str | None = None) -> None:
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
-        self._minted: tuple[Token, ...] = ()
+        self._minted: tuple[TokenSection, ...] = ()
         self.required = False
         """Whether everybody needs a token; the operator's own does not count."""
         self.adopt(auth)
         if operator_token is not None:
             self.add_operator(operator_token)
 
-    def adopt(self, auth: Auth) -> None:
+    def adopt(self, auth: AuthSection) -> None:
         """Know these tokens from now on, beside the operator's and those that were minted, and no others."""
         self.configured = auth.tokens
         self._learn()
 
-    def adopt_minted(self, tokens: Iterable[Token]) -> None:
+    def adopt_minted(self, tokens: Iterable[TokenSection]) -> None:
         """Know these tokens, given at run time, beside those of the config."""
         self._minted = tuple(tokens)
         self._learn()
@@ -192,7 +192,7 @@ class Guard:
 
 
 def start_check(
-    config: Config, http_hosts: Sequence[str], control: str | None, *, minted: Sequence[Token] = ()
+    config: Config, http_hosts: Sequence[str], control: str | None, *, minted: Sequence[TokenSection] = ()
 ) -> None:
     """Raise ConfigError when peers without a token could come in from other machines by accident, or nobody could who should.
 

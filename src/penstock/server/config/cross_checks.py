@@ -12,18 +12,18 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.dialects.courier.triggers import config as rules
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.ipc.pipeline import Pipeline
+from penstock.ipc.pipeline import PipelineSection
 from penstock.server.config.relay_sections import relay_problems
 from penstock.server.config.sections import (
-    Auth,
+    AuthSection,
     GitSkill,
-    Listen,
+    ListenSection,
     RateSettings,
     RetrySettings,
     Sections,
     StreamCaps,
-    Streams,
-    Token,
+    StreamsSection,
+    TokenSection,
 )
 from penstock.server.config.validation import Misfit, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
@@ -77,14 +77,14 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
             yield ("limits", low), message
 
 
-def _settings(streams: Streams) -> Iterator[tuple[Path, Streams | StreamCaps]]:
+def _settings(streams: StreamsSection) -> Iterator[tuple[Path, StreamsSection | StreamCaps]]:
     """The settings of all streams and those of each pattern, with their paths."""
     yield ("streams",), streams
     for pattern, caps in streams.per_stream_caps.items():
         yield ("streams", "perStreamCaps", pattern), caps
 
 
-def _lease_problems(streams: Streams, limits: Limits) -> Iterator[Misfit]:
+def _lease_problems(streams: StreamsSection, limits: Limits) -> Iterator[Misfit]:
     for path, settings in _settings(streams):
         lease_ms = settings.default_lease_ms
         if lease_ms is not UNSET and not limits.lease_min_ms <= lease_ms <= limits.lease_max_ms:
@@ -92,7 +92,7 @@ def _lease_problems(streams: Streams, limits: Limits) -> Iterator[Misfit]:
             yield (*path, "defaultLeaseMs"), f"got `{lease_ms}`, expected a number {bounds}"
 
 
-def _stream_problems(streams: Streams) -> Iterator[Misfit]:
+def _stream_problems(streams: StreamsSection) -> Iterator[Misfit]:
     for pattern in streams.per_stream_caps:
         if ":" in pattern or not pattern.isprintable():
             message = "no stream is called this; a name holds no `:` and no control characters"
@@ -113,7 +113,7 @@ def _stream_problems(streams: Streams) -> Iterator[Misfit]:
             yield (*path, "partitioned"), message
 
 
-def _schema_problems(streams: Streams) -> Iterator[Misfit]:
+def _schema_problems(streams: StreamsSection) -> Iterator[Misfit]:
     for path, settings in _settings(streams):
         if settings.schema_mode not in (UNSET, "off"):
             yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
@@ -145,7 +145,7 @@ def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator
         yield ("triggers",), f"has {len(triggers)} rules, and `limits.rules_max` allows {limits.rules_max}"
 
 
-def _rule_problems(pipeline: Pipeline) -> Iterator[Misfit]:
+def _rule_problems(pipeline: PipelineSection) -> Iterator[Misfit]:
     seen: dict[str, int] = {}
     for index, rule in enumerate(pipeline.alerts.rules):
         if rule.id in seen:
@@ -154,7 +154,7 @@ def _rule_problems(pipeline: Pipeline) -> Iterator[Misfit]:
         seen.setdefault(rule.id, index)
 
 
-def _auth_problems(auth: Auth) -> Iterator[Misfit]:
+def _auth_problems(auth: AuthSection) -> Iterator[Misfit]:
     if auth.tokens and auth.allow_anonymous:
         yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
     agents: dict[str, str | None] = {}
@@ -180,14 +180,14 @@ def _auth_problems(auth: Auth) -> Iterator[Misfit]:
                 yield (*path, "scopes", number), problem
 
 
-def token_problems(tokens: Sequence[Token]) -> list[str]:
+def token_problems(tokens: Sequence[TokenSection]) -> list[str]:
     """What is wrong with the last of these tokens, the others being in order."""
     last = len(tokens) - 1
-    found = _auth_problems(Auth(tokens=tuple(tokens)))
+    found = _auth_problems(AuthSection(tokens=tuple(tokens)))
     return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
 
 
-def _tenant_problems(token: Token, path: Path) -> Iterator[Misfit]:
+def _tenant_problems(token: TokenSection, path: Path) -> Iterator[Misfit]:
     assert token.tenant is not None
     if not AGENT.fullmatch(token.tenant):
         message = f"got {shorten(token.tenant)}, expected a name without `/`, `:`, `*` or spaces"
@@ -198,7 +198,7 @@ def _tenant_problems(token: Token, path: Path) -> Iterator[Misfit]:
             yield (*path, "scopes", number), "administers the whole server, which a tenant may not"
 
 
-def _listen_problems(listen: Listen) -> Iterator[Misfit]:
+def _listen_problems(listen: ListenSection) -> Iterator[Misfit]:
     for name, parse in (("http", parse_host_port), ("ws", parse_alias), ("control", parse_control)):
         try:
             parse(getattr(listen, name))

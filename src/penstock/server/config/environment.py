@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from penstock.server.config import validation
-from penstock.server.config.sections import Auth, Listen, Logs, RateDefaults, RateSettings, Token
+from penstock.server.config.sections import (
+    AuthSection,
+    ListenSection,
+    LogsSection,
+    RateDefaults,
+    RateSettings,
+    TokenSection,
+)
 from penstock.server.files.addresses import OFF, HostPort, parse_host_port, parse_port
 
 PREFIX = "COURIER_"
@@ -55,7 +62,7 @@ def apply(parts: dict[str, Any], env: Mapping[str, str], problems: list[validati
     _auth(parts, env, problems)
     _rates(parts, env, problems)
     if env.get("COURIER_RECORD_CONTROL"):
-        _change(parts, "logs", Logs, record=env["COURIER_RECORD_CONTROL"])
+        _change(parts, "logs", LogsSection, record=env["COURIER_RECORD_CONTROL"])
 
 
 def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **values: Any) -> None:
@@ -63,7 +70,7 @@ def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **valu
 
 
 def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
-    listen: Listen = parts.get("listen") or Listen()
+    listen: ListenSection = parts.get("listen") or ListenSection()
     bind, port, second = (env.get(PREFIX + name) for name in ("BIND", "HTTP_PORT", "WS_PORT"))
     try:
         http = _moved(listen.http, bind, port) if bind or port else listen.http
@@ -71,14 +78,14 @@ def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[valida
         if second or (bind and ws != OFF):
             ws = _moved(http if ws == OFF else ws, bind, second)
         if (http, ws) != (listen.http, listen.ws):
-            _change(parts, "listen", Listen, http=http, ws=ws)
+            _change(parts, "listen", ListenSection, http=http, ws=ws)
     except ValueError as error:
         names = "COURIER_WS_PORT" if second and not (bind or port) else "COURIER_BIND or COURIER_HTTP_PORT"
         problems.append(((), f"{names}: {error}"))
     for name, field in (("DISABLE_HTTP", "requests"), ("DISABLE_WS", "sockets")):
         wanted = _flag(env, PREFIX + name, problems)
         if wanted is not None:
-            _change(parts, "listen", Listen, **{field: not wanted})
+            _change(parts, "listen", ListenSection, **{field: not wanted})
 
 
 def _moved(address: str, host: str | None, port: str | None) -> str:
@@ -90,15 +97,15 @@ def _moved(address: str, host: str | None, port: str | None) -> str:
 def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
     texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
     added = tuple(
-        Token(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
+        TokenSection(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
         for number, text in enumerate(filter(None, texts), 1)
     )
     if added:
-        auth: Auth = parts.get("auth") or Auth()
-        _change(parts, "auth", Auth, tokens=auth.tokens + added)
+        auth: AuthSection = parts.get("auth") or AuthSection()
+        _change(parts, "auth", AuthSection, tokens=auth.tokens + added)
     is_protected = _flag(env, "COURIER_PROTECT_METRICS", problems)
     if is_protected is not None:
-        _change(parts, "auth", Auth, protect_metrics=is_protected)
+        _change(parts, "auth", AuthSection, protect_metrics=is_protected)
 
 
 def _rates(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:

@@ -23,16 +23,16 @@ from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.config import environment, space_files, space_sections, validation
 from penstock.server.config.cross_checks import contradictions
 from penstock.server.config.sections import (
-    Auth,
-    Listen,
-    Logs,
+    AuthSection,
+    ListenSection,
+    LogsSection,
     RateDefaults,
     RateSettings,
     RetrySettings,
     Sections,
     StreamCaps,
-    Streams,
-    Token,
+    StreamsSection,
+    TokenSection,
 )
 from penstock.server.courier.schema_registry import read_schemas
 from penstock.server.files import yaml_tree
@@ -40,18 +40,18 @@ from penstock.server.files.errors import ConfigError, placed, read_text
 from penstock.server.files.token_digests import digest_of, token_problem
 
 __all__ = [
-    "Auth",
+    "AuthSection",
     "Config",
     "ConfigError",
     "Limits",
-    "Listen",
-    "Logs",
+    "ListenSection",
+    "LogsSection",
     "RateDefaults",
     "RateSettings",
     "RetrySettings",
     "StreamCaps",
-    "Streams",
-    "Token",
+    "StreamsSection",
+    "TokenSection",
     "Trigger",
     "digest_of",
     "load",
@@ -75,7 +75,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
-    tree = yaml_tree.Tree() if path is None else yaml_tree.parse(read_text(path))
+    tree = yaml_tree.YamlTree() if path is None else yaml_tree.parse(read_text(path))
     problems = list(tree.problems)
     document: dict[str, Any] = {}
     if isinstance(tree.value, dict):
@@ -187,7 +187,7 @@ def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
     return config.streams.max_deliveries if own is UNSET else own
 
 
-def _overlaid(streams: Streams, caps: StreamCaps) -> Streams:
+def _overlaid(streams: StreamsSection, caps: StreamCaps) -> StreamsSection:
     given = {name: value for name, value in msgspec.structs.asdict(caps).items() if value is not UNSET}
     return msgspec.structs.replace(streams, **given)
 
@@ -225,7 +225,7 @@ def _places(config: Config) -> Iterator[validation.Misfit]:
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.Misfit]]:
     """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
     problems: list[validation.Misfit] = []
-    hidden: list[Token] = []
+    hidden: list[TokenSection] = []
     seen: dict[str, int] = {}
     for index, token in enumerate(config.auth.tokens):
         path: yaml_tree.Path = ("auth", "tokens", index, "token")

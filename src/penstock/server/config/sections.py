@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.ipc.pipeline import Pipeline
+from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.retention import Retention
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.config.space_sections import SpaceSection
@@ -73,7 +73,7 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     priority_max_wait_ms: Positive | UnsetType = UNSET
 
 
-class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class StreamsSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """How streams behave."""
 
     default_lease_ms: Positive = 30_000
@@ -120,7 +120,7 @@ class Streams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     An exact name wins, then the longest text before the first `*`; only one entry applies to a stream."""
 
 
-class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokenSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One token and what it allows."""
 
     token: Text
@@ -142,10 +142,10 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return name if self.tenant is None else f"{self.tenant}/{name}"
 
 
-class Auth(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class AuthSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Who may come in."""
 
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[TokenSection, ...] = ()
     """With tokens here, everybody needs one; without, peers on this machine may use the Courier verbs."""
     allow_anonymous: bool = False
     """Serve peers without a token from other machines too. Anyone who reaches the port may then read and write."""
@@ -177,7 +177,7 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast all its tokens together may send; left out, as fast as they like."""
 
 
-class Listen(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class ListenSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Where the doors are."""
 
     http: str = "localhost:8787"
@@ -198,7 +198,7 @@ class Listen(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     """Addresses or networks of proxies whose `X-Forwarded-For` is believed, e.g. `10.0.0.0/8`."""
 
 
-class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JournalSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How records become durable."""
 
     sync: Literal["commit", "interval", "off"] = "commit"
@@ -213,7 +213,7 @@ class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long sealed history is kept."""
 
 
-class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the server says about itself."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -236,7 +236,7 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files put aside that are kept; the oldest goes first."""
 
 
-class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MetricsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `GET /metrics` tells Prometheus."""
 
     per_stream: bool = False
@@ -244,7 +244,7 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A scrape may ask for one or the other with `?streams=1` or `?streams=0`."""
 
 
-class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SchemasSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What payloads look like."""
 
     dir: Text | None = None
@@ -269,7 +269,7 @@ class GitSkill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests at work at once."""
 
 
-class Skills(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SkillsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the server does for envelopes that ask for it; everything is off until it is configured."""
 
     git: GitSkill = GitSkill()
@@ -290,19 +290,19 @@ class ConsoleSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    streams: Streams = Streams()
+    streams: StreamsSection = StreamsSection()
     triggers: tuple[Trigger, ...] = ()
-    auth: Auth = Auth()
+    auth: AuthSection = AuthSection()
     rates: RateDefaults = RateDefaults()
     tenants: dict[Text, TenantLimits] = {}
-    listen: Listen = Listen()
+    listen: ListenSection = ListenSection()
     limits: Limits = Limits()
-    journal: Journal = Journal()
-    pipeline: Pipeline = Pipeline()
-    logs: Logs = Logs()
-    metrics: Metrics = Metrics()
-    schemas: Schemas = Schemas()
-    skills: Skills = Skills()
+    journal: JournalSection = JournalSection()
+    pipeline: PipelineSection = PipelineSection()
+    logs: LogsSection = LogsSection()
+    metrics: MetricsSection = MetricsSection()
+    schemas: SchemasSection = SchemasSection()
+    skills: SkillsSection = SkillsSection()
     spaces: tuple[Text | SpaceSection, ...] = ()
     relay: RelaySection = RelaySection()
     console: ConsoleSection = ConsoleSection()

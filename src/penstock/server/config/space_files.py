@@ -20,7 +20,7 @@ from penstock.server.config.space_sections import (
     STARTED_TYPES,
     GatewayLogging,
     SpaceSection,
-    SpaceStream,
+    SpaceStreamSection,
     is_secret,
     targets,
 )
@@ -185,13 +185,13 @@ def _loaded(
     )
 
 
-def _stream(stream: SpaceStream) -> StreamSettings:
+def _stream(stream: SpaceStreamSection) -> StreamSettings:
     return StreamSettings(
         stream.owner, targets(stream), dict(_request(stream)), stream.journal, stream.overflow
     )
 
 
-def _request(stream: SpaceStream) -> Iterator[tuple[str, Any]]:
+def _request(stream: SpaceStreamSection) -> Iterator[tuple[str, Any]]:
     """What a `stream/request` for it would carry beside the target."""
     for name in ("direction", "content_type", "format", "description", "metadata"):
         value = getattr(stream, name)

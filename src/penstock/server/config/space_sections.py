@@ -46,7 +46,7 @@ class SpaceHead(msgspec.Struct, frozen=True):
     """Its name for people; left out, the id."""
 
 
-class Participant(msgspec.Struct, frozen=True):
+class ParticipantSection(msgspec.Struct, frozen=True):
     """Somebody the space knows by name."""
 
     tokens: tuple[Text, ...] | None = None
@@ -69,7 +69,7 @@ class SpaceDefaults(msgspec.Struct, frozen=True):
     """Left out, `[{kind: chat}]`."""
 
 
-class SpaceStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpaceStreamSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A stream that opens when its owner is there."""
 
     owner: Text
@@ -116,18 +116,18 @@ class SpaceSection(msgspec.Struct, frozen=True):
 
     space: SpaceHead = SpaceHead()
     """What it is called."""
-    participants: dict[Text, Participant | None] | None = None
+    participants: dict[Text, ParticipantSection | None] | None = None
     """Who may join, by id."""
     defaults: SpaceDefaults | None = None
     """What counts for participants that say nothing else."""
-    streams: dict[Text, SpaceStream] | None = None
+    streams: dict[Text, SpaceStreamSection] | None = None
     """Streams that need no `stream/request`, by name."""
     gateway_logging: GatewayLogging | None = None
     """Read by `penstock gateway start` only."""
 
-    def known(self) -> dict[str, Participant]:
+    def known(self) -> dict[str, ParticipantSection]:
         """Every participant."""
-        return {name: one or Participant() for name, one in (self.participants or {}).items()}
+        return {name: one or ParticipantSection() for name, one in (self.participants or {}).items()}
 
 
 KIND = inspect.type_info(SpaceSection)
@@ -165,7 +165,7 @@ def problems(section: SpaceSection, path: Path = ()) -> Iterator[Misfit]:
             yield where, "looks like an id that the gateway gives; choose another name"
 
 
-def _participant(name: str, one: Participant, path: Path) -> Iterator[Misfit]:
+def _participant(name: str, one: ParticipantSection, path: Path) -> Iterator[Misfit]:
     problem = id_problem(name)
     if problem is not None:
         yield path, problem
@@ -212,7 +212,7 @@ def notices(section: SpaceSection) -> Iterator[str]:
                 yield f"streams.{name}.target: `{target}` is no participant here"
 
 
-def targets(stream: SpaceStream) -> tuple[str, ...]:
+def targets(stream: SpaceStreamSection) -> tuple[str, ...]:
     """Who receives the frames of a stream, each once, in the order given."""
     given = stream.target or ()
     return tuple(dict.fromkeys((given,) if isinstance(given, str) else given))

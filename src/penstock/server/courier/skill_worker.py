@@ -33,7 +33,7 @@ from penstock.dialects.courier.operations.skills import (
     reply_stream,
     wanted_reply,
 )
-from penstock.server.config.sections import GitSkill, Skills
+from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.git import Diff, diff, git_dir_of
 from penstock.server.engine.connections import Connection, NoWire
 from penstock.server.engine.runtime import Runtime
@@ -105,7 +105,7 @@ def _fitting(done: Diff) -> tuple[str, bool]:
     return text, truncated
 
 
-SKILLS: dict[str, Callable[[Skills], Skill | None]] = {
+SKILLS: dict[str, Callable[[SkillsSection], Skill | None]] = {
     "git.diff": lambda settings: None if settings.git.root is None else GitDiff(settings.git),
 }
 """Every skill by its name: how it is made of the config, or that it is off."""
@@ -222,7 +222,7 @@ class SkillWorker(PeerlessSession):
             logs.warning("skill.late", skill=self._skill.name, id=request.id, reason=done.refusal.message)
 
 
-def start_skills(settings: Skills, runtime: Runtime) -> list[SkillWorker]:
+def start_skills(settings: SkillsSection, runtime: Runtime) -> list[SkillWorker]:
     """Put every skill to work that is configured."""
     made = [make(settings) for make in SKILLS.values()]
     return [SkillWorker(skill, runtime) for skill in made if skill is not None]

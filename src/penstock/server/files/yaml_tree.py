@@ -49,7 +49,7 @@ for _name, (_pattern, _first) in _PLAIN.items():
     )
 
 
-class Tree(msgspec.Struct):
+class YamlTree(msgspec.Struct):
     """What a text holds, where, and what is wrong with it."""
 
     value: Any = None
@@ -57,9 +57,9 @@ class Tree(msgspec.Struct):
     problems: list[tuple[Path, str]] = []
 
 
-def parse(text: str) -> Tree:
+def parse(text: str) -> YamlTree:
     """Read a text; problems are collected, never raised."""
-    tree = Tree()
+    tree = YamlTree()
     if len(text) > TEXT_MAX:
         tree.problems.append(((), f"the file has {len(text)} characters, at most {TEXT_MAX} are read"))
         return tree
@@ -85,6 +85,8 @@ def parse(text: str) -> Tree:
 def dump(value: Any) -> str:
     """Plain values as YAML that `parse` reads back."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+    if "\x85" in text:  # the library writes this line break as itself, and reads it back as a space
+        text = yaml.safe_dump(value, sort_keys=False, width=110)
     return text
 
 
@@ -106,7 +108,7 @@ def _parts(path: Path) -> Iterator[str]:
 class _Builder:
     """Turns nodes into values. Aliases are expanded, so the bound on nodes also stops a bomb of them."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: YamlTree) -> None:
         self._tree = tree
         self._nodes_left = NODES_MAX
 

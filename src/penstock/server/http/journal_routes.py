@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.journal.seal import SealReport
-    from penstock.server.journal.lifecycle import Archive
+    from penstock.server.journal.lifecycle import JournalLifecycle
 
 ROWS_MAX = 100_000
 """Rows of one answer."""
@@ -77,7 +77,7 @@ def permit(principal: Principal) -> Refusal | None:
 class History:
     """Answers about one data directory's journal; without one, says so."""
 
-    def __init__(self, archive: Archive | None) -> None:
+    def __init__(self, archive: JournalLifecycle | None) -> None:
         self._archive = archive
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
         self._kept = threading.local()
@@ -133,7 +133,7 @@ class History:
         future.add_done_callback(finish)
         return cancel
 
-    async def _seal(self, archive: Archive, done: Done) -> None:
+    async def _seal(self, archive: JournalLifecycle, done: Done) -> None:
         try:
             done(report_json(await archive.seal(wants_live=True)))
         except Exception as error:

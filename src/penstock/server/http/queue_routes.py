@@ -37,12 +37,12 @@ from penstock.server.metrics import prometheus_families
 from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:
-    from penstock.ipc.pipeline import Status
+    from penstock.ipc.pipeline import PipelineStatus
     from penstock.server.config.load import Config
     from penstock.server.courier.frame_recorder import Recorder
     from penstock.server.http.console import Console
-    from penstock.server.journal.lifecycle import Archive
-    from penstock.server.relay.supervisor import Relaying
+    from penstock.server.journal.lifecycle import JournalLifecycle
+    from penstock.server.relay.supervisor import RelaySupervisor
     from penstock.server.spaces.host import Spaces
 
 GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
@@ -65,12 +65,12 @@ class Api:
         query_token: bool,
         version: str,
         log_dropped: Callable[[], int] = lambda: 0,
-        archive: Archive | None = None,
-        pipeline: Callable[[], Status | None] = lambda: None,
+        archive: JournalLifecycle | None = None,
+        pipeline: Callable[[], PipelineStatus | None] = lambda: None,
         recorder: Recorder | None = None,
         per_stream: bool = False,
         spaces: Spaces | None = None,
-        relay: Relaying | None = None,
+        relay: RelaySupervisor | None = None,
         desk: Desk | None = None,
         console: Console | None = None,
     ) -> None:

@@ -18,8 +18,9 @@ from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import Opened, Progress
 from penstock.journal.seal import SealReport
 from penstock.server.config.load import Config
+from penstock.server.engine.child_supervisor import run_child
 from penstock.server.engine.machines import Machines
-from penstock.server.journal.seal_process import Task
+from penstock.server.journal.seal_process import SealTask
 from penstock.server.logging import logs
 
 LOOK_S = 1.0
@@ -30,7 +31,7 @@ class LockedError(Exception):
     """Another process writes this journal."""
 
 
-class Archive:
+class JournalLifecycle:
     """A data directory's journal and lake."""
 
     def __init__(self, data: Path, config: Config) -> None:
@@ -137,31 +138,16 @@ class Archive:
         await rotated
 
     async def _run_sealer(self, *, wants_live: bool) -> SealReport:
-        task = Task(
+        task = SealTask(
             str(self._data),
             self._config.streams,
             self._config.limits,
             self._config.journal.retention,
             wants_live,
         )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # what lies in the working directory is none of our modules
-            "-m",
-            "penstock.server.journal.seal_process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        return msgspec.json.decode(
+            await run_child("penstock.server.journal.seal_process", task), type=SealReport
         )
-        try:
-            output, errors = await process.communicate(msgspec.json.encode(task))
-        except asyncio.CancelledError:
-            process.kill()
-            await process.wait()
-            raise
-        if process.returncode != 0:
-            raise RuntimeError(f"the sealing process failed: {errors.decode(errors='replace')[-2000:]}")
-        return msgspec.json.decode(output, type=SealReport)
 
     async def close(self) -> None:
         """Write what is pending and let go of the directory."""

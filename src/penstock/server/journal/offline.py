@@ -17,7 +17,7 @@ from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.machines import Machines, make_machine
-from penstock.server.journal.lifecycle import Archive, LockedError
+from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
 
 KEEP_ALL = Retention(age_ms=0, bytes_max=0)
 
@@ -40,7 +40,7 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
 
 
 async def _seal(data: Path, config: Config) -> SealReport:
-    archive = Archive(data, config)
+    archive = JournalLifecycle(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
     archive.recover(
         Machines(machine, SpaceMemory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)

@@ -19,21 +19,21 @@ from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
 from penstock.lightness import hide_pandas
 from penstock.server.config.load import Config, policy_for
-from penstock.server.config.sections import Streams
+from penstock.server.config.sections import StreamsSection
 from penstock.server.engine.machines import Machines, make_machine
 
 
-class Task(msgspec.Struct):
+class SealTask(msgspec.Struct):
     """What to seal, and by which rules."""
 
     data: str
-    streams: Streams
+    streams: StreamsSection
     limits: Limits
     retention: Retention
     wants_live: bool = False
 
 
-def run(task: Task) -> bytes:
+def run(task: SealTask) -> bytes:
     """Seal; the report as JSON."""
     data = Path(task.data)
     config = Config(streams=task.streams, limits=task.limits)
@@ -56,7 +56,7 @@ def run(task: Task) -> bytes:
 def main() -> int:
     os.nice(10)  # history can wait, messages cannot
     hide_pandas()
-    sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=Task)))
+    sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))
     return 0
 
 

@@ -20,7 +20,7 @@ from penstock.core.clock import Now, rfc3339
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.state import Batch
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
-from penstock.server.config.sections import Logs
+from penstock.server.config.sections import LogsSection
 from penstock.server.logging.line_writer import LineLog
 
 WAITING_MAX = 200_000
@@ -236,7 +236,7 @@ def _fired(fact: Settle) -> Fields:
     return fields
 
 
-def make_event_log(logs: Logs) -> EventLog | None:
+def make_event_log(logs: LogsSection) -> EventLog | None:
     """The event log that a config asks for."""
     if logs.events is None:
         return None

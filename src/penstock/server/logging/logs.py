@@ -25,7 +25,7 @@ from typing import Any, TextIO
 import msgspec
 
 from penstock.core.records import Applied, Entry, Ruled
-from penstock.server.config.sections import Logs
+from penstock.server.config.sections import LogsSection
 
 QUEUE_MAX = 10_000
 """Events waiting to be written: about 5 MiB."""
@@ -90,7 +90,7 @@ def set_level(level: str) -> None:
     _LOGGER.setLevel(getattr(logging, level.upper()))
 
 
-def setup(logs: Logs, stream: TextIO | None = None) -> Writer:
+def setup(logs: LogsSection, stream: TextIO | None = None) -> LogWriter:
     """Send all logging of the process to a new writer; close it to put things back."""
     owned = None
     if logs.file is not None:
@@ -100,7 +100,7 @@ def setup(logs: Logs, stream: TextIO | None = None) -> Writer:
     is_terminal = stream.isatty()
     is_text = logs.format == "text" or (logs.format == "auto" and is_terminal)
     colour = is_terminal and "NO_COLOR" not in os.environ
-    writer = Writer(stream, TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload), owned)
+    writer = LogWriter(stream, TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload), owned)
     writer.attach(getattr(logging, logs.level.upper()))
     return writer
 
@@ -143,7 +143,7 @@ class TextLine(logging.Formatter):
         return line if trace is None else f"{line}\n" + "\n".join(map(_printable, str(trace).splitlines()))
 
 
-class Writer(logging.Handler):
+class LogWriter(logging.Handler):
     """A bounded queue and the thread that empties it."""
 
     def __init__(self, stream: TextIO, line: logging.Formatter, owned: TextIO | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.server.metrics.metric_names import BY_NAME, Named
+from penstock.server.metrics.metric_names import BY_NAME, MetricName
 
 WIDTH, HEIGHT, COLUMNS = 8, 8, 3
 
@@ -89,7 +89,7 @@ NOT_SHOWN = {
 _HERE = '{instance=~"$instance"}'
 
 
-def expression(metric: Named) -> str:
+def expression(metric: MetricName) -> str:
     """What a plot shows of a metric."""
     if metric.kind == "counter":
         return f"rate({metric.sample}{_HERE}[$__rate_interval])"

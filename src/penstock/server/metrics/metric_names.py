@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 Group = Literal["queue", "server", "journal", "views", "triggers", "spaces", "relay", "topics", "pipeline"]
 
 
-class Named(msgspec.Struct, frozen=True):
+class MetricName(msgspec.Struct, frozen=True):
     """One metric."""
 
     name: str
@@ -43,9 +43,9 @@ def _entries(
     prefix: str,
     texts: dict[str, str],
     labels: tuple[str, ...] = (),
-) -> Iterator[Named]:
+) -> Iterator[MetricName]:
     for name, text in texts.items():
-        yield Named(f"penstock_{prefix}{name}", kind, text, labels, group)
+        yield MetricName(f"penstock_{prefix}{name}", kind, text, labels, group)
 
 
 QUEUE_COUNTERS = {
@@ -155,40 +155,40 @@ RELAY_COUNTERS = {
 """By the names of the relay's own totals."""
 
 METRICS = (
-    *(Named(queue_name(key), "counter", text, ("stream",), "queue") for key, text in QUEUE_COUNTERS.items()),
-    *(Named(queue_name(key), "gauge", text, ("stream",), "queue") for key, text in QUEUE_GAUGES.items()),
-    Named(WAIT, "gauge", "Enqueue to first delivery, last minute", ("stream", "quantile"), "queue"),
+    *(MetricName(queue_name(key), "counter", text, ("stream",), "queue") for key, text in QUEUE_COUNTERS.items()),
+    *(MetricName(queue_name(key), "gauge", text, ("stream",), "queue") for key, text in QUEUE_GAUGES.items()),
+    MetricName(WAIT, "gauge", "Enqueue to first delivery, last minute", ("stream", "quantile"), "queue"),
     *_entries("gauge", "server", "", _SERVER_GAUGES),
     *_entries("counter", "server", "", _SERVER_COUNTERS),
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
-    Named("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
-    Named("penstock_view_rows", "gauge", "Rows of a view", ("view",), "views"),
-    Named("penstock_view_evicted", "counter", "Rows that went because a view was full", ("view",), "views"),
-    Named("penstock_live_followers", "gauge", "Followers of a view", ("view",), "views"),
-    Named("penstock_live_deltas", "counter", "Changes told to followers, all together", ("view",), "views"),
-    Named("penstock_live_snapshots", "counter", "Tables written for followers", ("view",), "views"),
+    MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
+    MetricName("penstock_view_rows", "gauge", "Rows of a view", ("view",), "views"),
+    MetricName("penstock_view_evicted", "counter", "Rows that went because a view was full", ("view",), "views"),
+    MetricName("penstock_live_followers", "gauge", "Followers of a view", ("view",), "views"),
+    MetricName("penstock_live_deltas", "counter", "Changes told to followers, all together", ("view",), "views"),
+    MetricName("penstock_live_snapshots", "counter", "Tables written for followers", ("view",), "views"),
     *_entries("counter", "triggers", "trigger_", TRIGGER_COUNTERS, ("trigger",)),
     *_entries("gauge", "spaces", "space_", SPACE_GAUGES, ("space",)),
     *_entries("counter", "spaces", "space_", SPACE_COUNTERS, ("space",)),
-    Named("penstock_relay_up", "gauge", "Whether the relay runs", (), "relay"),
-    Named("penstock_relay_restarts", "counter", "Times the relay was started again", (), "relay"),
-    Named("penstock_relay_sockets_cut", "counter", "WebSockets of token streams cut off for not reading", (), "relay"),
+    MetricName("penstock_relay_up", "gauge", "Whether the relay runs", (), "relay"),
+    MetricName("penstock_relay_restarts", "counter", "Times the relay was started again", (), "relay"),
+    MetricName("penstock_relay_sockets_cut", "counter", "WebSockets of token streams cut off for not reading", (), "relay"),
     *_entries("counter", "relay", "relay_", RELAY_COUNTERS),
-    Named("penstock_relay_topics", "gauge", "Topics registered", (), "relay"),
-    Named("penstock_relay_held_bytes", "gauge", "Cost of the messages held", (), "relay"),
-    Named("penstock_relay_observations_dropped", "counter", "Observations not told", (), "relay"),
-    Named("penstock_relay_facts_dropped", "counter", "Registrations and ends not written down", (), "relay"),
-    Named("penstock_relay_refusals", "counter", "What was refused, by the reason", ("reason",), "relay"),
-    Named("penstock_relay_topic_messages", "counter", "Messages of a topic", ("topic",), "topics"),
-    Named("penstock_relay_topic_bytes", "counter", "Bytes of a topic", ("topic",), "topics"),
-    Named("penstock_relay_topic_waiting", "gauge", "Messages that nobody was sent yet", ("topic",), "topics"),
-    Named("penstock_pipeline_up", "gauge", "Whether the pipeline runs", (), "pipeline"),
-    Named("penstock_pipeline_halted", "gauge", "Whether the pipeline waits for a person", (), "pipeline"),
-    Named("penstock_pipeline_lag_rows", "gauge", "Journal rows that are not in every table yet", (), "pipeline"),
-    Named("penstock_pipeline_restarts", "counter", "Times the pipeline was started again", (), "pipeline"),
-    Named("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
-    Named("penstock_pipeline_batches", "counter", "Batches of this run", ("query",), "pipeline"),
-    Named("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
+    MetricName("penstock_relay_topics", "gauge", "Topics registered", (), "relay"),
+    MetricName("penstock_relay_held_bytes", "gauge", "Cost of the messages held", (), "relay"),
+    MetricName("penstock_relay_observations_dropped", "counter", "Observations not told", (), "relay"),
+    MetricName("penstock_relay_facts_dropped", "counter", "Registrations and ends not written down", (), "relay"),
+    MetricName("penstock_relay_refusals", "counter", "What was refused, by the reason", ("reason",), "relay"),
+    MetricName("penstock_relay_topic_messages", "counter", "Messages of a topic", ("topic",), "topics"),
+    MetricName("penstock_relay_topic_bytes", "counter", "Bytes of a topic", ("topic",), "topics"),
+    MetricName("penstock_relay_topic_waiting", "gauge", "Messages that nobody was sent yet", ("topic",), "topics"),
+    MetricName("penstock_pipeline_up", "gauge", "Whether the pipeline runs", (), "pipeline"),
+    MetricName("penstock_pipeline_halted", "gauge", "Whether the pipeline waits for a person", (), "pipeline"),
+    MetricName("penstock_pipeline_lag_rows", "gauge", "Journal rows that are not in every table yet", (), "pipeline"),
+    MetricName("penstock_pipeline_restarts", "counter", "Times the pipeline was started again", (), "pipeline"),
+    MetricName("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_batches", "counter", "Batches of this run", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
 )  # fmt: skip
 """All of them, in the order of the reference."""
 BY_NAME = {metric.name: metric for metric in METRICS}

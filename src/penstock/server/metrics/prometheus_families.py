@@ -15,7 +15,7 @@ from penstock.core.clock import Now
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.payload_schemas import Registry
-from penstock.ipc.pipeline import Status
+from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http.idempotency import Replays
 from penstock.server.metrics.metric_names import TRIGGER_COUNTERS, families, family
@@ -24,8 +24,8 @@ from penstock.server.metrics.relay import relay_metrics
 from penstock.server.metrics.spaces import space_metrics
 
 if TYPE_CHECKING:
-    from penstock.server.journal.lifecycle import Archive
-    from penstock.server.relay.supervisor import Relaying
+    from penstock.server.journal.lifecycle import JournalLifecycle
+    from penstock.server.relay.supervisor import RelaySupervisor
     from penstock.server.spaces.host import Spaces
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,14 +38,14 @@ class Exporter:
         self,
         runtime: Runtime,
         log_dropped: Callable[[], int],
-        pipeline: Callable[[], Status | None] = lambda: None,
+        pipeline: Callable[[], PipelineStatus | None] = lambda: None,
         *,
         replays: Replays | None = None,
         record_dropped: Callable[[], int] = lambda: 0,
         per_stream: bool = False,
         spaces: Spaces | None = None,
-        relay: Relaying | None = None,
-        archive: Archive | None = None,
+        relay: RelaySupervisor | None = None,
+        archive: JournalLifecycle | None = None,
     ) -> None:
         self._runtime = runtime
         self._archive = archive
@@ -109,7 +109,7 @@ class Exporter:
         return families(values) + _journal(runtime, self._archive) + _views(runtime)
 
 
-def _journal(runtime: Runtime, archive: Archive | None) -> list[Metric]:
+def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:
     """The journal on disk, where there is one."""
     if archive is None:
         return []
@@ -149,7 +149,7 @@ def _views(runtime: Runtime) -> list[Metric]:
     return [rows, evicted, watchers, deltas, snapshots]
 
 
-def _pipeline(status: Status | None) -> list[Metric]:
+def _pipeline(status: PipelineStatus | None) -> list[Metric]:
     """The Spark pipeline, where one belongs to this server."""
     if status is None:
         return []

@@ -39,7 +39,7 @@ _FIGURES = (*QUEUE_COUNTERS, *QUEUE_GAUGES)
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
-class Figures(Protocol):
+class StreamFigures(Protocol):
     """What a scrape gathers from streams, and makes of it."""
 
     def names(self) -> list[str]:
@@ -142,7 +142,9 @@ class Together:
 class Scrape:
     """One scrape: first the figures of the streams, then the text, both a little a turn."""
 
-    def __init__(self, machine: QueueMachine, figures: Figures, rest: Callable[[Now], list[Metric]]) -> None:
+    def __init__(
+        self, machine: QueueMachine, figures: StreamFigures, rest: Callable[[Now], list[Metric]]
+    ) -> None:
         self._figures = figures
         self._rest = rest
         self._names = Slices(figures.names)

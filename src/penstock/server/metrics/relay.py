@@ -10,10 +10,10 @@ from prometheus_client.core import Metric
 from penstock.server.metrics.metric_names import RELAY_COUNTERS, families, family
 
 if TYPE_CHECKING:
-    from penstock.server.relay.supervisor import Relaying
+    from penstock.server.relay.supervisor import RelaySupervisor
 
 
-def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
+def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
     """What the relay counts, as of its latest report."""
     if relay is None:
         return []
@@ -40,7 +40,7 @@ def relay_metrics(relay: Relaying | None, topics_max: int, *, per_topic: bool) -
     return families(values) + refusals + (_topics(relay, topics_max) if per_topic else [])
 
 
-def _topics(relay: Relaying, topics_max: int) -> list[Metric]:
+def _topics(relay: RelaySupervisor, topics_max: int) -> list[Metric]:
     messages, size = family("penstock_relay_topic_messages"), family("penstock_relay_topic_bytes")
     waiting = family("penstock_relay_topic_waiting")
     for number, (topic, figures) in enumerate(relay.topics.items()):

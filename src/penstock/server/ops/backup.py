@@ -42,7 +42,7 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.parquet_table import TABLE as EVENTS
 from penstock.journal.segments import DamageError, Scan
-from penstock.server.ops.backup_format import Copy, Manifest, open_target, refused
+from penstock.server.ops.backup_format import BackupManifest, BackupWriter, open_target, refused
 
 Progress = Callable[[int, int], None]
 WATERMARK_TRIES = 100
@@ -52,7 +52,7 @@ LEFT_OUT = ("journal", "lake", "run")
 """Directories that are not copied file by file; `run` not at all."""
 
 
-def backup(data: Path, target: Path, version: str, progress: Progress | None = None) -> Manifest:
+def backup(data: Path, target: Path, version: str, progress: Progress | None = None) -> BackupManifest:
     """Copy a data directory; the manifest of the copy."""
     if not (data / "journal" / IDENTITY).is_file():
         raise refused(f"there is no journal in `{data}`", "name the data directory of a server with --data")
@@ -62,7 +62,7 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
         )
     place = open_target(target)
     try:
-        return _Backup(data, Copy(place), version, progress).run()
+        return _Backup(data, BackupWriter(place), version, progress).run()
     except BaseException as error:
         place.abandon()
         if isinstance(error, OSError):
@@ -75,14 +75,14 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
 
 
 class _Backup:
-    def __init__(self, data: Path, copy: Copy, version: str, progress: Progress | None) -> None:
+    def __init__(self, data: Path, copy: BackupWriter, version: str, progress: Progress | None) -> None:
         self._data = data
         self._copy = copy
         self._version = version
         self._progress = progress
         self._total = sum(_sizes(data)) if progress is not None else 0
 
-    def run(self) -> Manifest:
+    def run(self) -> BackupManifest:
         """In the order that keeps the copy whole."""
         made_at = datetime.fromtimestamp(int(time.time()), UTC).isoformat()
         for path in _walk(self._data, LEFT_OUT):
@@ -93,7 +93,7 @@ class _Backup:
         for path in sealed:
             self._file(path)
         identity, end = self._journal(sealed)
-        manifest = Manifest(self._version, identity.id, identity.epoch, end, made_at, self._copy.files)
+        manifest = BackupManifest(self._version, identity.id, identity.epoch, end, made_at, self._copy.files)
         self._copy.finish(manifest)
         self._show(is_over=True)
         return manifest

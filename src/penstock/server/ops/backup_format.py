@@ -28,14 +28,14 @@ TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 PIECE = 1024 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True):
+class BackupFile(msgspec.Struct, frozen=True):
     """One file of a copy."""
 
     bytes: int
     sha256: str
 
 
-class Manifest(msgspec.Struct):
+class BackupManifest(msgspec.Struct):
     """What a copy holds."""
 
     penstock: str
@@ -45,7 +45,7 @@ class Manifest(msgspec.Struct):
     end: int
     """Rows before this are in it."""
     made_at: str
-    files: dict[str, Entry]
+    files: dict[str, BackupFile]
     format: int = FORMAT
 
 
@@ -53,7 +53,7 @@ def refused(message: str, hint: str) -> PenstockError:
     return PenstockError(Refusal("InvalidRequest", message, hint=hint))
 
 
-class Counted:
+class DigestReader:
     """Reads a file to the size it had, and takes its digest on the way."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -71,10 +71,10 @@ class Counted:
         return data
 
 
-class Target(Protocol):
+class BackupTarget(Protocol):
     """Where a copy goes."""
 
-    def add(self, name: str, file: Counted, size: int) -> None: ...
+    def add(self, name: str, file: DigestReader, size: int) -> None: ...
 
     def finish(self) -> None:
         """Make it durable under its own name."""
@@ -89,7 +89,7 @@ class _Directory:
         self._part = path.with_name(path.name + ".part")
         self._part.mkdir(mode=0o700, parents=True)
 
-    def add(self, name: str, file: Counted, size: int) -> None:
+    def add(self, name: str, file: DigestReader, size: int) -> None:
         place = self._part / name
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_file(place, file, size)
@@ -112,7 +112,7 @@ class _Tar:
         self._tar = tarfile.TarFile.open(fileobj=self._file, mode=mode, format=tarfile.PAX_FORMAT)  # type: ignore[call-overload]
         self._now = int(time.time())
 
-    def add(self, name: str, file: Counted, size: int) -> None:
+    def add(self, name: str, file: DigestReader, size: int) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = size, 0o600, self._now
         self._tar.addfile(info, file)
@@ -132,7 +132,7 @@ class _Tar:
         self._part.unlink(missing_ok=True)
 
 
-def write_file(place: Path, file: Counted, size: int) -> None:
+def write_file(place: Path, file: DigestReader, size: int) -> None:
     """A new file with so many bytes of another, on the disk."""
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
@@ -166,7 +166,7 @@ def is_taken(path: Path) -> bool:
     return next(path.iterdir(), None) is not None
 
 
-def open_target(path: Path) -> Target:
+def open_target(path: Path) -> BackupTarget:
     """A place for a copy, if nothing is there."""
     mode = tar_mode(path)
     draft = path.with_name(path.name + ".part")
@@ -181,12 +181,12 @@ def open_target(path: Path) -> Target:
         raise refused(f"cannot write `{path}`: {error.strerror}", "choose another place") from None
 
 
-class Copy:
+class BackupWriter:
     """A copy that is being made: files go in, their sizes and digests into the manifest."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: BackupTarget) -> None:
         self._target = target
-        self.files: dict[str, Entry] = {}
+        self.files: dict[str, BackupFile] = {}
         self.bytes = 0
 
     def file(self, name: str, path: Path) -> bool:
@@ -203,22 +203,22 @@ class Copy:
         self._add(name, io.BytesIO(data), len(data))
 
     def _add(self, name: str, source: BinaryIO, size: int) -> None:
-        counted = Counted(source, size)
+        counted = DigestReader(source, size)
         self._target.add(name, counted, size)
-        self.files[name] = Entry(size, counted.digest.hexdigest())
+        self.files[name] = BackupFile(size, counted.digest.hexdigest())
         self.bytes += size
 
     def drop(self, name: str) -> None:
         """Leave out what is gone since, if it was copied at all."""
         self.files.pop(name, None)
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: BackupManifest) -> None:
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        self._target.add(MANIFEST, Counted(io.BytesIO(data), len(data)), len(data))
+        self._target.add(MANIFEST, DigestReader(io.BytesIO(data), len(data)), len(data))
         self._target.finish()
 
 
-class Source:
+class BackupReader:
     """A copy to restore from."""
 
     def __init__(self, path: Path) -> None:
@@ -230,7 +230,7 @@ class Source:
                 self._tar = tarfile.open(path, "r:*")  # noqa: SIM115
             with self._open(MANIFEST) as file:
                 data = file.read(MANIFEST_MAX)
-            self.manifest = msgspec.json.decode(data, type=Manifest)
+            self.manifest = msgspec.json.decode(data, type=BackupManifest)
         except (OSError, KeyError, tarfile.TarError, EOFError, msgspec.DecodeError) as error:
             self.close()
             raise refused(f"`{path}` is no whole backup: {error}", hint) from None
@@ -248,7 +248,7 @@ class Source:
             raise KeyError(name)
         return file  # type: ignore[return-value]
 
-    def files(self) -> Iterator[tuple[str, Entry, BinaryIO]]:
+    def files(self) -> Iterator[tuple[str, BackupFile, BinaryIO]]:
         """Every file of the manifest, in the order it was written."""
         for name, entry in self.manifest.files.items():
             place = PurePosixPath(name)

@@ -6,9 +6,7 @@ standard input and ends when that is closed, so it never outlives the server.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +16,18 @@ from penstock.demo import collector
 from penstock.demo.agents import RULE
 from penstock.demo.sensors import SENSORS
 from penstock.demo.story import HELD_S
-from penstock.demo.task import SPACE, DemoTask, RelayTask, SpaceTask
+from penstock.demo.task import SPACE, DemoTask, SpaceTask, StoryTask
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.config.space_files import id_of
-from penstock.server.config.space_sections import PIPELINE, Participant, SpaceHead, SpaceSection, SpaceStream
+from penstock.server.config.space_sections import (
+    PIPELINE,
+    ParticipantSection,
+    SpaceHead,
+    SpaceSection,
+    SpaceStreamSection,
+)
 from penstock.server.config.space_token_files import environment_name, token_file
+from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.ops.pipeline_supervisor import is_installed
 from penstock.server.relay.supervisor import KEY_FILE
 
@@ -69,11 +74,11 @@ def with_demo(config: Config, *, has_data: bool) -> Config:
 
 def space_section(*, has_spark: bool) -> SpaceSection:
     """The space of the demo. The collector is virtual where Spark is it, and somebody who joins where Python is."""
-    may_stream = Participant(capabilities=({"kind": "stream/*"},))
-    people: dict[str, Participant | None] = dict.fromkeys(SENSORS, may_stream)
-    people["dashboard"] = Participant(capabilities=({"kind": "chat"},))
-    people[COLLECTOR] = Participant(type=PIPELINE) if has_spark else may_stream
-    averages = SpaceStream(
+    may_stream = ParticipantSection(capabilities=({"kind": "stream/*"},))
+    people: dict[str, ParticipantSection | None] = dict.fromkeys(SENSORS, may_stream)
+    people["dashboard"] = ParticipantSection(capabilities=({"kind": "chat"},))
+    people[COLLECTOR] = ParticipantSection(type=PIPELINE) if has_spark else may_stream
+    averages = SpaceStreamSection(
         COLLECTOR, content_type="application/json", description="mean of each sensor, by two seconds"
     )
     return SpaceSection(
@@ -121,7 +126,7 @@ def task_of(service: Service, config: Config, *, prints: bool) -> DemoTask:
     relay = None
     if endpoints.pub is not None and endpoints.pull is not None:
         signer = str(service.run_dir / KEY_FILE)
-        relay = RelayTask(endpoints.pub, endpoints.pull, signer, endpoints.http if prints else None)
+        relay = StoryTask(endpoints.pub, endpoints.pull, signer, endpoints.http if prints else None)
     return DemoTask(endpoints.control or endpoints.http, service.operator_token, space, relay)
 
 
@@ -131,40 +136,15 @@ def _token(place: Path, name: str) -> str:
     return file.read_text("ascii").strip() if file.exists() else os.environ[environment_name(name)]
 
 
-class DemoProcess:
+class DemoSupervisor:
     """Runs `penstock.demo.process` against a server."""
 
     def __init__(self, task: DemoTask, run_dir: Path) -> None:
         self._task = task
-        self._log = run_dir / LOG
-        self._process: asyncio.subprocess.Process | None = None
+        self._child = ChildSupervisor("penstock.demo.process", log=run_dir / LOG)
 
     async def start(self) -> None:
-        with self._log.open("wb") as log:
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # what lies in the working directory is none of our modules
-                "-m",
-                "penstock.demo.process",
-                stdin=asyncio.subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the server, which tells it in its own time
-            )
-        assert process.stdin is not None
-        try:
-            process.stdin.write(msgspec.json.encode(self._task) + b"\n")
-            await process.stdin.drain()
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it ended at once; its log says why
+        await self._child.start(self._task)
 
     async def stop(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await self._child.stop(STOP_S)

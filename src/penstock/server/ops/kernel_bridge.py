@@ -35,7 +35,7 @@ HELD_MAX = UPLINK_MAX + 2 * FRAME_MAX + CHUNK + READ_HIGH
 """Bytes that one pipe may hold in both directions: half a frame in, half a line, one frame out, and the uplink's."""
 
 
-class Counts:
+class BridgeCounts:
     """What passed, for people and for tests."""
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class Bridge:
         *,
         pipes_max: int = PIPES_MAX,
     ) -> None:
-        self.counts = Counts()
-        self.pipes: dict[Pipe, None] = {}
+        self.counts = BridgeCounts()
+        self.pipes: dict[BridgedPipe, None] = {}
         self.lost: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
         """Done when the server cannot be reached any more."""
         self._server = server
@@ -87,7 +87,7 @@ class Bridge:
 
     async def serve(self, channel: PipeTransport) -> bool:
         """Carry one pipe until either end has had enough; whether it was the peer."""
-        pipe = Pipe(channel, self.counts, is_tap=self._tap is not None)
+        pipe = BridgedPipe(channel, self.counts, is_tap=self._tap is not None)
         if len(self.pipes) >= self._pipes_max:
             self.counts.refused += 1
             message = f"{self._pipes_max} pipes are open"
@@ -101,7 +101,7 @@ class Bridge:
             self.pipes.pop(pipe, None)
             pipe.over.set()
 
-    async def _carry(self, pipe: Pipe) -> bool:
+    async def _carry(self, pipe: BridgedPipe) -> bool:
         try:
             uplink = await self.uplink()
         except PenstockError as error:
@@ -130,10 +130,10 @@ class Bridge:
         await asyncio.gather(*(pipe.over.wait() for pipe in pipes))
 
 
-class Pipe:
+class BridgedPipe:
     """One peer: frames in, frames out."""
 
-    def __init__(self, channel: PipeTransport, counts: Counts, *, is_tap: bool) -> None:
+    def __init__(self, channel: PipeTransport, counts: BridgeCounts, *, is_tap: bool) -> None:
         self.uplink: Uplink | None = None
         self.over = asyncio.Event()
         """Set when nothing of it is left."""

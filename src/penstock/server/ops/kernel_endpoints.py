@@ -96,7 +96,7 @@ async def totals(machine: QueueMachine, now_us: Callable[[], int]) -> dict[str, 
     }
 
 
-class Advertising:
+class Advertisement:
     """Keeps the entry while the server runs."""
 
     def __init__(

@@ -27,7 +27,7 @@ from penstock.transports.kernel_channels import (
 )
 
 
-class Ready(msgspec.Struct, frozen=True):
+class PipeReady(msgspec.Struct, frozen=True):
     """Where the pipes are, now that they are open."""
 
     listen: list[str]
@@ -63,7 +63,7 @@ def addresses(texts: Sequence[str], *, is_public: bool = True) -> list[PipeAddre
     return found
 
 
-async def run(options: PipeOptions, ready: Callable[[Ready], None]) -> None:
+async def run(options: PipeOptions, ready: Callable[[PipeReady], None]) -> None:
     """Carry pipes until there is nothing more to carry; raises PenstockError when the server is gone."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ async def run(options: PipeOptions, ready: Callable[[Ready], None]) -> None:
         for address in options.connect:
             dialled.append(loop.create_task(bridge.serve(await _dial(address))))  # noqa: PERF401
         ready(
-            Ready(
+            PipeReady(
                 [str(listener.address) for listener in listeners],
                 [str(address) for address in options.connect],
                 options.server.url,

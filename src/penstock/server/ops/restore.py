@@ -27,10 +27,10 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.server.ops.backup import Progress
 from penstock.server.ops.backup_format import (
-    Counted,
-    Entry,
-    Manifest,
-    Source,
+    BackupFile,
+    BackupManifest,
+    BackupReader,
+    DigestReader,
     is_taken,
     refused,
     sync_folder,
@@ -38,11 +38,11 @@ from penstock.server.ops.backup_format import (
 )
 
 
-def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple[Manifest, Audit]:
+def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple[BackupManifest, Audit]:
     """Make a data directory of a backup; what it is, and what the audit of its journal said."""
     if is_taken(data):
         raise refused(f"`{data}` is not empty", "choose another directory with --data, or move it away first")
-    found = Source(source)
+    found = BackupReader(source)
     draft = data.with_name(f".{data.name}.{secrets.token_hex(4)}.part")
     try:
         draft.mkdir(mode=0o700, parents=True)
@@ -67,7 +67,7 @@ def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _unpack(source: Source, draft: Path, progress: Progress | None) -> None:
+def _unpack(source: BackupReader, draft: Path, progress: Progress | None) -> None:
     total = sum(entry.bytes for entry in source.manifest.files.values())
     done = 0
     for name, entry, file in source.files():
@@ -81,8 +81,8 @@ def _unpack(source: Source, draft: Path, progress: Progress | None) -> None:
             progress(done, total)
 
 
-def _one(name: str, entry: Entry, file: BinaryIO, place: Path) -> None:
-    counted = Counted(file, entry.bytes)
+def _one(name: str, entry: BackupFile, file: BinaryIO, place: Path) -> None:
+    counted = DigestReader(file, entry.bytes)
     try:
         write_file(place, counted, entry.bytes)
         is_same = not file.read(1) and counted.digest.hexdigest() == entry.sha256

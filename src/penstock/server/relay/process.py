@@ -22,7 +22,7 @@ from penstock.core.relay.limits import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.config.relay_sections import JournalMode
-from penstock.server.relay.reports import FACTS, Told, Unable, encode
+from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import RelaySettings, StreamService
 from penstock.transports.zeromq import CurveKeys, EndpointError
 
@@ -38,7 +38,7 @@ GC_THRESHOLD = 100_000
 """Messages are no garbage that goes round in circles, so looking for such is seldom worth it."""
 
 
-class Task(msgspec.Struct):
+class RelayTask(msgspec.Struct):
     """What to relay, and by which rules."""
 
     pub: str
@@ -55,7 +55,7 @@ class Task(msgspec.Struct):
     """Nobody chose `pub`: where it is taken, a free port does."""
 
 
-class Outlet:
+class ReportPipe:
     """The way to the server: a pipe that is written to without waiting."""
 
     def __init__(self, descriptor: int) -> None:
@@ -72,10 +72,10 @@ class Outlet:
         except (AttributeError, OSError):
             pass  # a smaller one does too
 
-    def send(self, told: list[Told]) -> None:
+    def send(self, told: list[RelayReport]) -> None:
         """Tell the server, now or later, or not at all."""
         if len(self._waiting) > WAITING_MAX:
-            facts: list[Told] = [each for each in told if isinstance(each, FACTS)]
+            facts: list[RelayReport] = [each for each in told if isinstance(each, FACTS)]
             is_full = len(self._waiting) > FACTS_WAITING_MAX
             self.on_dropped(len(told) - len(facts), len(facts) if is_full else 0)
             told = [] if is_full else facts
@@ -105,15 +105,15 @@ class Outlet:
 
 
 def make_service(
-    task: Task, context: zmq.Context[zmq.Socket[bytes]], descriptor: int
-) -> tuple[StreamService, Outlet]:
+    task: RelayTask, context: zmq.Context[zmq.Socket[bytes]], descriptor: int
+) -> tuple[StreamService, ReportPipe]:
     """The relay of a task, with its way to the server."""
     keys = {name: bytes.fromhex(key) for name, key in task.signers.items()}
     registrar = Registrar(TrustStore(keys), lifetime_max_s=task.limits.lifetime_max_s)
     settings = RelaySettings(
         task.pub, task.pull, task.limits, task.curve, task.journal, task.check_links, task.also_pub
     )
-    outlet = Outlet(descriptor)
+    outlet = ReportPipe(descriptor)
     service = StreamService("relay", context, settings, registrar, outlet.send)
     outlet.watch, outlet.on_gone = service.watch, service.stop
 
@@ -126,7 +126,7 @@ def make_service(
     return service, outlet
 
 
-def run(task: Task, source: int, descriptor: int) -> int:
+def run(task: RelayTask, source: int, descriptor: int) -> int:
     """Relay until the source ends; the exit code says how it went."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     service, outlet = make_service(task, context, descriptor)
@@ -142,7 +142,7 @@ def run(task: Task, source: int, descriptor: int) -> int:
     except EndpointError as error:
         if task.is_default and _is_taken(error.__cause__):
             raise
-        outlet.send([Unable(str(error))])
+        outlet.send([BindFailed(str(error))])
         outlet.finish()
         return EXIT_UNABLE
     finally:
@@ -157,7 +157,7 @@ def _is_taken(error: BaseException | None) -> bool:
 
 def main() -> int:
     gc.set_threshold(GC_THRESHOLD)
-    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=RelayTask)
     gc.collect()
     gc.freeze()
     source, outlet = sys.stdin.fileno(), sys.stdout.fileno()

@@ -1,6 +1,7 @@
-"""What the relay tells of itself: values that cross from its process to the server's.
+"""Reports of the relay: values that cross from its process to the server.
 
-Topics are named by their hashes. Facts rebuild what must survive; the rest are observations, and dropped before they slow anything.
+Topics are named by their hashes. A fact rebuilds state after a restart and is kept; everything else is an observation, which is dropped
+before it slows the relay.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ import msgspec
 from penstock.core.relay.machine import Totals
 
 
-class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
-    """The sockets are bound, here."""
+class RelayReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """The sockets are bound to these addresses."""
 
     pub: str
     pull: str
 
 
-class Unable(msgspec.Struct, tag="unable", array_like=True, frozen=True):
-    """The sockets could not be bound, and trying again will not help."""
+class BindFailed(msgspec.Struct, tag="unable", array_like=True, frozen=True):
+    """The sockets cannot be bound; a retry does not help."""
 
     reason: str
 
 
-class Registered(msgspec.Struct, tag="register", array_like=True, frozen=True):
-    """A fact: a signer may publish on a topic until a time."""
+class TopicRegistered(msgspec.Struct, tag="register", array_like=True, frozen=True):
+    """A fact: a signer may publish on a topic until it expires."""
 
     topic: str
     signer: str
     expires_s: int
     had_milliseconds: bool = False
-    """Its time was not in seconds."""
+    """The publisher sent `exp` in milliseconds instead of seconds."""
 
 
-class Expired(msgspec.Struct, tag="expire", array_like=True, frozen=True):
-    """A fact: a topic is over."""
+class TopicExpired(msgspec.Struct, tag="expire", array_like=True, frozen=True):
+    """A fact: a topic ended."""
 
     topic: str
     reason: str
 
 
-class Counted(msgspec.Struct, tag="count", array_like=True, frozen=True):
-    """What a topic did since it was last counted."""
+class TopicCounts(msgspec.Struct, tag="count", array_like=True, frozen=True):
+    """What a topic did since its last count."""
 
     topic: str
     seq: int
@@ -51,35 +52,35 @@ class Counted(msgspec.Struct, tag="count", array_like=True, frozen=True):
     chunks: int
     bytes: int
     sent: int
-    """Messages sent a first time."""
+    """Messages sent for the first time."""
     replayed: int
     lost: int
     waiting: int
-    """Messages held that nobody was sent yet."""
+    """Held messages that no subscriber has received yet."""
     subscribers: int
     format: str
     held: int = 0
     """Messages that can be sent again."""
 
 
-class Listening(msgspec.Struct, tag="listen", array_like=True, frozen=True):
-    """Somebody subscribed to a topic, or is gone."""
+class SubscribersChanged(msgspec.Struct, tag="listen", array_like=True, frozen=True):
+    """A subscriber joined a topic, or left it."""
 
     topic: str
     on: bool
     subscribers: int
 
 
-class Asked(msgspec.Struct, tag="resume", array_like=True, frozen=True):
-    """Somebody asked for what followed a mark."""
+class ResumeRequested(msgspec.Struct, tag="resume", array_like=True, frozen=True):
+    """A subscriber asked for the messages after a mark."""
 
     topic: str
     found: bool
     messages: int
 
 
-class Passed(msgspec.Struct, tag="chunk", array_like=True, frozen=True):
-    """A message itself, where the journal is to have them."""
+class MessageRelayed(msgspec.Struct, tag="chunk", array_like=True, frozen=True):
+    """A message itself, for `journal: full`."""
 
     topic: str
     seq: int
@@ -89,8 +90,8 @@ class Passed(msgspec.Struct, tag="chunk", array_like=True, frozen=True):
     subscribers: int
 
 
-class Figures(msgspec.Struct, tag="figures", array_like=True, frozen=True):
-    """The whole relay as of now."""
+class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
+    """The state of the whole relay."""
 
     totals: Totals
     topics: int
@@ -98,25 +99,26 @@ class Figures(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     bytes: int
     early: int
     dropped: int = 0
-    """Observations that were not told."""
+    """Observations that were not reported."""
     facts_dropped: int = 0
     refused: dict[str, int] = {}
-    """Messages, registrations and subscriptions that were refused, by the reason."""
+    """Refused messages, registrations and subscriptions, by reason."""
 
 
-class Stopped(msgspec.Struct, tag="stopped", array_like=True, frozen=True):
-    """The last word: what nobody was sent."""
+class RelayStopped(msgspec.Struct, tag="stopped", array_like=True, frozen=True):
+    """The last report: what was not delivered."""
 
     topics: int
     undelivered: int
 
 
-Fact: TypeAlias = Registered | Expired
-Told: TypeAlias = (
-    Ready | Unable | Registered | Expired | Counted | Listening | Asked | Passed | Figures | Stopped
+TopicReport: TypeAlias = (
+    TopicRegistered | TopicExpired | TopicCounts | SubscribersChanged | ResumeRequested | MessageRelayed
 )
-FACTS = (Ready, Unable, Registered, Expired, Figures, Stopped)
-"""What is not dropped for want of room."""
+ProcessReport: TypeAlias = RelayReady | BindFailed | RelayTotals | RelayStopped
+RelayReport: TypeAlias = TopicReport | ProcessReport
+FACTS = (RelayReady, BindFailed, TopicRegistered, TopicExpired, RelayTotals, RelayStopped)
+"""Kept when the pipe to the server is full and observations are dropped."""
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(list[Told]).decode
+decode = msgspec.msgpack.Decoder(list[RelayReport]).decode

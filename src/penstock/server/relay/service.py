@@ -38,8 +38,8 @@ from penstock.dialects.streamservice.wire import (
     peek_block,
 )
 from penstock.server.config.relay_sections import JournalMode
-from penstock.server.relay.reports import Asked, Ready, Registered, Stopped
-from penstock.server.relay.stats import Accounts, Report
+from penstock.server.relay.reports import RelayReady, RelayStopped, ResumeRequested, TopicRegistered
+from penstock.server.relay.stats import Report, TopicStats
 from penstock.transports.zeromq import LINGER_MS, CurveKeys, EndpointError, KeyGate, bind
 
 BURST = 256
@@ -107,7 +107,7 @@ class StreamService:
         self.context = context
         self.settings = settings
         self.relay = Relay(settings.limits, mark_of)
-        self.accounts = Accounts(self.relay, report)
+        self.accounts = TopicStats(self.relay, report)
         self.endpoints: dict[str, str] = {}
         self._registrar = registrar
         self._newest: dict[bytes, bytes] = {}
@@ -151,7 +151,7 @@ class StreamService:
         """End the loop after this turn: for what is called in it."""
         self._is_stopping = True
 
-    def run(self, on_ready: Callable[[], None] | None = None) -> Stopped:
+    def run(self, on_ready: Callable[[], None] | None = None) -> RelayStopped:
         """Relay until told to stop; returns what was not delivered."""
         curve = self.settings.curve
         gate = None if curve is None else KeyGate(self.context, curve)
@@ -165,7 +165,7 @@ class StreamService:
             self._pull = self._open_pull()
             opened.append(self._pull)
             self._xpub = self._open_xpub(self.settings.pub)
-            self.accounts.tell(Ready(self.endpoints["pub"], self.endpoints["pull"]))
+            self.accounts.tell(RelayReady(self.endpoints["pub"], self.endpoints["pull"]))
             self.accounts.flush()
             if on_ready is not None:
                 on_ready()
@@ -430,7 +430,7 @@ class StreamService:
             self.accounts.refuse(outcome.ref or "registration")
             return
         until_s = outcome.expires_us // 1_000_000
-        self.accounts.tell(Registered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
+        self.accounts.tell(TopicRegistered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
         if is_new and outcome.subscribers:  # they were there first
             self.accounts.listening(wanted.topic, on=True)
 
@@ -438,7 +438,7 @@ class StreamService:
         outcome = self.relay.resume(now, asked.topic, asked.mac)
         topic = self.relay.topics.get(asked.topic)
         if topic is not None:
-            self.accounts.tell(Asked(topic.hash, outcome.found, len(outcome.messages)))
+            self.accounts.tell(ResumeRequested(topic.hash, outcome.found, len(outcome.messages)))
         if outcome.should_notify:
             self._xpub.send_multipart((asked.topic, GONE_MARK + asked.mac), zmq.NOBLOCK)
         self._send_all(outcome.messages)
@@ -449,14 +449,14 @@ class StreamService:
                 self._newest.pop(ended.topic.name, None)
             self.accounts.ended(ended.topic, ended.hash, ended.reason)
 
-    def _end(self) -> Stopped:
+    def _end(self) -> RelayStopped:
         """Pass on what is still coming in, then say what nobody took."""
         for _ in range(DRAIN_BURSTS):
             if not self._take_messages(_now()):
                 break
         self.accounts.count_all()
         waiting = [count for _, count in self.relay.unsent()]
-        stopped = Stopped(len(waiting), sum(waiting))
+        stopped = RelayStopped(len(waiting), sum(waiting))
         self.accounts.tell(stopped)
         self.accounts.flush()
         return stopped

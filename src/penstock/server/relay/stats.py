@@ -12,21 +12,29 @@ from penstock.core.relay.limits import MIB
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message, Topic
 from penstock.dialects.streamservice.wire import TOPIC_SIZE
-from penstock.server.relay.reports import FACTS, Counted, Expired, Figures, Listening, Passed, Told
+from penstock.server.relay.reports import (
+    FACTS,
+    MessageRelayed,
+    RelayReport,
+    RelayTotals,
+    SubscribersChanged,
+    TopicCounts,
+    TopicExpired,
+)
 
 BODIES_MAX = 16 * MIB
 """Bytes of messages that wait to be told, where the journal is to have them."""
 
-Report = Callable[[list[Told]], None]
+Report = Callable[[list[RelayReport]], None]
 
 
-class Accounts:
+class TopicStats:
     """Between a relay and whoever listens to what it did."""
 
     def __init__(self, relay: Relay, report: Report | None) -> None:
         self._relay = relay
         self._report = report
-        self._told: list[Told] = []
+        self._told: list[RelayReport] = []
         self._observed = 0
         self._bodies = 0
         self._counted: dict[Topic, tuple[int, int, int, int, int]] = {}
@@ -42,7 +50,7 @@ class Accounts:
     def refuse(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: RelayReport) -> None:
         if self._report is None:
             return
         limits = self._relay.limits
@@ -61,7 +69,7 @@ class Accounts:
         """Somebody came to a topic, or went."""
         topic = self._relay.topics.get(name)
         if topic is not None:
-            self.tell(Listening(topic.hash, on, topic.subscribers))
+            self.tell(SubscribersChanged(topic.hash, on, topic.subscribers))
 
     def passed(self, topic: Topic, message: Message, *, is_held: bool) -> None:
         """A message itself. A chunk names its topic inside too: there its hash takes the name's place, which no MAC covers."""
@@ -73,7 +81,7 @@ class Accounts:
         body = whole[TOPIC_SIZE:]
         if form == "chunk":
             body = body.replace(topic.name, topic.hash.encode())
-        self.tell(Passed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
+        self.tell(MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
 
     def count(self, topic: Topic) -> None:
         """What a topic did since it was last counted."""
@@ -87,7 +95,7 @@ class Accounts:
         form = "block" if topic.held and isinstance(topic.held[-1], tuple) else "chunk"
         seq = topic.base + topic.seq
         self.tell(
-            Counted(
+            TopicCounts(
                 topic.hash,
                 seq,
                 chunks,
@@ -117,7 +125,7 @@ class Accounts:
         if topic is not None:
             self.count(topic)
             self._counted.pop(topic, None)
-        self.tell(Expired(digest, reason))
+        self.tell(TopicExpired(digest, reason))
 
     def flush(self) -> None:
         """Report what passed since the last time, and the counts of the whole."""
@@ -127,5 +135,5 @@ class Accounts:
         self._told = []
         self._observed = self._bodies = 0
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
-        told.append(Figures(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused)))
+        told.append(RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused)))
         self._report(told)

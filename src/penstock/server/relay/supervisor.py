@@ -1,7 +1,7 @@
-"""The relay beside the server: a process of its own, started with the doors and watched over, and what it tells as rows.
+"""The parent of the relay's process: starts and restarts it, and turns its reports into rows of the journal.
 
-The server keeps its registrations, by the hashes of their topics, and gives them back when it starts again: after a restart of the
-server from the journal, after the process alone died from memory. What it tells beside them are observations: they gate nothing.
+The server keeps the registrations, by the hashes of their topics, and passes them to each new run of the relay: from the journal after
+a restart of the server, from memory after a restart of the relay alone. All other reports are observations; no message waits for them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,42 +22,44 @@ from penstock.core.relay.topic import Remembered
 from penstock.core.scopes import Principal
 from penstock.dialects.streamservice.registration_rows import DOOR, RelayMemory, register_entry
 from penstock.server.config.relay_sections import PUB, RelaySection
+from penstock.server.engine.child_supervisor import EXIT_NOT_STARTED, AfterExit, Backoff, ChildSupervisor
 from penstock.server.engine.runtime import Runtime
 from penstock.server.files.private import write_private
 from penstock.server.logging import logs
 from penstock.server.relay.reports import (
-    Asked,
-    Counted,
-    Expired,
-    Figures,
-    Listening,
-    Passed,
-    Ready,
-    Registered,
-    Stopped,
-    Told,
-    Unable,
+    BindFailed,
+    MessageRelayed,
+    ProcessReport,
+    RelayReady,
+    RelayReport,
+    RelayStopped,
+    RelayTotals,
+    ResumeRequested,
+    SubscribersChanged,
+    TopicCounts,
+    TopicExpired,
+    TopicRegistered,
+    TopicReport,
     decode,
 )
 
 if TYPE_CHECKING:
+    from penstock.server.relay.process import RelayTask
     from penstock.server.relay.websocket_hub import RelayHub, RelayPlan
 
+MODULE = "penstock.server.relay.process"
 READY_S = 20.0
-"""How long it may take to open its sockets on a busy machine."""
-BACKOFF_FIRST_S = 0.1
-BACKOFF_MAX_S = 10.0
-STABLE_S = 30.0
-"""A run this long was a good one: the next failure is tried again soon."""
+"""How long the relay may take to bind its sockets on a busy machine."""
+BACKOFF = Backoff(first_s=0.1, max_s=10.0, stable_s=30.0)
 STOP_S = 5.0
-"""How long it may take to drain when the server stops."""
+"""How long the relay may take to drain when the server stops."""
 TURN = 256
-"""Things told after which others on the loop have their turn: two milliseconds."""
+"""Reports after which the loop runs other work: about two milliseconds."""
 BATCH_MAX = 128 * MIB
 """Bytes of one report."""
 KEY_FILE = "publisher.key"
 LOCAL_SIGNER = "local"
-"""What the holder of the key in the run directory is called."""
+"""Name of the signer whose key is in the run directory."""
 
 _encode = msgspec.json.encode
 
@@ -68,7 +69,7 @@ class RelayError(Exception):
 
 
 class TopicFigures(msgspec.Struct):
-    """What one topic did, for metrics and the console."""
+    """Figures of one topic, for metrics and the console."""
 
     messages: int = 0
     bytes: int = 0
@@ -77,7 +78,7 @@ class TopicFigures(msgspec.Struct):
     held: int = 0
 
 
-class Relaying:
+class RelaySupervisor:
     """Runs the relay of one server."""
 
     def __init__(
@@ -93,29 +94,29 @@ class Relaying:
         self._pub = section.pub
         self._pull = section.pull or f"ipc://{run_dir / 'push.sock'}"
         self.inner = f"ipc://{run_dir / 'relay.sock'}"
-        """Where the server itself subscribes."""
+        """The endpoint that the server itself subscribes to."""
         self._key_file = run_dir / KEY_FILE
         self._signers = dict(section.signers)
         self._curve: Any = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child = ChildSupervisor(MODULE, stdout="reports")
         self._task: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._is_stopping = False
+        self._ready: asyncio.Future[RelayReady] = asyncio.get_running_loop().create_future()
         self.is_up = False
-        self.restarts = 0
-        self.figures: Figures | None = None
+        self.figures: RelayTotals | None = None
         self.topics: dict[str, TopicFigures] = {}
-        self.stopped: Stopped | None = None
+        self.stopped: RelayStopped | None = None
         self.hub: RelayHub | None = None
-        """Who carries token streams to browsers, once one of them came."""
+        """Sends token streams to browsers; made for the first one."""
 
-    async def start(self) -> Ready:
-        """Open its sockets; returns where they are."""
+    async def start(self) -> RelayReady:
+        """Start the relay and return the addresses of its sockets."""
         curve = self._section.curve
         if curve is not None:
             self._curve = curve_keys(Path(curve.secret), curve.allowed)
         self._signers.setdefault(LOCAL_SIGNER, local_key(self._key_file))
-        self._task = asyncio.get_running_loop().create_task(self._keep_running())
+        self._task = asyncio.get_running_loop().create_task(
+            self._child.keep_running(BACKOFF, self._run, self._exited)
+        )
         done, _ = await asyncio.wait(
             (self._ready, self._task), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
         )
@@ -124,56 +125,44 @@ class Relaying:
         await self.stop()
         if self._ready.done():
             return self._ready.result()
-        raise RelayError("the relay's process did not open its sockets; the log says more")
+        raise RelayError("the relay did not open its sockets; see the log")
+
+    @property
+    def restarts(self) -> int:
+        return self._child.restarts
 
     async def stop(self) -> None:
-        """Let it pass on what it has, then end it."""
-        self._is_stopping = True
+        """Let the relay send what it holds, then end it."""
         if self.hub is not None:
             self.hub.close()
-        process = self._process
-        if process is not None and process.returncode is None:
-            if process.stdin is not None:
-                process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        await self._child.stop(STOP_S)
         if self._task is not None:
             try:
                 await asyncio.wait_for(self._task, STOP_S)
             except (TimeoutError, RelayError):
                 pass
 
-    async def _keep_running(self) -> None:
-        loop = asyncio.get_running_loop()
-        pause_s = BACKOFF_FIRST_S
-        while not self._is_stopping:
-            started = loop.time()
-            try:
-                code = await self._run()
-            except OSError as error:  # no process to be had: as good as one that failed
-                logs.error("relay.unable", reason=str(error))
-                code = -1
-            self.is_up = False
-            if self._is_stopping or (code != 0 and self._ready.done() and self._ready.exception()):
-                return
-            if loop.time() - started >= STABLE_S:
-                pause_s = BACKOFF_FIRST_S
-            self.restarts += 1
-            logs.warning("relay.failed", exit=code, again_in_s=pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, BACKOFF_MAX_S)
+    async def _run(self) -> int:
+        code = await self._child.run(self._relay_task(), self._read)
+        self.is_up = False
+        return code
 
-    def _job(self) -> bytes:
-        from penstock.server.relay.process import Task
+    async def _exited(self, code: int, pause_s: float) -> AfterExit:
+        if code == EXIT_NOT_STARTED:
+            logs.error("relay.unable", reason=self._child.start_error)
+        if code != 0 and self._ready.done() and self._ready.exception():
+            return "end"  # `start` raises the reason
+        logs.warning("relay.failed", exit=code, again_in_s=pause_s)
+        return "back_off"
+
+    def _relay_task(self) -> RelayTask:
+        from penstock.server.relay.process import RelayTask  # loads ZeroMQ
 
         section = self._section
         remembered = self._memory.valid(self._runtime.scheduler.now().wall_us)
-        known = {each.hash for each in remembered}  # nobody will tell of the others any more
+        known = {each.hash for each in remembered}  # the new run reports no other topic
         self.topics = {topic: figures for topic, figures in self.topics.items() if topic in known}
-        task = Task(
+        return RelayTask(
             pub=self._pub,
             pull=self._pull,
             also_pub=self.inner,
@@ -185,104 +174,77 @@ class Relaying:
             remembered=remembered,
             is_default=self._pub == PUB and not self._ready.done(),
         )
-        return _encode(task) + b"\n"
 
-    async def _run(self) -> int:
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # what lies in the working directory is none of our modules
-            "-m",
-            "penstock.server.relay.process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the server, which tells it in its own time
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+    async def _read(self, stdout: asyncio.StreamReader) -> None:
+        """Take reports until the relay closes its stdout; its exit code says how it ended."""
         try:
-            process.stdin.write(self._job())
-            await process.stdin.drain()
-            while True:
-                size = int.from_bytes(await process.stdout.readexactly(4), "big")
-                if size > BATCH_MAX:
-                    break
-                for number, told in enumerate(decode(await process.stdout.readexactly(size)), 1):
-                    self._hear(told)
+            while (size := int.from_bytes(await stdout.readexactly(4), "big")) <= BATCH_MAX:
+                for number, report in enumerate(decode(await stdout.readexactly(size)), 1):
+                    self._on_report(report)
                     if not number % TURN:
                         await asyncio.sleep(0)
                 self._runtime.schedule_turn()
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
-            pass  # it ended; its exit code says how
-        if process.returncode is None and not self._is_stopping:
-            try:
-                await asyncio.wait_for(process.wait(), STOP_S)
-            except TimeoutError:
-                process.kill()
-        return await process.wait()
+            pass
 
-    # What it tells
+    def _on_report(self, report: RelayReport) -> None:
+        if isinstance(report, ProcessReport):
+            self._on_process_report(report)
+        else:
+            self._on_topic_report(report)
 
-    def _hear(self, told: Told) -> None:
-        """One thing that the relay tells."""
-        match told:
-            case Ready():
-                if self._pub == PUB != told.pub:
-                    logs.warning("relay.moved", wanted=PUB, pub=told.pub, note="the port is taken")
-                # The same addresses after a restart: clients come back to them by themselves.
-                self._pub, self._pull, self.is_up = told.pub, told.pull, True
+    def _on_process_report(self, report: ProcessReport) -> None:
+        match report:
+            case RelayReady():
+                if self._pub == PUB != report.pub:
+                    logs.warning("relay.moved", wanted=PUB, pub=report.pub, note="the port is in use")
+                # A restart binds the same addresses, so clients reconnect on their own.
+                self._pub, self._pull, self.is_up = report.pub, report.pull, True
                 if not self._ready.done():
-                    self._ready.set_result(told)
-                logs.event("relay.ready", pub=told.pub, pull=told.pull, restarts=self.restarts)
-            case Unable():
+                    self._ready.set_result(report)
+                logs.event("relay.ready", pub=report.pub, pull=report.pull, restarts=self.restarts)
+            case BindFailed():
                 if self._ready.done():
-                    logs.error("relay.unable", reason=told.reason)
+                    logs.error("relay.unable", reason=report.reason)
                 else:
-                    self._ready.set_exception(RelayError(told.reason))
-            case Figures():
-                self.figures = told
-            case Stopped():
-                self.stopped = told
-                logs.event("relay.stop", undelivered=told.undelivered, topics=told.topics)
-            case _:
-                self._note(told)
+                    self._ready.set_exception(RelayError(report.reason))
+            case RelayTotals():
+                self.figures = report
+            case RelayStopped():
+                self.stopped = report
+                logs.event("relay.stop", undelivered=report.undelivered, topics=report.topics)
 
-    def _note(self, told: Registered | Expired | Counted | Listening | Asked | Passed) -> None:
-        """A row about a topic."""
-        match told:
-            case Registered():
-                if told.had_milliseconds:
-                    logs.warning("relay.milliseconds", topic=told.topic, note="`exp` is in seconds")
-                self.topics.setdefault(told.topic, TopicFigures())
-                self._fact(register_entry(Remembered(told.topic, told.signer, told.expires_s * 1_000_000)))
-            case Expired():
-                self.topics.pop(told.topic, None)
-                self._fact(Entry(DOOR, "expire", told.topic, reason=told.reason, fresh=False))
-            case Counted():
-                figures = self.topics.setdefault(told.topic, TopicFigures())
-                figures.messages += told.chunks
-                figures.bytes += told.bytes
-                figures.subscribers, figures.waiting, figures.held = told.subscribers, told.waiting, told.held
-                self._observe(_counts(told))
-            case Listening():
-                event = "subscribe" if told.on else "unsubscribe"
-                self._observe(Entry(DOOR, event, told.topic, recipients=told.subscribers))
-            case Asked():
-                meta = _encode({"found": told.found, "messages": told.messages}).decode()
-                self._observe(Entry(DOOR, "resume", told.topic, meta=meta))
-            case Passed():
-                self._observe(
-                    Entry(
-                        DOOR,
-                        "chunk",
-                        told.topic,
-                        told.seq,
-                        kind=told.format,
-                        size=len(told.body),
-                        recipients=told.subscribers,
-                        meta='{"held":true}' if told.held else None,
-                        body=told.body,
-                    )
+    def _on_topic_report(self, report: TopicReport) -> None:
+        """Turn a report into a row of the journal."""
+        match report:
+            case TopicRegistered():
+                if report.had_milliseconds:
+                    logs.warning("relay.milliseconds", topic=report.topic, note="`exp` is in seconds")
+                self.topics.setdefault(report.topic, TopicFigures())
+                self._fact(
+                    register_entry(Remembered(report.topic, report.signer, report.expires_s * 1_000_000))
                 )
+            case TopicExpired():
+                self.topics.pop(report.topic, None)
+                self._fact(Entry(DOOR, "expire", report.topic, reason=report.reason, fresh=False))
+            case TopicCounts():
+                figures = self.topics.setdefault(report.topic, TopicFigures())
+                figures.messages += report.chunks
+                figures.bytes += report.bytes
+                figures.subscribers, figures.waiting, figures.held = (
+                    report.subscribers,
+                    report.waiting,
+                    report.held,
+                )
+                self._observe(_count_entry(report))
+            case SubscribersChanged():
+                event = "subscribe" if report.on else "unsubscribe"
+                self._observe(Entry(DOOR, event, report.topic, recipients=report.subscribers))
+            case ResumeRequested():
+                meta = _encode({"found": report.found, "messages": report.messages}).decode()
+                self._observe(Entry(DOOR, "resume", report.topic, meta=meta))
+            case MessageRelayed():
+                self._observe(_message_entry(report))
 
     def _fact(self, entry: Entry) -> None:
         self._memory.apply(entry)
@@ -295,7 +257,7 @@ class Relaying:
             self._runtime.machine.observe_entry(entry)
 
     def listen(self, principal: Principal, peer: str) -> RelayPlan:
-        """A WebSocket that listens to a token stream."""
+        """Admit a WebSocket that follows a token stream."""
         from penstock.server.relay.websocket_hub import RelayHub, RelayPlan
 
         if self.hub is None:
@@ -303,7 +265,7 @@ class Relaying:
         return RelayPlan(self._runtime, self.hub, principal, peer)
 
     def health(self) -> dict[str, Any]:
-        """What GET /health says of it."""
+        """The relay's part of `GET /health`."""
         figures = self.figures
         return {
             "ok": self.is_up,
@@ -312,38 +274,44 @@ class Relaying:
         }
 
 
-def listen(relay: Relaying | None, principal: Principal, peer: str) -> RelayPlan | Refusal:
-    """A WebSocket that listens to a token stream, where a relay runs."""
+def listen(relay: RelaySupervisor | None, principal: Principal, peer: str) -> RelayPlan | Refusal:
+    """Admit a WebSocket that follows a token stream, if the server runs a relay."""
     if relay is None:
         hint = "start the server with `penstock up`, without --no-relay"
-        return Refusal("UnknownRoute", "no relay runs here", hint=hint)
+        return Refusal("UnknownRoute", "this server runs no relay", hint=hint)
     return relay.listen(principal, peer)
 
 
-def _counts(told: Counted) -> Entry:
-    meta = _encode(
-        {
-            "chunks": told.chunks,
-            "sent": told.sent,
-            "replayed": told.replayed,
-            "lost": told.lost,
-            "waiting": told.waiting,
-        }
-    )
+def _count_entry(report: TopicCounts) -> Entry:
+    names = ("chunks", "sent", "replayed", "lost", "waiting")
     return Entry(
         DOOR,
         "chunk_counts",
-        told.topic,
-        told.seq,
-        kind=told.format,
-        size=told.bytes,
-        recipients=told.subscribers,
-        meta=meta.decode(),
+        report.topic,
+        report.seq,
+        kind=report.format,
+        size=report.bytes,
+        recipients=report.subscribers,
+        meta=_encode({name: getattr(report, name) for name in names}).decode(),
+    )
+
+
+def _message_entry(report: MessageRelayed) -> Entry:
+    return Entry(
+        DOOR,
+        "chunk",
+        report.topic,
+        report.seq,
+        kind=report.format,
+        size=len(report.body),
+        recipients=report.subscribers,
+        meta='{"held":true}' if report.held else None,
+        body=report.body,
     )
 
 
 def local_key(path: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> str:
-    """The public key of whoever reads the run directory: a publisher on this machine needs no setting up."""
+    """The public key of publishers that can read the run directory, so that they need no set-up."""
     from penstock.dialects.streamservice.signatures import SigningKey
 
     try:
@@ -352,12 +320,12 @@ def local_key(path: Path, entropy: Callable[[int], bytes] = secrets.token_bytes)
         seed = entropy(32)
         write_private(path, seed.hex().encode() + b"\n")
     except ValueError as error:
-        raise RelayError(f"`{path}` holds no key; remove it, and a new one is made") from error
+        raise RelayError(f"`{path}` holds no key; remove it to have a new one made") from error
     return SigningKey(seed).public.hex()
 
 
 def curve_keys(path: Path, allowed: tuple[str, ...]) -> Any:
-    """A server's keys from its file of secret keys."""
+    """Read the CURVE keys of the server from its secret key file."""
     from zmq.auth import load_certificate
 
     from penstock.transports.zeromq import CurveKeys

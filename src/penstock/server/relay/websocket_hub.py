@@ -35,7 +35,7 @@ WAITING_HWM = 100_000
 """Messages that wait for this process."""
 
 
-class Wish(msgspec.Struct, forbid_unknown_fields=True):
+class ListenRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The first message of a socket."""
 
     topic: str
@@ -61,7 +61,7 @@ class RelaySession:
             self.refuse(Refusal("InvalidRequest", "a socket names one topic, and then only listens"))
             return
         try:
-            wish = msgspec.json.decode(data, type=Wish)
+            wish = msgspec.json.decode(data, type=ListenRequest)
         except msgspec.ValidationError as error:
             self.refuse(misfit(error))
             return

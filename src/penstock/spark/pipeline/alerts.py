@@ -18,7 +18,14 @@ from msgspec.structs import asdict, replace
 from penstock.core.clock import rfc3339
 from penstock.core.patterns import matches
 from penstock.dialects.courier.wire.envelopes import inbox
-from penstock.ipc.pipeline import AnyRule, DeadLetters, Latency, Rate, Silence, TriggerFailures
+from penstock.ipc.pipeline import (
+    AnyAlertRule,
+    DeadLetterRule,
+    LatencyRule,
+    RateRule,
+    SilenceRule,
+    TriggerFailureRule,
+)
 from penstock.spark.lake.schemas import ALERTS
 from penstock.spark.tables.expressions import OWN_SENDER
 from penstock.spark.tables.minutes import MINUTE_US, is_final
@@ -94,7 +101,7 @@ def alert_id(rule: str, subject: str, window_start: int) -> str:
 # Minutes of streams and triggers
 
 
-def breaches(minutes: DataFrame, rules: Sequence[AnyRule], subject: str = "channel") -> DataFrame:
+def breaches(minutes: DataFrame, rules: Sequence[AnyAlertRule], subject: str = "channel") -> DataFrame:
     """The minutes in which a rule was broken, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
 
     With `trigger` as the subject they are rows of `trigger_minutes`. Rules about other things are left out.
@@ -119,7 +126,7 @@ def _breach(rule: Column, severity: Column, value: Column, threshold: Column) ->
     return [column.alias(name) for column, name in zip(columns, Breach._fields, strict=True)]
 
 
-def _broken(rule: AnyRule, subject: str) -> Column | None:
+def _broken(rule: AnyAlertRule, subject: str) -> Column | None:
     """What a rule finds in a row of the minutes of a subject: null where it is kept."""
     from pyspark.sql import functions as f
 
@@ -127,15 +134,15 @@ def _broken(rule: AnyRule, subject: str) -> Column | None:
     if meant is None:
         return None
     match rule:
-        case Rate():
+        case RateRule():
             value, is_known = f.col("enqueued"), f.lit(True)
-        case TriggerFailures():
+        case TriggerFailureRule():
             value, is_known = f.col("failed"), f.lit(True)
-        case DeadLetters():
+        case DeadLetterRule():
             value, is_known = f.col("dead"), f.lit(True)
-        case Latency():
+        case LatencyRule():
             value, is_known = f.col("wait_p95_ms"), f.col("final")
-        case Silence():
+        case SilenceRule():
             return None
     value = value.cast("double")
     row = f.struct(
@@ -168,7 +175,7 @@ class _Span(NamedTuple):
 
 def episodes(
     journal: str,
-    rules: Sequence[AnyRule],
+    rules: Sequence[AnyAlertRule],
     known: Iterable[Alert],
     found: Iterable[Breach],
     until_us: int,
@@ -181,7 +188,7 @@ def episodes(
     by_id = {rule.id: rule for rule in rules}
     progress: dict[tuple[str, str], list[_Span]] = {}
     for alert in known:
-        if not isinstance(by_id.get(alert.rule), Silence):
+        if not isinstance(by_id.get(alert.rule), SilenceRule):
             span = _Span(
                 alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
             )
@@ -221,7 +228,7 @@ def _runs(pieces: list[_Span]) -> list[list[_Span]]:
 
 
 def _episode(
-    journal: str, rule: AnyRule | None, rule_id: str, subject: str, run: list[_Span], until_us: int
+    journal: str, rule: AnyAlertRule | None, rule_id: str, subject: str, run: list[_Span], until_us: int
 ) -> Alert:
     start_us, end_us = run[0].start_us, max(span.end_us for span in run)
     before = run[0].alert
@@ -230,7 +237,7 @@ def _episode(
     if before is not None:
         fired_at = before.fired_at
     else:
-        fired_at = start_us + MINUTE_US if isinstance(rule, Latency) else start_us
+        fired_at = start_us + MINUTE_US if isinstance(rule, LatencyRule) else start_us
     alert = Alert(
         journal=journal,
         id=alert_id(rule_id, subject, start_us),
@@ -254,7 +261,7 @@ def _episode(
 
 def silences(
     journal: str,
-    rules: Sequence[AnyRule],
+    rules: Sequence[AnyAlertRule],
     last_seen: Mapping[str, int],
     acts: Iterable[Act],
     known: Iterable[Alert],
@@ -265,14 +272,14 @@ def silences(
     A silence that is over is an alert too, so it does not matter whether anybody looked while it lasted. `now_us` must not be
     later than what has been read: an agent whose rows are still on their way is not silent.
     """
-    watched = [rule for rule in rules if isinstance(rule, Silence)]
+    watched = [rule for rule in rules if isinstance(rule, SilenceRule)]
     ids = {rule.id: rule for rule in watched}
     before = {alert.id: alert for alert in known if alert.rule in ids}
     firing = {(a.rule, a.subject, a.window_start): a for a in before.values() if a.state == "firing"}
     seen = dict(last_seen)
     made: dict[str, Alert] = {}
 
-    def note(rule: Silence, agent: str, from_us: int, ended_us: int | None) -> None:
+    def note(rule: SilenceRule, agent: str, from_us: int, ended_us: int | None) -> None:
         alert = _silence(journal, rule, agent, from_us, ended_us)
         made[alert.id] = alert
 
@@ -296,13 +303,13 @@ def silences(
     return changed, seen
 
 
-def _watching(rules: Iterable[Silence], agent: str) -> list[Silence]:
+def _watching(rules: Iterable[SilenceRule], agent: str) -> list[SilenceRule]:
     if agent.startswith(UNWATCHED):
         return []
     return [rule for rule in rules if matches(rule.agent, agent)]
 
 
-def _silence(journal: str, rule: Silence, agent: str, from_us: int, ended_us: int | None) -> Alert:
+def _silence(journal: str, rule: SilenceRule, agent: str, from_us: int, ended_us: int | None) -> Alert:
     fired_us = from_us + rule.for_ms * 1000
     alert = Alert(
         journal=journal,
@@ -325,25 +332,25 @@ def _silence(journal: str, rule: Silence, agent: str, from_us: int, ended_us: in
 # Telling somebody
 
 
-def message(alert: Alert, rule: AnyRule | None) -> str:
+def message(alert: Alert, rule: AnyAlertRule | None) -> str:
     """An alert in plain words. While it fires they name no number that may still grow."""
     subject, start = f"`{alert.subject}`", rfc3339(alert.window_start)
     limit = f"{alert.threshold:g}"
-    if isinstance(rule, Silence):
+    if isinstance(rule, SilenceRule):
         if alert.state == "firing":
             return f"{subject} has done nothing since {start}, for more than {limit} ms"
         return f"{subject} did nothing for {alert.value:g} ms, from {start} on; {limit} ms are allowed"
     match rule:
-        case Rate():
+        case RateRule():
             what, limit = "envelopes enqueued in a minute", f"{limit} envelopes enqueued in a minute"
-        case Latency():
+        case LatencyRule():
             what, limit = (
                 "ms of waiting at the 95th percentile",
                 f"{limit} ms of waiting at the 95th percentile",
             )
-        case DeadLetters():
+        case DeadLetterRule():
             what, limit = "dead letters in a minute", f"{limit} dead letters in a minute"
-        case TriggerFailures():
+        case TriggerFailureRule():
             what, limit = "failed firings in a minute", f"{limit} failed firings in a minute"
         case None:
             what, limit = f"by the rule `{alert.rule}`", f"{limit} by the rule `{alert.rule}`"

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, Pipeline, QueryStatus, Status, Task
+from penstock.ipc.pipeline import (
+    EXIT_HALTED,
+    STATUS_FILE,
+    PipelineSection,
+    PipelineStatus,
+    PipelineTask,
+    QueryStatus,
+)
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.master import MasterError
 from penstock.spark.pipeline.checkpoints import repair_checkpoint
@@ -82,7 +89,7 @@ class Reporter:
     def __init__(self, data: Path) -> None:
         self._file = data / "run" / STATUS_FILE
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.status = Status("starting", pid=os.getpid())
+        self.status = PipelineStatus("starting", pid=os.getpid())
 
     def write(self) -> None:
         self.status.at_us = time.time_ns() // 1000
@@ -124,7 +131,7 @@ def _diagnose(error: BaseException, text: str, query: str | None) -> tuple[str |
 class Runner:
     """A Spark session, the queries in it, and when they end."""
 
-    def __init__(self, task: Task, reporter: Reporter) -> None:
+    def __init__(self, task: PipelineTask, reporter: Reporter) -> None:
         self._task = task
         self._reporter = reporter
         self._data = Path(task.data)
@@ -333,7 +340,7 @@ def start_query(
 
 
 @contextmanager
-def tables_only(data: Path, settings: Pipeline) -> Iterator[Ingest]:
+def tables_only(data: Path, settings: PipelineSection) -> Iterator[Ingest]:
     """What bringing tables forward needs, without a query: for work beside a pipeline."""
     from penstock.spark.pipeline import steps
     from penstock.spark.pipeline.ingest import Ingest
@@ -373,7 +380,7 @@ def _stop(query: StreamingQuery, deadline: float) -> None:
 
 
 def main() -> int:
-    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=PipelineTask)
     os.nice(task.settings.nice)
     data = Path(task.data)
     runner = Runner(task, Reporter(data))

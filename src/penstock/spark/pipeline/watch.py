@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from penstock.ipc.pipeline import Alerts, Silence, TriggerFailures
+from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import alerts
@@ -45,7 +45,12 @@ class AlertWatch:
     """Looks for what the rules describe."""
 
     def __init__(
-        self, spark: SparkSession, journal: SourceJournal, lake: Path, settings: Alerts, stage: Stage | None
+        self,
+        spark: SparkSession,
+        journal: SourceJournal,
+        lake: Path,
+        settings: AlertsSection,
+        stage: Stage | None,
     ) -> None:
         self._spark = spark
         self._journal = journal
@@ -58,10 +63,10 @@ class AlertWatch:
         self._lock = threading.Lock()
         self._recent = RecentRows(journal)
         self._watches_minutes = any(
-            not isinstance(rule, Silence | TriggerFailures) for rule in settings.rules
+            not isinstance(rule, SilenceRule | TriggerFailureRule) for rule in settings.rules
         )
-        self._watches_triggers = any(isinstance(rule, TriggerFailures) for rule in settings.rules)
-        self._watches_agents = any(isinstance(rule, Silence) for rule in settings.rules)
+        self._watches_triggers = any(isinstance(rule, TriggerFailureRule) for rule in settings.rules)
+        self._watches_agents = any(isinstance(rule, SilenceRule) for rule in settings.rules)
         self._rewind()
         looked = self._stored(self._alerts)
         if looked > self._stored(self._agents):
@@ -152,7 +157,7 @@ class AlertWatch:
     def _acts(self, batch: JournalBatch) -> list[Act]:
         """When agents were at work, with every pause that a rule may mind."""
         shortest_ms = min(
-            (rule.for_ms for rule in self._settings.rules if isinstance(rule, Silence)), default=None
+            (rule.for_ms for rule in self._settings.rules if isinstance(rule, SilenceRule)), default=None
         )
         if shortest_ms is None:
             return []

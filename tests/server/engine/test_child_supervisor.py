@@ -1,0 +1,179 @@
+"""Child processes: their task, their end, what follows a failure, and the order in which they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from penstock.server.engine.child_supervisor import (
+    ERRORS_MAX,
+    EXIT_NOT_STARTED,
+    AfterExit,
+    Backoff,
+    ChildError,
+    ChildSupervisor,
+    run_child,
+)
+
+QUICK = Backoff(first_s=0.001, max_s=0.004, stable_s=60.0)
+Result = TypeVar("Result")
+
+
+class Task(msgspec.Struct):
+    word: str
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes a module out of a script; `word` is the word of its task."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make(script: str) -> str:
+        head = "import json, os, signal, sys, time\nword = json.loads(sys.stdin.readline())['word']\n"
+        (tmp_path / "a_child.py").write_text(head + script)
+        return "a_child"
+
+    return make
+
+
+def run(work: Awaitable[Result]) -> Result:
+    async def bounded() -> Result:
+        return await asyncio.wait_for(work, 20)
+
+    return asyncio.run(bounded())
+
+
+async def until(is_done: Callable[[], bool]) -> None:
+    while not is_done():  # noqa: ASYNC110 - another process changes a file
+        await asyncio.sleep(0.01)
+
+
+def test_a_short_lived_child_answers_its_task(child: Callable[[str], str]) -> None:
+    module = child("assert not sys.stdin.read()\nprint(word + os.environ['MORE'], end='')")
+    assert run(run_child(module, Task("é"), {"MORE": "!"})) == "é!".encode()
+
+
+def test_a_failure_carries_the_exit_code_and_the_end_of_stderr(child: Callable[[str], str]) -> None:
+    module = child("sys.stderr.write('x' * 300_000 + 'the end')\nsys.exit(7)")
+    with pytest.raises(ChildError) as failure:
+        run(run_child(module, Task("a")))
+    assert failure.value.exit_code == 7
+    assert failure.value.errors.endswith("the end") and len(failure.value.errors) == ERRORS_MAX
+
+
+def test_a_child_that_reads_no_task_is_no_error_of_ours(child: Callable[[str], str]) -> None:
+    module = child("")
+    Path(os.environ["PYTHONPATH"], "a_child.py").write_text("raise SystemExit(9)")
+    with pytest.raises(ChildError) as failure:
+        run(run_child(module, Task("a" * 10_000_000)))
+    assert failure.value.exit_code == 9
+
+
+def test_cancelling_kills_a_short_lived_child(child: Callable[[str], str], tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    module = child(
+        "open(word + '.new', 'w').write(str(os.getpid()))\nos.rename(word + '.new', word)\ntime.sleep(60)"
+    )
+
+    async def cancel() -> None:
+        work = asyncio.ensure_future(run_child(module, Task(str(pid_file))))
+        await until(pid_file.exists)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    run(cancel())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_reports_are_read_until_stdout_closes(child: Callable[[str], str]) -> None:
+    supervisor = ChildSupervisor(child("print(word)\nsys.exit(3)"), stdout="reports")
+    lines: list[bytes] = []
+
+    async def read(stdout: asyncio.StreamReader) -> None:
+        lines.extend([line async for line in stdout])
+
+    assert run(supervisor.run(Task("hello"), read)) == 3
+    assert lines == [b"hello\n"]
+
+
+def test_the_log_file_holds_the_latest_run_only(child: Callable[[str], str], tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    supervisor = ChildSupervisor(child("print(word)\nprint('e', file=sys.stderr)"), log=log, stdout="log")
+    for word in ("first", "second"):
+        assert run(supervisor.run(Task(word))) == 0
+    assert sorted(log.read_text().split()) == ["e", "second"]
+
+
+def test_a_child_that_cannot_start_is_an_exit_code_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    supervisor = ChildSupervisor("json")
+    assert run(supervisor.run(Task("a"))) == EXIT_NOT_STARTED
+    assert "/nowhere/python" in supervisor.start_error
+
+
+def keep(supervisor: ChildSupervisor, codes: list[int], verdicts: list[AfterExit]) -> list[tuple[int, float]]:
+    """Let a supervisor restart runs that end with these codes; returns what it was asked each time."""
+    asked: list[tuple[int, float]] = []
+
+    async def once() -> int:
+        return codes.pop(0)
+
+    async def exited(code: int, pause_s: float) -> AfterExit:
+        asked.append((code, pause_s))
+        return verdicts.pop(0)
+
+    run(supervisor.keep_running(QUICK, once, exited))
+    return asked
+
+
+def test_the_pause_doubles_up_to_its_bound_and_a_restart_resets_it() -> None:
+    supervisor = ChildSupervisor("json")
+    verdicts: list[AfterExit] = ["back_off", "back_off", "back_off", "back_off", "restart", "end"]
+    asked = keep(supervisor, [1, 1, 1, 1, 4, 0], verdicts)
+    assert asked == [(1, 0.001), (1, 0.002), (1, 0.004), (1, 0.004), (4, 0.004), (0, 0.001)]
+    assert supervisor.restarts == 4
+
+
+def test_nothing_is_asked_once_it_is_stopping() -> None:
+    supervisor = ChildSupervisor("json")
+    supervisor.is_stopping = True
+    assert keep(supervisor, [], []) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "is_in_time"),
+    [
+        ("open(word, 'w').close()\nsys.stdin.read()", True),
+        ("open(word, 'w').close()\ntime.sleep(60)", False),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(word, 'w').close()\ntime.sleep(60)", False),
+    ],
+    ids=["closed stdin is enough", "terminated", "killed"],
+)
+def test_a_child_is_asked_then_terminated_then_killed(
+    child: Callable[[str], str], tmp_path: Path, script: str, is_in_time: bool
+) -> None:
+    pid_file = tmp_path / "pid"
+    supervisor = ChildSupervisor(child(script))
+
+    async def stop() -> bool:
+        process = await supervisor.start(Task(str(pid_file)))
+        await until(pid_file.exists)
+        in_time = await supervisor.stop(5.0 if is_in_time else 0.05)
+        assert process.returncode is not None
+        return in_time
+
+    assert run(stop()) is is_in_time
+
+
+def test_stopping_what_never_started_is_fine() -> None:
+    supervisor = ChildSupervisor("json")
+    assert run(supervisor.stop(1.0))
