@@ -17,9 +17,8 @@ from penstock.core.queue.views import View
 from penstock.core.records import READY
 from penstock.core.rows import Row
 from penstock.core.rules import firing
-from penstock.dialects.courier.operations import queue
 from penstock.dialects.courier.sessions.answers import Answers
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.view_feed import ViewFeed
 from penstock.dialects.courier.triggers.script import TriggerEnvelope
 from penstock.server.engine.runtime import Runtime
@@ -316,7 +315,13 @@ def held_back_peers_are_read_anyway(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BAD_INPUT)
 def short_leases_are_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue, "lease_us", lambda machine, lease_ms: 0)
+    for module in (
+        "operations.settle",
+        "sessions.pull",
+        "sessions.subscribe",
+        "sessions.control.subscriptions",
+    ):
+        patch.setattr(f"penstock.dialects.courier.{module}.check_lease", lambda machine, lease_ms: 0)
 
 
 @breaks(checks.BAD_INPUT)

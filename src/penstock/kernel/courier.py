@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.scopes import OPERATOR, Principal
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.kernel.pipe import Pipe, PipeClosedError, duplex
 
 TICK_S = 0.02

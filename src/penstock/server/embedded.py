@@ -24,7 +24,11 @@ from penstock.core.queue.policy import Policy
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations import queries, queue, views
+from penstock.dialects.courier.operations import queries, views
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Late, Outcome, check_access, check_lease
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
+from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
@@ -150,8 +154,8 @@ class QueueCore:
         problem = json_problem(raw)
         if problem is not None:
             raise PenstockError(problem)
-        request = queue.EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
-        return self._do(queue.enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False))
+        request = EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
+        return self._do(enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False))
 
     def subscribe(
         self,
@@ -163,10 +167,10 @@ class QueueCore:
     ) -> Subscriber:
         """Subscribe with no credit; deliveries go to the callback, else to `Subscriber.deliveries`."""
         now = self._scheduler.now()
-        refusal = queue.allowed(self._machine, OPERATOR, "subscribe", stream)
+        refusal = check_access(self._machine, OPERATOR, "subscribe", stream)
         if refusal is not None:
             raise PenstockError(refusal)
-        lease_us = queue.lease_us(self._machine, lease_ms)
+        lease_us = check_lease(self._machine, lease_ms)
         if isinstance(lease_us, Refusal):
             raise PenstockError(lease_us)
         consumer = self._machine.subscribe(now, self._link, stream, lease_us)
@@ -202,23 +206,23 @@ class QueueCore:
 
     def ack(self, sub_id: str, id_: str) -> None:
         """Done: the envelope leaves the stream."""
-        self._settle(sub_id, queue.SettleRequest(id_, "ack"))
+        self._settle(sub_id, SettleRequest(id_, "ack"))
 
     def nack(self, sub_id: str, id_: str, *, delay_ms: int | None = None, reason: str | None = None) -> None:
         """Failed: deliver it again, after `delay_ms` if given; counts as a failed attempt."""
-        self._settle(sub_id, queue.SettleRequest(id_, "nack", delay_ms=delay_ms, reason=reason))
+        self._settle(sub_id, SettleRequest(id_, "nack", delay_ms=delay_ms, reason=reason))
 
     def release(self, sub_id: str, id_: str) -> None:
         """Give it back untouched; does not count as a failed attempt."""
-        self._settle(sub_id, queue.SettleRequest(id_, "release"))
+        self._settle(sub_id, SettleRequest(id_, "release"))
 
     def term(self, sub_id: str, id_: str, *, reason: str | None = None) -> None:
         """Never again: to the dead letters."""
-        self._settle(sub_id, queue.SettleRequest(id_, "term", reason=reason))
+        self._settle(sub_id, SettleRequest(id_, "term", reason=reason))
 
     def extend(self, sub_id: str, id_: str, *, ms: int | None = None) -> None:
         """More time, counted from now."""
-        self._settle(sub_id, queue.SettleRequest(id_, "extend", ms=ms))
+        self._settle(sub_id, SettleRequest(id_, "extend", ms=ms))
 
     def stats(self, stream: str) -> dict[str, Any]:
         """Depth, rates, latencies and counters of one stream."""
@@ -252,8 +256,8 @@ class QueueCore:
     def redrive(self, stream: str, *, limit: int = 1_000) -> dict[str, Any]:
         """Send the dead letters of a stream back to it."""
         now = self._scheduler.now()
-        request = queue.RedriveRequest(stream, limit)
-        outcome = queue.redrive(self._machine, now, OPERATOR, request)
+        request = RedriveRequest(stream, limit)
+        outcome = redrive(self._machine, now, OPERATOR, request)
         self.runtime.apply(now)
         return self._do(outcome)
 
@@ -284,20 +288,20 @@ class QueueCore:
             raise PenstockError(Refusal("InvalidRequest", f"there is no subscription `{sub_id}`"))
         return consumer
 
-    def _settle(self, sub_id: str, request: queue.SettleRequest) -> None:
+    def _settle(self, sub_id: str, request: SettleRequest) -> None:
         consumer = self._consumer(sub_id)
         self.tick()
-        done = queue.settle_held(self._machine, self._scheduler.now(), consumer, request)
+        done = settle_held(self._machine, self._scheduler.now(), consumer, request)
         self.tick()
         if isinstance(done, Denied):
             raise PenstockError(done.refusal)
         if isinstance(done, Refusal):
             raise PenstockError(done)
 
-    def _do(self, outcome: queue.Outcome) -> dict[str, Any]:
+    def _do(self, outcome: Outcome) -> dict[str, Any]:
         if isinstance(outcome, Refusal):
             raise PenstockError(outcome)
-        if isinstance(outcome, queue.Late):
+        if isinstance(outcome, Late):
             raise PenstockError(outcome.refusal)
         refused: list[Refusal | None] = []
         self.runtime.when(outcome.gate, outcome.fresh, refused.append)

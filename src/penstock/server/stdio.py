@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.journal.memory import MemoryJournal
 from penstock.server.assembly import policies, version
 from penstock.server.config.load import Config, ConfigError, load

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
-from penstock.dialects.courier.operations import queries, queue
+from penstock.dialects.courier.operations import queries
+from penstock.dialects.courier.operations.outcomes import Result
+from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:
@@ -213,7 +215,7 @@ class Operator(Caller):
         """As the HTTP route does it: only an operator may."""
         world = self.world
         now = world.clock.now()
-        outcome = queue.purge(world.machine, now, OPERATOR, queue.StreamRequest(stream))
-        if isinstance(outcome, queue.Result):
+        outcome = purge(world.machine, now, OPERATOR, StreamRequest(stream))
+        if isinstance(outcome, Result):
             world.runtime.when(outcome.gate, False, lambda refusal: world.note("purged", str(refusal)))
         world.runtime.apply(now)

@@ -17,7 +17,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS, NOBODY, Principal
 from penstock.dialects.courier.sessions import subscribe
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession

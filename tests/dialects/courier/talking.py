@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact
 from penstock.core.rows import Row
 from penstock.core.scopes import ANONYMOUS, Principal
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.journal.memory import MemoryJournal

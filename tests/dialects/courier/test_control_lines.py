@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
-from penstock.dialects.courier.wire.control_frames import FRAME_NAMES
+from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
 from tests.dialects.courier.talking import Broker, HandJournal, codes, envelope, filled, line
 
 

@@ -11,14 +11,12 @@ from penstock.core.errors import Refusal
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
-from penstock.dialects.courier.operations import queries, queue
-from penstock.dialects.courier.operations.queue import (
-    PullRequest,
-    RedriveRequest,
-    Result,
-    SendRequest,
-    SettleRequest,
-)
+from penstock.dialects.courier.operations import queries
+from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
+from penstock.dialects.courier.operations.send import SendRequest, send
+from penstock.dialects.courier.operations.settle import SettleRequest, settle
+from penstock.dialects.courier.sessions.pull import PullRequest, check_pull
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, envelope
 
 EVERYTHING = require(["streams:*:*", "views:*:*"])
@@ -71,10 +69,10 @@ def test_two_tenants_use_the_same_names_and_never_meet() -> None:
             INBOX,
             "1",
         )
-        settle = SettleRequest("1", "ack", delivery["leaseId"])
-        refused = queue.settle(broker.machine, broker.now, other, settle)
+        request = SettleRequest("1", "ack", delivery["leaseId"])
+        refused = settle(broker.machine, broker.now, other, request)
         assert not isinstance(refused, Result)
-        assert isinstance(queue.settle(broker.machine, broker.now, who, settle), Result)
+        assert isinstance(settle(broker.machine, broker.now, who, request), Result)
 
 
 @pytest.mark.promise("Tenants", "answers use the caller's names")
@@ -116,8 +114,8 @@ def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
         queries.peek(machine, now, who, name, "ready", 1),
         queries.explain(machine, now, who, name),
         queries.where(machine, now, who, "1"),
-        queue.check_pull(machine, who, PullRequest(name)) if who is not BETA else Refusal("Forbidden", ""),
-        queue.redrive(machine, now, who, RedriveRequest(name)),
+        check_pull(machine, who, PullRequest(name)) if who is not BETA else Refusal("Forbidden", ""),
+        redrive(machine, now, who, RedriveRequest(name)),
     ):
         assert isinstance(outcome, Refusal)
         assert outcome.code in ("Forbidden", "UnknownStream", "UnknownEnvelope")
@@ -196,10 +194,10 @@ def test_a_view_shows_a_tenant_its_own_agents_by_its_own_names() -> None:
 def test_send_finds_the_inbox_of_the_same_tenant() -> None:
     broker = Broker()
     request = SendRequest("sam", "note", msgspec.Raw(b"1"))
-    first = queue.send(broker.machine, broker.now, ACME, request)
+    first = send(broker.machine, broker.now, ACME, request)
     assert first.value()["recipient"] == {"known": False, "present": False}
     broker.run()
-    second = queue.send(broker.machine, broker.now, BETA, request)
+    second = send(broker.machine, broker.now, BETA, request)
     assert second.value()["recipient"]["known"] is False
     assert second.value()["to"] == INBOX
 
@@ -225,7 +223,7 @@ def test_a_tenant_holds_so_many_envelopes_and_no_more_and_others_do_not_notice()
     assert codes(enqueue(peer, "b", "3", "4")) == ["ok", "QuotaExceeded"]
     assert codes(enqueue(broker.control(BETA), "a", "1", "2", "3", "4")) == ["ok"] * 4
     (delivery,) = pull(broker, ACME, "a")["result"]["deliveries"]
-    queue.settle(broker.machine, broker.now, ACME, SettleRequest("1", "ack", delivery["leaseId"]))
+    settle(broker.machine, broker.now, ACME, SettleRequest("1", "ack", delivery["leaseId"]))
     broker.advance(20)
     assert codes(enqueue(peer, "b", "4", "5")) == ["ok", "QuotaExceeded"]
 
@@ -340,7 +338,7 @@ def test_a_lease_of_another_tenant_is_no_lease_at_all(name: str) -> None:
     (delivery,) = pull(broker, mine, "secret-plans")["result"]["deliveries"]
     foreign = Principal(name, scopes=EVERYTHING, tenant="beta")
     request = SettleRequest("1", "ack", delivery["leaseId"])
-    outcome = queue.settle(broker.machine, broker.now, foreign, request)
-    assert isinstance(outcome, queue.Late)
+    outcome = settle(broker.machine, broker.now, foreign, request)
+    assert isinstance(outcome, Late)
     assert outcome.refusal.code == "UnknownEnvelope"
     assert "secret-plans" not in str(outcome.refusal.wire())

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.rules.firing import Cooling
 from penstock.core.scopes import OPERATOR, Principal, require
-from penstock.dialects.courier.operations.queue import Outcome, Result
+from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.engine.machines import install_rules

@@ -16,8 +16,8 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations import queue
-from penstock.dialects.courier.operations.queue import EnqueueRequest
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Result
 from penstock.journal.memory import MemoryJournal
 from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
@@ -101,8 +101,8 @@ class Server:
     def enqueue(self, stream: str, env: dict[str, Any]) -> None:
         now = self.runtime.scheduler.now()
         request = EnqueueRequest(stream, msgspec.Raw(msgspec.json.encode(env)))
-        outcome = queue.enqueue(self.machine, now, OPERATOR, request, assign=False)
-        assert isinstance(outcome, queue.Result), outcome
+        outcome = enqueue(self.machine, now, OPERATOR, request, assign=False)
+        assert isinstance(outcome, Result), outcome
         self.runtime.apply(now)
 
     async def until(self, condition: Callable[[], Any]) -> Any:

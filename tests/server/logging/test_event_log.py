@@ -109,7 +109,7 @@ def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) ->
     for id_ in "bcd":
         one.say(type_="enqueue", to="jobs", env=envelope(id_))
     from penstock.core.scopes import OPERATOR
-    from penstock.dialects.courier.operations.queue import StreamRequest, purge
+    from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge
 
     purge(one.broker.machine, one.broker.now, OPERATOR, StreamRequest("jobs"))
     one.broker.runtime.apply(one.broker.now)

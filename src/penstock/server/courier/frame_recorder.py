@@ -22,7 +22,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
-from penstock.dialects.courier.sessions.control import ControlSession
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.server.engine.connections import Connection, Wire
 from penstock.server.engine.runtime import Runtime
 

@@ -21,8 +21,9 @@ from penstock.core.links import Consumer, PeerlessSession
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
-from penstock.dialects.courier.operations import queue
-from penstock.dialects.courier.operations.queue import EnqueueRequest, Late, SettleRequest
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Late
+from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.operations.skills import (
     GIT_REQUEST,
     GIT_RESULT,
@@ -186,7 +187,7 @@ class SkillWorker(PeerlessSession):
         now = runtime.scheduler.now()
         raw = answer(skill.name, skill.result_kind, to, asked, skill.stream, rfc3339(now.wall_us), payload)
         request = EnqueueRequest(to, msgspec.Raw(raw))
-        outcome = queue.enqueue(self._machine, now, self._principal, request, assign=False)
+        outcome = enqueue(self._machine, now, self._principal, request, assign=False)
         runtime.apply(now)
         if isinstance(outcome, Refusal | Late):
             refusal = outcome if isinstance(outcome, Refusal) else outcome.refusal
@@ -216,7 +217,7 @@ class SkillWorker(PeerlessSession):
 
     def _settle(self, request: SettleRequest) -> None:
         now = self._runtime.scheduler.now()
-        done = queue.settle_held(self._machine, now, self._consumer, request)
+        done = settle_held(self._machine, now, self._consumer, request)
         self._runtime.apply(now)
         if isinstance(done, Denied):  # its lease ended meanwhile: whoever has it now finds the answer there
             logs.warning("skill.late", skill=self._skill.name, id=request.id, reason=done.refusal.message)

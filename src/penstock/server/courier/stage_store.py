@@ -19,7 +19,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
-from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import staged_envelopes
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit
 from penstock.dialects.courier.wire.staged_frames import StagedFrame, space_problem
@@ -122,7 +122,7 @@ class Staging:
             draft = staged_envelopes.read(line, source, now, machine.limits)
             if isinstance(draft, Draft):
                 if draft.stream not in permits:
-                    permits[draft.stream] = allowed(
+                    permits[draft.stream] = check_access(
                         machine, source.principal, "enqueue", source.principal.from_channel(draft.stream)
                     )
                 draft = permits[draft.stream] or draft
@@ -228,7 +228,7 @@ class Staging:
             if refusal is not None:
                 return refusal
         for stream in dict.fromkeys(line.stream for line in lines if isinstance(line, Draft)):
-            refusal = allowed(
+            refusal = check_access(
                 self._machine, source.principal, "enqueue", source.principal.from_channel(stream)
             )
             if refusal is not None:

@@ -24,7 +24,7 @@ from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.surveys import Survey
 from penstock.dialects.courier.sessions.answers import Answers
-from penstock.dialects.courier.sessions.control import FEATURES
+from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker

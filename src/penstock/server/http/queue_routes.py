@@ -13,11 +13,15 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.operations import payload_schemas, queries, queue, views
-from penstock.dialects.courier.operations.queue import Late, Outcome, PullRequest
+from penstock.dialects.courier.operations import payload_schemas, queries, views
+from penstock.dialects.courier.operations.enqueue import enqueue
+from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome
+from penstock.dialects.courier.operations.redrive_and_purge import purge, redrive
+from penstock.dialects.courier.operations.send import send
+from penstock.dialects.courier.operations.settle import settle
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.operations.views import SnapshotQuery
-from penstock.dialects.courier.sessions.pull_session import PullSession
+from penstock.dialects.courier.sessions.pull import PullRequest, PullSession, check_pull
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit, source_of
@@ -312,18 +316,18 @@ class Api:
                 case "enqueue":
                     address = payer_address(request.peer)
                     assign = self._assign_id
-                    return queue.enqueue(machine, now, principal, body, assign=assign, address=address)
+                    return enqueue(machine, now, principal, body, assign=assign, address=address)
                 case "send":
                     address = payer_address(request.peer)
-                    return queue.send(machine, now, principal, body, address=address)
+                    return send(machine, now, principal, body, address=address)
                 case "settle":
-                    return queue.settle(machine, now, principal, body)
+                    return settle(machine, now, principal, body)
                 case "redrive":
-                    return queue.redrive(machine, now, principal, body)
+                    return redrive(machine, now, principal, body)
                 case "schemas_validate":
                     return payload_schemas.validate(machine, body.envelope)
                 case _:
-                    return queue.purge(machine, now, principal, body)
+                    return purge(machine, now, principal, body)
         query = self.query(request, route.query)
         if isinstance(query, Refusal):
             return query
@@ -362,12 +366,12 @@ class Api:
     def _pull(self, now: Now, request: Request, principal: Principal, done: Done) -> Cancel | None:
         runtime = self.runtime
         pull = self._body(request.body, PullRequest)
-        lease_us = pull if isinstance(pull, Refusal) else queue.check_pull(runtime.machine, principal, pull)
+        lease_us = pull if isinstance(pull, Refusal) else check_pull(runtime.machine, principal, pull)
         if isinstance(lease_us, Refusal):
             done(error_reply(lease_us))
             return None
 
-        def finish(body: queue.Body) -> None:
+        def finish(body: Body) -> None:
             done(json_reply(200, body))
             if isinstance(connection, Connection):
                 connection.lost()

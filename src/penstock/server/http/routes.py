@@ -11,16 +11,13 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
-from penstock.dialects.courier.operations.queue import (
-    EnqueueRequest,
-    PullRequest,
-    RedriveRequest,
-    SendRequest,
-    SettleRequest,
-    StreamRequest,
-)
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest
+from penstock.dialects.courier.operations.send import SendRequest
+from penstock.dialects.courier.operations.settle import SettleRequest
 from penstock.dialects.courier.operations.views import SnapshotQuery
+from penstock.dialects.courier.sessions.pull import PullRequest
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.sessions.view_feed import LiveQuery
 from penstock.dialects.courier.triggers.admin import TryRequest

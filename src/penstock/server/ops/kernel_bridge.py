@@ -17,7 +17,7 @@ from penstock.client.links.raw_link import HELD_MAX as UPLINK_MAX
 from penstock.client.links.raw_link import READ_HIGH, Uplink
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
-from penstock.dialects.courier.sessions.runs import error_line
+from penstock.dialects.courier.sessions.control.runs import error_line
 from penstock.dialects.courier.wire.kernel_frames import (
     FRAME_MAX,
     FrameDecoder,

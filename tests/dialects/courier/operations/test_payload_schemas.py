@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS
-from penstock.dialects.courier.operations import queue
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.operations.payload_schemas import Registry, Version, parse_version
-from penstock.dialects.courier.operations.queue import EnqueueRequest, Result, SendRequest
+from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.wire.staged_envelopes import source_of
 from penstock.server.courier.schema_registry import read_schemas
 from penstock.server.courier.stage_store import Staging
@@ -173,7 +174,7 @@ def code(outcome: object) -> str:
 class TestModes:
     def enqueue(self, broker: Broker, stream: str, payload: object, schema: str | None) -> Any:
         request = EnqueueRequest(stream, msgspec.Raw(body(payload, schema)))
-        return queue.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=False)
+        return enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=False)
 
     @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
     @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ class TestWaysIn:
     def test_send(self, broker: Broker) -> None:
         for schema, fits in ((None, False), ("xeno/task@v1", True)):
             request = SendRequest("strict", "note", msgspec.Raw(b'{"n":1}'), schema=schema)
-            outcome = queue.send(broker.machine, broker.now, ANONYMOUS, request)
+            outcome = send(broker.machine, broker.now, ANONYMOUS, request)
             assert isinstance(outcome, Result) is fits
         (record,) = broker.machine.channels["agents/strict/inbox"].live.values()
         assert msgspec.json.decode(record.body)["schema"] == "xeno/task@v1"

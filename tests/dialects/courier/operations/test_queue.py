@@ -10,17 +10,17 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.dialects.courier.operations import queries, queue
-from penstock.dialects.courier.operations.queue import (
-    EnqueueRequest,
-    Late,
-    Outcome,
+from penstock.dialects.courier.operations import queries
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Late, Outcome, Result
+from penstock.dialects.courier.operations.redrive_and_purge import (
     RedriveRequest,
-    Result,
-    SendRequest,
-    SettleRequest,
     StreamRequest,
+    purge,
+    redrive,
 )
+from penstock.dialects.courier.operations.send import SendRequest, send
+from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from tests.dialects.courier.talking import Broker, envelope
 
 
@@ -46,37 +46,37 @@ def only(*scopes: str, agent: str | None = None) -> Principal:
     return Principal("limited", agent=agent, scopes=require(scopes))
 
 
-def enqueue(broker: Broker, request: EnqueueRequest, *, assign: bool = False) -> Outcome:
-    return queue.enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=assign)
+def put(broker: Broker, request: EnqueueRequest, *, assign: bool = False) -> Outcome:
+    return enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=assign)
 
 
 class TestEnqueue:
     @pytest.mark.parametrize("request_", [EnqueueRequest("a"), EnqueueRequest("a", raw({}), [raw({})])])
     def test_takes_one_or_many_and_not_both(self, request_: EnqueueRequest) -> None:
-        assert code(enqueue(Broker(), request_)) == "InvalidRequest"
+        assert code(put(Broker(), request_)) == "InvalidRequest"
 
     def test_an_id_is_made_only_where_asked(self) -> None:
         broker = Broker()
         bare = {key: field for key, field in envelope().items() if key != "id"}
-        assert code(enqueue(broker, EnqueueRequest("a", raw(bare)))) == "InvalidEnvelope"
-        assert code(enqueue(broker, EnqueueRequest("a", raw(bare), assign_id=False), assign=True)) == (
+        assert code(put(broker, EnqueueRequest("a", raw(bare)))) == "InvalidEnvelope"
+        assert code(put(broker, EnqueueRequest("a", raw(bare), assign_id=False), assign=True)) == (
             "InvalidEnvelope"
         )
-        first = value(broker, enqueue(broker, EnqueueRequest("a", raw(bare), assign_id=True)))
-        second = value(broker, enqueue(broker, EnqueueRequest("a", raw(bare)), assign=True))
+        first = value(broker, put(broker, EnqueueRequest("a", raw(bare), assign_id=True)))
+        second = value(broker, put(broker, EnqueueRequest("a", raw(bare)), assign=True))
         assert first["id"] != second["id"]
         bodies = [msgspec.json.decode(record.body) for record in broker.machine.channels["a"].ready]
         assert [body["id"] for body in bodies] == [first["id"], second["id"]]
 
     def test_answers_wait_for_new_records(self) -> None:
-        outcome = enqueue(Broker(), EnqueueRequest("a", raw(envelope())))
+        outcome = put(Broker(), EnqueueRequest("a", raw(envelope())))
         assert isinstance(outcome, Result)
         assert (outcome.fresh, outcome.gate) == (True, 1)
 
     def test_scope(self) -> None:
         broker = Broker()
         request = EnqueueRequest("a", raw(envelope()))
-        outcome = queue.enqueue(broker.machine, broker.now, only("streams:b:*"), request, assign=False)
+        outcome = enqueue(broker.machine, broker.now, only("streams:b:*"), request, assign=False)
         assert code(outcome) == "Forbidden"
         assert not broker.machine.known("a")
 
@@ -84,7 +84,7 @@ class TestEnqueue:
 class TestSend:
     def send(self, broker: Broker, principal: Principal, **fields: Any) -> Outcome:
         request = SendRequest("Jen", "note", raw({"x": 1}), **fields)
-        return queue.send(broker.machine, broker.now, principal, request)
+        return send(broker.machine, broker.now, principal, request)
 
     def test_says_whether_the_recipient_is_there(self) -> None:
         broker = Broker()
@@ -118,7 +118,7 @@ class TestSettle:
         return broker, answer["result"]["deliveries"][0]["leaseId"]
 
     def settle(self, broker: Broker, principal: Principal = ANONYMOUS, **fields: Any) -> Outcome:
-        return queue.settle(broker.machine, broker.now, principal, SettleRequest(**fields))
+        return settle(broker.machine, broker.now, principal, SettleRequest(**fields))
 
     @pytest.mark.parametrize("op", ["ack", "nack", "release", "term"])
     @pytest.mark.parametrize("by", ["lease", "stream"])
@@ -184,24 +184,22 @@ class TestMoving:
 
     def test_redrive_counts_when_done(self) -> None:
         broker = self.dead()
-        outcome = queue.redrive(broker.machine, broker.now, ANONYMOUS, RedriveRequest("a"))
+        outcome = redrive(broker.machine, broker.now, ANONYMOUS, RedriveRequest("a"))
         done = value(broker, outcome)
         assert (done["moved"], done["left"]) == (1, 0)
 
     @pytest.mark.parametrize("scope", ["streams:dlq/a:subscribe", "streams:a:enqueue"])
     def test_redrive_needs_both_rights(self, scope: str) -> None:
         broker = self.dead()
-        assert (
-            code(queue.redrive(broker.machine, broker.now, only(scope), RedriveRequest("a"))) == "Forbidden"
-        )
+        assert code(redrive(broker.machine, broker.now, only(scope), RedriveRequest("a"))) == "Forbidden"
 
     def test_purge_is_for_administrators(self) -> None:
         broker = self.dead()
         request = StreamRequest("dlq/a")
-        assert code(queue.purge(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
-        assert value(broker, queue.purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
+        assert code(purge(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
+        assert value(broker, purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
-        assert code(queue.purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
+        assert code(purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
 
 
 class TestReads:

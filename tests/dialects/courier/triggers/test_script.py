@@ -13,7 +13,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Fired, is_fresh
 from penstock.core.scopes import ANONYMOUS, OPERATOR
-from penstock.dialects.courier.operations.queue import Result
+from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.triggers import admin, config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, TriggerScript

@@ -19,7 +19,7 @@ from penstock.core.errors import Refusal
 from penstock.core.json_checks import depth_problem
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
-from penstock.dialects.courier.operations.queue import Outcome, Result
+from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.wire.envelopes import misfit
 
 PROBLEMS_MAX = 20

@@ -16,12 +16,12 @@ from penstock.core.queue.inspect import place
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name
-from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed, may
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
 
 
 def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
     """A stream that exists and that the caller may look at."""
-    refusal = allowed(machine, principal, "read", stream)
+    refusal = check_access(machine, principal, "read", stream)
     if refusal is not None:
         return refusal
     channel = machine.find(principal.to_channel(stream))
@@ -73,6 +73,14 @@ def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
     return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
 
 
+class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which envelopes of a stream to look at."""
+
+    stream: str
+    state: str = "ready"
+    max: int = 10
+
+
 PEEK_STATES = ("ready", "inflight", "delayed", "dead")
 
 
@@ -87,7 +95,7 @@ def peek(
     channel = readable(machine, now, principal, stream)
     if isinstance(channel, Refusal):
         return channel
-    if state == "dead" and (refusal := may(principal, "read", dead_name(channel.name))) is not None:
+    if state == "dead" and (refusal := forbidden(principal, "read", dead_name(channel.name))) is not None:
         return refusal
     rows = [
         {"env": msgspec.Raw(record.body), **place(machine, now, record)}

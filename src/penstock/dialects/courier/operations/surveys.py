@@ -16,7 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import queries
-from penstock.dialects.courier.operations.queue import Body, Result
+from penstock.dialects.courier.operations.outcomes import Body, Result
 
 STREAMS_A_TURN = 200
 """Streams that are looked at in one turn: a few milliseconds' work."""

@@ -22,7 +22,7 @@ from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of
 from penstock.dialects.courier.operations import queries
-from penstock.dialects.courier.operations.queue import Outcome, Result
+from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.wire.envelopes import flat
 
 SLICE = 500

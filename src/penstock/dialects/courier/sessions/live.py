@@ -15,9 +15,9 @@ from penstock.core.queue.views import View
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.answers import RuntimePort
+from penstock.dialects.courier.sessions.control.frames import LiveFrame
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, ViewFollower
-from penstock.dialects.courier.wire import control_frames
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 
 _encode = msgspec.json.encode
@@ -48,7 +48,7 @@ class LiveSession:
         self._style = style
         self._watcher: ViewFollower
         self._strikes = 0
-        self._pace = FloodLimiter(self._limits.control_rate)
+        self._flood_limiter = FloodLimiter(self._limits.control_rate)
 
     def open(self, now: Now, view: View, sight: Sight) -> None:
         """Follow, once the connection is open."""
@@ -69,7 +69,7 @@ class LiveSession:
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return
-        flood = self._pace.flood(now)
+        flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._fail(flood, 1008)
             return
@@ -115,7 +115,7 @@ class Followers:
     def __contains__(self, label: str | None) -> bool:
         return label in self._watchers
 
-    def open(self, frame: control_frames.LiveFrame, taken: bool) -> str | Refusal:
+    def open(self, frame: LiveFrame, taken: bool) -> str | Refusal:
         """Begin to follow; the name of the subscription. `taken` says that another kind of one has the name."""
         machine = self._runtime.machine
         limits = machine.limits

@@ -14,11 +14,11 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations import queue
-from penstock.dialects.courier.operations.queue import SettleRequest
+from penstock.dialects.courier.operations.outcomes import check_access, check_lease
+from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
-from penstock.dialects.courier.wire.delivery_frames import socket_frames
+from penstock.dialects.courier.wire.delivery_frames import delivery_messages
 from penstock.dialects.courier.wire.envelopes import json_problem, misfit
 
 _encode = msgspec.json.encode
@@ -72,14 +72,14 @@ def check(runtime: RuntimePort, principal: Principal, query: SubscribeQuery) -> 
     """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
     machine = runtime.machine
     limits = machine.limits
-    refusal = queue.allowed(machine, principal, "subscribe", query.stream)
+    refusal = check_access(machine, principal, "subscribe", query.stream)
     if refusal is not None:
         return refusal
     if not 0 <= query.credit <= limits.credit_max or not 0 <= query.auto <= limits.credit_max:
         return Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
     if not 1 <= query.batch <= limits.batch_max:
         return Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
-    lease_us = queue.lease_us(machine, query.lease_ms)
+    lease_us = check_lease(machine, query.lease_ms)
     return lease_us if isinstance(lease_us, Refusal) else None
 
 
@@ -97,7 +97,7 @@ class SubscribeSession:
         self._query = query
         self._consumer: Consumer
         self._strikes = 0
-        self._pace = FloodLimiter(runtime.machine.limits.control_rate)
+        self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
 
     def open(self, now: Now) -> None:
         """Subscribe, once the socket is open."""
@@ -126,7 +126,7 @@ class SubscribeSession:
         if self.closing is not None:
             return
         limits = self._machine.limits
-        flood = self._pace.flood(now)
+        flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._fail(flood, 1008)
             return
@@ -192,7 +192,7 @@ class SubscribeSession:
         request = SettleRequest(
             id_, op, message.lease_id, None, message.delay_ms, message.reason, message.requeue, message.ms
         )
-        done = queue.settle_held(self._machine, now, self._consumer, request)
+        done = settle_held(self._machine, now, self._consumer, request)
         if isinstance(done, Refusal):
             self._fail(done)
         elif isinstance(done, Denied):
@@ -212,7 +212,7 @@ class SubscribeSession:
         )
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        self.out += socket_frames(self._machine.boot, consumer, records)
+        self.out += delivery_messages(self._machine.boot, consumer, records)
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         self.out.append(_encode({"expired": record.id, "leaseId": lease_id}))

@@ -16,7 +16,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Record
 from penstock.core.rules.rule_index import Emission, Moment, Rule
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.queue import Body, Outcome, Result, allowed
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, misfits, rule_of
@@ -34,19 +34,19 @@ class TryRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TriggerOperation(msgspec.Struct):
-    """An operation on triggers by its name, as Control v1 has it."""
+    """Look at triggers and change them, as Control v1 does: `op` is one of `OPS`."""
 
-    op: str
-    id: str
-    rule: Trigger | None
-    to: str
-    env: msgspec.Raw
+    op: str = "ls"
+    id: str = ""
+    rule: Trigger | None = None
+    to: str = ""
+    env: msgspec.Raw = msgspec.Raw(b"null")
 
 
 OPS = ("ls", "show", "explain", "put", "remove", "try")
 
 
-def ruled(machine: QueueMachine, now: Now, principal: Principal, asked: TriggerOperation) -> Outcome:
+def operate(machine: QueueMachine, now: Now, principal: Principal, asked: TriggerOperation) -> Outcome:
     """Carry out an operation by its name."""
     match asked.op:
         case "ls":
@@ -203,7 +203,7 @@ def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) 
 
 def tried(machine: QueueMachine, now: Now, principal: Principal, request: TryRequest) -> Outcome:
     """What each rule would do with an envelope, and why not; nothing happens."""
-    refusal = _barred(principal) or allowed(machine, principal, "enqueue", request.to)
+    refusal = _barred(principal) or check_access(machine, principal, "enqueue", request.to)
     record = refusal or envelopes.parse(bytes(request.envelope), request.to, principal, machine.limits)
     if isinstance(record, Refusal):
         return record

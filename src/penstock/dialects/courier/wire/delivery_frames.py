@@ -15,13 +15,13 @@ from penstock.dialects.courier.wire.envelopes import flat
 _encode = msgspec.json.encode
 
 
-def control_prefix(consumer: Consumer) -> bytes:
+def delivery_prefix(consumer: Consumer) -> bytes:
     """What every delivery to one subscription begins with."""
     stream = _encode(consumer.link.principal.from_channel(consumer.channel.name))
     return b'{"type":"deliver","stream":%b,"subId":%b,"env":' % (stream, _encode(consumer.label))
 
 
-def control_frames(prefix: bytes, boot: str, now: Now, consumer: Consumer, records: list[Record]) -> bytes:
+def delivery_lines(prefix: bytes, boot: str, now: Now, consumer: Consumer, records: list[Record]) -> bytes:
     """Delivery lines for one subscription, several envelopes a line when it asked for batches."""
     expires = (now.wall_us + consumer.lease_us) // 1000
     if consumer.batch <= 1:
@@ -53,7 +53,7 @@ def tap_lines(copy: Copy) -> bytes:
     return b"".join(lines)
 
 
-def socket_frames(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
+def delivery_messages(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
     """Delivery messages of the subscribe socket."""
     if consumer.batch <= 1:
         tail = b'.%x.%b"}' % (consumer.no, boot.encode())

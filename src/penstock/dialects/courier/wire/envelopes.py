@@ -144,9 +144,7 @@ def parse(
     The request around it has passed `json_problem`.
     """
     if len(raw) > limits.envelope_max:
-        return Refusal(
-            "TooLarge", f"the envelope has {len(raw)} bytes and at most {limits.envelope_max} are allowed"
-        )
+        return too_large(raw, limits)
     try:
         head = _head.decode(raw)
     except msgspec.ValidationError as error:
@@ -161,9 +159,9 @@ def parse(
         if problem is not None:
             return problem
     if not 0 < len(head.id) <= limits.id_max:
-        return Refusal("InvalidEnvelope", f"`id` has 1 to {limits.id_max} characters", ref="id")
+        return _bad_length("id", limits.id_max)
     if not 0 < len(head.type) <= limits.type_max:
-        return Refusal("InvalidEnvelope", f"`type` has 1 to {limits.type_max} characters", ref="type")
+        return _bad_length("type", limits.type_max)
     added = b""
     if head.to is msgspec.UNSET:
         added = b'"to":' + _encode(to)
@@ -179,14 +177,44 @@ def parse(
         elif sender is not None:
             return Refusal("InvalidEnvelope", "`from` is null; leave it out to have it filled", ref="from")
     elif not principal.vouches(sender):
-        return Refusal(
-            "Forbidden",
-            f"this token speaks for `{principal.agent}`, not for `{sender}`",
-            ref=head.id,
-            hint="leave `from` out to have it filled",
-        )
+        return _foreign_sender(principal, sender, head.id)
     body = _insert(raw, added) if added else raw
     return Record(head.id, shared(head.type), body, shared(sender) if sender else None, head.corr)
+
+
+def compose(envelope: dict[str, Any], principal: Principal, limits: Limits) -> Record | Refusal:
+    """A record of an envelope that the server writes itself; it has `id`, `type`, `from` and `payload`.
+
+    `parse` would decode again what is encoded here, so the same checks are made on the values.
+    """
+    raw = _encode(envelope)
+    if len(raw) > limits.envelope_max:
+        return too_large(raw, limits)
+    problem = depth_problem(raw, limits.depth_max)
+    if problem is not None:
+        return problem
+    id_, kind, sender = envelope["id"], envelope["type"], envelope["from"]
+    if not 0 < len(id_) <= limits.id_max:
+        return _bad_length("id", limits.id_max)
+    if not 0 < len(kind) <= limits.type_max:
+        return _bad_length("type", limits.type_max)
+    if not principal.vouches(sender):
+        return _foreign_sender(principal, sender, id_)
+    return Record(id_, shared(kind), raw, shared(sender) if sender else None, envelope.get("corr"))
+
+
+def too_large(raw: bytes, limits: Limits) -> Refusal:
+    message = f"the envelope has {len(raw)} bytes and at most {limits.envelope_max} are allowed"
+    return Refusal("TooLarge", message)
+
+
+def _bad_length(field: str, limit: int) -> Refusal:
+    return Refusal("InvalidEnvelope", f"`{field}` has 1 to {limit} characters", ref=field)
+
+
+def _foreign_sender(principal: Principal, sender: str, id_: str) -> Refusal:
+    message = f"this token speaks for `{principal.agent}`, not for `{sender}`"
+    return Refusal("Forbidden", message, ref=id_, hint="leave `from` out to have it filled")
 
 
 def _insert(raw: bytes, members: bytes) -> bytes:

@@ -18,7 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.wire.envelopes import json_problem, misfit, parse
+from penstock.dialects.courier.wire.envelopes import json_problem, misfit, parse, too_large
 from penstock.dialects.courier.wire.staged_frames import SPACE_FORM, StagedFrame, read_frame
 
 HOP_HEADER = "x-penstock-hop"
@@ -87,8 +87,7 @@ def part_problem(part: str) -> Refusal | None:
 def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | StagedFrame | Refusal:
     """The draft of one line, or the frame of one for a space."""
     if len(line) > limits.envelope_max:
-        message = f"the envelope has {len(line)} bytes and at most {limits.envelope_max} are allowed"
-        return Refusal("TooLarge", message)
+        return too_large(line, limits)
     problem = json_problem(line)
     if problem is not None:
         return problem

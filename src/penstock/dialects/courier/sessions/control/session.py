@@ -1,8 +1,8 @@
-"""A Control v1 session: lines in, core calls, lines out.
+"""The session of one Control v1 connection: lines in, calls of the machine, lines out.
 
-Pure: it keeps the half line a chunk left behind, the subscriptions of its connection, and the answers that wait for the
-journal. Runs of single enqueues and acks in one chunk become one call of the machine each, so a client need not
-batch to be cheap.
+Owns the half line that a chunk left behind, the connection's subscriptions and followers, and the answers that wait for the journal. It
+must never know a transport or a clock. Answers keep the order of their requests; deliveries go out between them. Runs of single enqueues
+and acks in one chunk become one call of the machine each (`runs.py`), so a client need not batch to be cheap.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
-from penstock.dialects.courier.operations import payload_schemas, queries, queue, views
-from penstock.dialects.courier.operations.queue import Late, Outcome, Result, SettleRequest
+from penstock.dialects.courier.operations import payload_schemas, queries, views
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
+from penstock.dialects.courier.operations.redrive_and_purge import redrive
+from penstock.dialects.courier.operations.send import send
+from penstock.dialects.courier.operations.settle import SettleRequest, settle, settle_held
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
+from penstock.dialects.courier.sessions.control import frames
+from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.live import Followers
-from penstock.dialects.courier.sessions.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 from penstock.dialects.courier.triggers import admin
-from penstock.dialects.courier.wire import control_frames as frames
-from penstock.dialects.courier.wire.delivery_frames import control_frames, control_prefix, tap_lines
+from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
@@ -47,14 +53,12 @@ class ControlSession:
         self._runtime = runtime
         self._machine = runtime.machine
         self.token_needed = token_needed
-        """Nothing but a hello with a token is heard."""
+        """Only a `hello` with a token is accepted."""
         self._parts: list[bytes] = []
         self._parts_size = 0
-        self._subs: dict[str, Consumer] = {}
-        self._newest: Consumer | None = None
-        self._sub_count = 0
+        self._subs = Subscriptions(runtime.machine)
         self._strikes = 0
-        self._pace = FloodLimiter(runtime.machine.limits.control_rate)
+        self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
         self._runs = Runs(runtime, self.answers)
         self._followers = Followers(runtime, self)
 
@@ -103,7 +107,7 @@ class ControlSession:
             self.closing = (close, refusal.code)
 
     def _line(self, now: Now, line: bytes) -> None:
-        flood = self._pace.flood(now)
+        flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._runs.close(now)
             self._fail(None, flood, close=1008)
@@ -127,11 +131,11 @@ class ControlSession:
             self._runtime.apply(now)
 
     def _joins_run(self, now: Now, frame: frames.ControlFrame) -> bool:
-        """Whether a frame was taken into the open run: the hot path ends here."""
+        """Add a frame to the open run, if it fits there: the hot path ends here."""
         if type(frame) is frames.EnqueueFrame:
             return self._runs.join_enqueue(now, self.link, frame)
-        if type(frame) is frames.AckFrame and len(self._subs) == 1 and self._newest is not None:
-            return self._runs.join_ack(now, self._newest, frame)
+        if type(frame) is frames.AckFrame and self._subs.only is not None:
+            return self._runs.join_ack(now, self._subs.only, frame)
         return False
 
     def _bad_line(self, line: bytes, error: Exception) -> None:
@@ -145,7 +149,7 @@ class ControlSession:
         if self._strikes > self._machine.limits.strikes_max and self.closing is None:
             self.closing = (1003, "UnknownOp")
 
-    # Everything else
+    # Frames
 
     def _frame(self, now: Now, frame: frames.ControlFrame) -> None:
         if type(frame) is frames.HelloFrame:
@@ -180,21 +184,13 @@ class ControlSession:
                 self._answer(frame.req_id, self._operate(now, frame))
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
-        """Operations that HTTP has too."""
+        """The operations that HTTP has too."""
         machine, principal = self._machine, self.link.principal
         match frame:
             case frames.SendFrame():
-                request = queue.SendRequest(
-                    frame.to, frame.kind, frame.payload, frame.from_, frame.id, frame.corr,
-                    frame.refs, frame.tags, frame.headers, frame.delay_ms, frame.schema,
-                )  # fmt: skip
-                return queue.send(machine, now, principal, request, address=self.link.address)
+                return send(machine, now, principal, frame, address=self.link.address)
             case frames.SettleFrame():
-                settle = SettleRequest(
-                    frame.id, frame.op, frame.lease_id, frame.stream, frame.delay_ms, frame.reason,
-                    frame.requeue, frame.ms,
-                )  # fmt: skip
-                return queue.settle(machine, now, principal, settle)
+                return settle(machine, now, principal, frame)
             case frames.StatsFrame():
                 return queries.stats(machine, now, principal, frame.stream)
             case frames.PeekFrame():
@@ -204,12 +200,10 @@ class ControlSession:
             case frames.ExplainFrame():
                 return queries.explain(machine, now, principal, frame.stream)
             case frames.TriggerFrame():
-                asked = admin.TriggerOperation(frame.op, frame.id, frame.rule, frame.to, frame.env)
-                return admin.ruled(machine, now, principal, asked)
+                return admin.operate(machine, now, principal, frame)
             case frames.RedriveFrame():
-                redrive = queue.RedriveRequest(frame.stream, frame.max)
-                outcome = queue.redrive(machine, now, principal, redrive)
-                self._runtime.apply(now)
+                outcome = redrive(machine, now, principal, frame)
+                self._runtime.apply(now)  # the answer counts what was moved
                 return outcome
             case frames.SchemaListFrame():
                 return payload_schemas.listing(machine)
@@ -219,7 +213,7 @@ class ControlSession:
                 return Result({})
 
     def _survey(self, req_id: str | int | None, survey: MetricsSurvey | WhereSurvey) -> None:
-        """Answer, in its place among the others, when every stream was looked at."""
+        """Answer when every stream was visited, in the order of the requests."""
         slot = self.answers.slot()
 
         def done() -> None:
@@ -272,60 +266,30 @@ class ControlSession:
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame) -> None:
         raw = bytes(frame.env)
         req_id = "enqueue" if frame.req_id is None else frame.req_id
-        request = queue.EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
+        request = EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         if raw[:1] == b"[":
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
             request.envelope = frame.env
         link = self.link
-        outcome = queue.enqueue(
-            self._machine, now, link.principal, request, assign=False, address=link.address
-        )
+        outcome = enqueue(self._machine, now, link.principal, request, assign=False, address=link.address)
         self._answer(req_id, outcome)
 
     def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:
-        machine, limits = self._machine, self._machine.limits
-        refusal = queue.allowed(machine, self.link.principal, "subscribe", frame.stream)
-        lease_us = queue.lease_us(machine, frame.lease_ms)
-        label = frame.sub_id
-        if refusal is None and isinstance(lease_us, Refusal):
-            refusal = lease_us
-        elif not 1 <= frame.batch <= limits.batch_max:
-            refusal = Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
-        elif not 0 <= frame.auto <= limits.credit_max or not 0 <= (frame.credit or 0) <= limits.credit_max:
-            refusal = Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
-        elif label is not None and (
-            label in self._subs or label in self._followers or len(label) > limits.id_max
-        ):
-            refusal = Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")
-        if refusal is not None:
-            self._fail(frame.req_id, refusal)
-            return
-        assert isinstance(lease_us, int)
-        consumer = machine.subscribe(now, self.link, self.link.principal.to_channel(frame.stream), lease_us)
+        consumer = self._subs.open(now, self.link, frame, frame.sub_id in self._followers)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
-        while label is None or label in self._subs:
-            self._sub_count += 1
-            label = f"s{self._sub_count}"
-        consumer.label = label
-        consumer.batch = frame.batch
-        consumer.expiry_wanted = frame.expired
-        consumer.auto = frame.auto
-        consumer.tag = control_prefix(consumer)
-        self._subs[label] = consumer
-        self._newest = consumer
         if frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, {"subId": label}))
+            self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
         credit = frame.credit or frame.auto
         if credit:
-            refused = machine.grant(now, consumer, credit)
+            refused = self._machine.grant(now, consumer, credit)
             if refused is not None:
                 self._fail(frame.req_id, refused)
 
     def _tap(self, frame: frames.TapFrame) -> None:
-        refused = queue.allowed(self._machine, self.link.principal, "read", frame.stream)
+        refused = check_access(self._machine, self.link.principal, "read", frame.stream)
         if refused is None:
             refused = self._machine.tap(self.link, self.link.principal.to_channel(frame.stream))
         if refused is not None:
@@ -333,19 +297,11 @@ class ControlSession:
         elif frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, {"stream": frame.stream}))
 
-    def _subscription(self, label: str | None) -> Consumer | Refusal:
-        consumer = self._newest if label is None else self._subs.get(label)
-        if consumer is not None:
-            return consumer
-        if label is None:
-            return Refusal("InvalidRequest", "subscribe first", ref="subId")
-        return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
-
     def _with_subscription(self, now: Now, frame: frames.UnsubscribeFrame | frames.GrantFrame) -> None:
         if frame.sub_id is not None and frame.sub_id in self._followers:
             self._with_follower(frame, frame.sub_id)
             return
-        consumer = self._subscription(frame.sub_id)
+        consumer = self._subs.find(frame.sub_id)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
@@ -356,7 +312,7 @@ class ControlSession:
             elif frame.req_id is not None:
                 self.answers.add(ok_line(frame.req_id, {"credit": consumer.credit}))
             return
-        self._forget(consumer)
+        self._subs.forget(consumer)
         self._machine.unsubscribe(now, consumer)
         if frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
@@ -371,7 +327,7 @@ class ControlSession:
         self._followers.start(now, label)
 
     def _with_follower(self, frame: frames.UnsubscribeFrame | frames.GrantFrame, label: str) -> None:
-        answer: queue.Body = {"subId": label}
+        answer: Body = {"subId": label}
         if isinstance(frame, frames.GrantFrame):
             credit = self._followers.grant(label, frame.n)
             if isinstance(credit, Refusal):
@@ -382,23 +338,6 @@ class ControlSession:
             self._followers.close(label)
         if frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, answer))
-
-    def _forget(self, consumer: Consumer) -> None:
-        self._subs.pop(consumer.label, None)
-        if self._newest is consumer:
-            self._newest = next(reversed(self._subs.values()), None)
-
-    def _holder(self, id_: str, label: str | None) -> Consumer | Refusal:
-        """Whichever subscription of this connection holds the id, unless one is named."""
-        if label is None:
-            for consumer in self._subs.values():
-                record = consumer.channel.live.get(id_)
-                if record is not None and record.holder is consumer:
-                    return consumer
-            for consumer in self._subs.values():
-                if id_ in consumer.channel.live or id_ in consumer.channel.settled:
-                    return consumer
-        return self._subscription(label)
 
     def _ack(self, now: Now, frame: frames.AckFrame) -> None:
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
@@ -411,7 +350,7 @@ class ControlSession:
             return
         denied: list[Denied] = []
         for id_ in ids:
-            consumer = self._holder(id_, frame.sub_id)
+            consumer = self._subs.holder(id_, frame.sub_id)
             if isinstance(consumer, Refusal):
                 denied.append(Denied(0, consumer))
             else:
@@ -441,11 +380,11 @@ class ControlSession:
         | frames.ExtendFrame,
         request: SettleRequest,
     ) -> None:
-        consumer = self._holder(request.id, frame.sub_id)
+        consumer = self._subs.holder(request.id, frame.sub_id)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
-        done = queue.settle_held(self._machine, now, consumer, request)
+        done = settle_held(self._machine, now, consumer, request)
         if isinstance(done, Refusal):
             self._fail(frame.req_id, done)
         elif isinstance(done, Denied):
@@ -457,8 +396,7 @@ class ControlSession:
             self._answer(frame.req_id, Result({"id": request.id}, done.gate))
 
     def _pull(self, now: Now, frame: frames.PullFrame) -> None:
-        request = queue.PullRequest(frame.stream, frame.max, frame.wait_ms, frame.lease_ms)
-        lease_us = queue.check_pull(self._machine, self.link.principal, request)
+        lease_us = check_pull(self._machine, self.link.principal, frame)
         if isinstance(lease_us, Refusal):
             self._fail(frame.req_id, lease_us)
             return
@@ -473,20 +411,20 @@ class ControlSession:
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         if not consumer.pull:
-            self.out.append(control_frames(consumer.tag, self._machine.boot, now, consumer, records))
+            self.out.append(delivery_lines(consumer.tag, self._machine.boot, now, consumer, records))
             return
         slot, req_id = consumer.tag
         assert isinstance(slot, Slot)
-        self.answers.fill(slot, ok_line(req_id, queue.pulled(self._machine, now, records)))
+        self.answers.fill(slot, ok_line(req_id, to_pull_body(self._machine, now, records)))
 
     def tapped(self, copy: Copy) -> None:
-        """Show what came into a stream to a peer that only looks."""
+        """Copy what was enqueued to a peer that taps the stream."""
         self.out.append(tap_lines(copy))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         stream, label = self.link.principal.from_channel(consumer.channel.name), consumer.label
-        told = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
-        self.out.append(_encode(told) + b"\n")
+        notice = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
+        self.out.append(_encode(notice) + b"\n")
 
     def drain(self, refusal: Refusal) -> None:
         self._fail(None, refusal, close=refusal.kind.close)

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal, require
-from penstock.dialects.courier.sessions.control import HELLO_MAX
-from penstock.dialects.courier.wire.control_frames import FRAME_NAMES
+from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
+from penstock.dialects.courier.sessions.control.session import HELLO_MAX
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line
 
 SAM = Principal("sam", agent="sam", scopes=require(["streams:agents/*:*"]))

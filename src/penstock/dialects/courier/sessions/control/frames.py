@@ -1,4 +1,8 @@
-"""Control v1 frames: what a client may say in one line."""
+"""The frames of Control v1: what a client may send in one line of JSON.
+
+Owns the decoding of a line into a typed frame, and the refusal of one that is not a frame. A frame whose operation HTTP has too extends the
+HTTP request struct, so an operation takes the frame itself. Unknown fields are ignored, unlike in HTTP bodies. Cost: one decode.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,19 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.dialects.courier.triggers.config import Trigger
+from penstock.dialects.courier.operations.queries import PeekRequest
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest
+from penstock.dialects.courier.operations.send import SendRequest
+from penstock.dialects.courier.operations.settle import SettleRequest
+from penstock.dialects.courier.operations.views import SnapshotQuery
+from penstock.dialects.courier.sessions.pull import PullRequest
+from penstock.dialects.courier.triggers.admin import TriggerOperation
 
 ReqId = str | int | None
 
 
-class _Frame(msgspec.Struct, tag_field="type", rename="camel"):
-    """What every frame may carry."""
+class _Frame(msgspec.Struct, tag_field="type", rename="camel", forbid_unknown_fields=False):
+    """Marks a frame: its tag is the member `type`."""
 
 
 class HelloFrame(_Frame, tag="hello"):
@@ -32,18 +42,8 @@ class EnqueueFrame(_Frame, tag="enqueue"):
     deliver_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
-class SendFrame(_Frame, tag="send"):
-    to: str
-    kind: str
-    payload: msgspec.Raw
-    from_: str | None = msgspec.field(default=None, name="from")
-    id: str | None = None
-    corr: str | None = None
-    refs: list[str] | None = None
-    tags: list[str] | None = None
-    headers: dict[str, str | int | float | bool | None] | None = None
-    delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    schema: str | None = None
+class SendFrame(_Frame, SendRequest, tag="send"):
+    kind: str = msgspec.field(name="kind")  # `type` is the tag here
     req_id: ReqId = None
 
 
@@ -58,8 +58,7 @@ class SubscribeFrame(_Frame, tag="subscribe"):
     req_id: ReqId = None
 
 
-class TapFrame(_Frame, tag="tap"):
-    stream: str
+class TapFrame(_Frame, StreamRequest, tag="tap"):
     req_id: ReqId = None
 
 
@@ -108,28 +107,17 @@ class ExtendFrame(_Settling, tag="extend"):
     pass
 
 
-class PullFrame(_Frame, tag="pull"):
-    stream: str
-    max: int = 1
-    wait_ms: int = 0
-    lease_ms: int | None = None
+class PullFrame(_Frame, PullRequest, tag="pull"):
+    wait_ms: int = msgspec.field(default=0, name="waitMs")  # HTTP has these two in snake case
+    lease_ms: int | None = msgspec.field(default=None, name="leaseMs")
     req_id: ReqId = None
 
 
-class SettleFrame(_Frame, tag="settle"):
-    id: str
-    op: str
-    lease_id: str | None = None
-    stream: str | None = None
-    delay_ms: int | None = None
-    reason: str | None = None
-    requeue: bool = True
-    ms: int | None = None
+class SettleFrame(_Frame, SettleRequest, tag="settle"):
     req_id: ReqId = None
 
 
-class StatsFrame(_Frame, tag="stats"):
-    stream: str
+class StatsFrame(_Frame, StreamRequest, tag="stats"):
     req_id: ReqId = None
 
 
@@ -137,10 +125,7 @@ class MetricsFrame(_Frame, tag="metrics"):
     req_id: ReqId = None
 
 
-class PeekFrame(_Frame, tag="peek"):
-    stream: str
-    state: str = "ready"
-    max: int = 10
+class PeekFrame(_Frame, PeekRequest, tag="peek"):
     req_id: ReqId = None
 
 
@@ -149,20 +134,15 @@ class WhereFrame(_Frame, tag="where"):
     req_id: ReqId = None
 
 
-class ExplainFrame(_Frame, tag="explain"):
-    stream: str
+class ExplainFrame(_Frame, StreamRequest, tag="explain"):
     req_id: ReqId = None
 
 
-class RedriveFrame(_Frame, tag="redrive"):
-    stream: str
-    max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1_000
+class RedriveFrame(_Frame, RedriveRequest, tag="redrive"):
     req_id: ReqId = None
 
 
-class SnapshotFrame(_Frame, tag="snapshot"):
-    view: str
-    addr: str | None = None
+class SnapshotFrame(_Frame, SnapshotQuery, tag="snapshot"):
     req_id: ReqId = None
 
 
@@ -175,14 +155,7 @@ class LiveFrame(_Frame, tag="live"):
     req_id: ReqId = None
 
 
-class TriggerFrame(_Frame, tag="trigger"):
-    """Look at triggers and change them: `op` is one of `ls show explain put remove try`."""
-
-    op: str = "ls"
-    id: str = ""
-    rule: Trigger | None = None
-    to: str = ""
-    env: msgspec.Raw = msgspec.Raw(b"null")
+class TriggerFrame(_Frame, TriggerOperation, tag="trigger"):
     req_id: ReqId = None
 
 

@@ -15,9 +15,10 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.rules.rate_limits import Meter
-from penstock.dialects.courier.operations import queue
+from penstock.dialects.courier.operations.outcomes import check_access
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.wire import control_frames, envelopes
+from penstock.dialects.courier.sessions.control.frames import AckFrame, EnqueueFrame
+from penstock.dialects.courier.wire import envelopes
 
 _encode = msgspec.json.encode
 
@@ -68,7 +69,7 @@ class Runs:
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
 
-    def join_enqueue(self, now: Now, link: Link, frame: control_frames.EnqueueFrame) -> bool:
+    def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> bool:
         """Add a plain single enqueue; False when it is anything else."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
@@ -79,7 +80,7 @@ class Runs:
             self.close(now)
         refusal = None
         if self._to is None:
-            refusal = queue.allowed(self._machine, link.principal, "enqueue", to)
+            refusal = check_access(self._machine, link.principal, "enqueue", to)
             self._link = link
         record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
         if self._machine.schemas is not None and isinstance(record, Record):
@@ -93,7 +94,7 @@ class Runs:
         self._reqs.append(req_id)
         return True
 
-    def join_ack(self, now: Now, consumer: Consumer, frame: control_frames.AckFrame) -> bool:
+    def join_ack(self, now: Now, consumer: Consumer, frame: AckFrame) -> bool:
         """Add an ack that wants no answer; False when it is anything else."""
         if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
             return False

@@ -1,0 +1,138 @@
+"""`POST /v1/enqueue` and its Control v1 twin: check envelopes and admit them to a stream."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.enqueue import Admitted
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.records import Record
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
+from penstock.dialects.courier.wire import envelopes
+
+
+class EnqueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """`POST /v1/enqueue`."""
+
+    to: str
+    envelope: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    envelopes: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    deliver_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    assign_id: bool | None = None
+
+
+def due_wall_us(
+    machine: QueueMachine, now: Now, delay_ms: int | None, deliver_at: datetime | None
+) -> int | Refusal:
+    """When a scheduled envelope becomes ready; 0 means at once."""
+    if delay_ms is None and deliver_at is None:
+        return 0
+    if deliver_at is not None:
+        delay_us = int(deliver_at.timestamp() * 1_000_000) - now.wall_us
+    else:
+        delay_us = (delay_ms or 0) * 1000
+    if delay_us > machine.limits.schedule_max_ms * 1000:
+        return Refusal(
+            "InvalidRequest",
+            f"an envelope may be scheduled at most {machine.limits.schedule_max_ms} ms ahead",
+            ref="delayMs" if deliver_at is None else "deliverAt",
+        )
+    return now.wall_us + delay_us if delay_us > 0 else 0
+
+
+def new_id(machine: QueueMachine) -> str:
+    return "e-" + machine.entropy(12).hex()
+
+
+def enqueue(
+    machine: QueueMachine,
+    now: Now,
+    principal: Principal,
+    request: EnqueueRequest,
+    *,
+    assign: bool,
+    address: str = "",
+) -> Outcome:
+    """Check one envelope or an array of them, and admit them."""
+    refusal = check_access(machine, principal, "enqueue", request.to)
+    if refusal is not None:
+        return refusal
+    channel = principal.to_channel(request.to)
+    one, many = request.envelope, request.envelopes
+    single = isinstance(one, msgspec.Raw)
+    if single == isinstance(many, list):
+        return Refusal("InvalidRequest", "give `envelope` or `envelopes`, one of them", ref="envelope")
+    raws = [one] if isinstance(one, msgspec.Raw) else many
+    assert isinstance(raws, list)
+    if not 0 < len(raws) <= machine.limits.batch_max:
+        return Refusal(
+            "InvalidRequest", f"an array has 1 to {machine.limits.batch_max} envelopes", ref="envelopes"
+        )
+    due = due_wall_us(machine, now, request.delay_ms, request.deliver_at)
+    if isinstance(due, Refusal):
+        return due
+    wants_id = assign if request.assign_id is None else request.assign_id
+    records: list[Record] = []
+    for index, raw in enumerate(raws):
+        fresh_id = new_id(machine) if wants_id else None
+        record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id)
+        if machine.schemas is not None and isinstance(record, Record):
+            record = machine.schemas.refusal(channel, record.body) or record
+        if isinstance(record, Refusal):
+            return record if single else _at(record, f"envelopes[{index}]")
+        records.append(record)
+    return admit(machine, now, principal, channel, records, due, single=single, address=address)
+
+
+def admit(
+    machine: QueueMachine,
+    now: Now,
+    principal: Principal,
+    channel: str,
+    records: list[Record],
+    due: int,
+    *,
+    single: bool,
+    address: str,
+) -> Outcome:
+    """Admit checked records to a channel: all of them or none."""
+    if due:
+        for record in records:
+            record.due_wall_us = record.scheduled_wall_us = due
+    meter = machine.meter
+    if meter is not None:
+        refusal = meter.check(now.us, principal, address, channel, len(records))
+        if refusal is not None:
+            return refusal
+    admitted = machine.enqueue(now, channel, records)
+    if isinstance(admitted, Refusal):
+        return admitted
+    # Charged only now: a batch that the machine refuses must not use up the rate.
+    if meter is not None:
+        meter.charge(now.us, principal, address, channel, len(records))
+    return Result(to_enqueue_body(admitted, records, single), admitted.gate, fresh=True)
+
+
+def _at(refusal: Refusal, where: str) -> Refusal:
+    ref = where if refusal.ref is None else f"{where}.{refusal.ref}"
+    return msgspec.structs.replace(refusal, ref=ref)
+
+
+def to_enqueue_body(admitted: Admitted, records: list[Record], single: bool) -> Body:
+    body: Body
+    if single:
+        body = {"id": records[0].id, "seq": admitted.seqs[0]}
+        if admitted.duplicates:
+            body["duplicate"] = True
+        return body
+    body = {"ids": [record.id for record in records], "seqs": admitted.seqs}
+    if admitted.duplicates:
+        body["duplicates"] = admitted.duplicates
+    return body

@@ -1,0 +1,60 @@
+"""`POST /v1/redrive` and `POST /v1/purge`: send dead letters back to their stream, and drop what waits in one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.core.tenants import dead_name, home_name
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
+from penstock.dialects.courier.wire import envelopes
+
+
+class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /v1/redrive`."""
+
+    stream: str
+    max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1_000
+
+
+class StreamRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A body that only names a stream."""
+
+    stream: str
+
+
+def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
+    """Send dead letters home. Needs the right to take them and the right to put them back."""
+    dead = dead_name(principal.to_channel(request.stream))
+    refusal = (
+        envelopes.stream_problem(request.stream, machine.limits)
+        or forbidden(principal, "subscribe", dead)
+        or forbidden(principal, "enqueue", home_name(dead))
+    )
+    if refusal is not None:
+        return refusal
+    job = machine.redrive(now, dead, request.max)
+    if isinstance(job, Refusal):
+        return job
+
+    def body() -> Body:
+        channel = machine.channels.get(dead)
+        return {"moved": job.moved, "kept": job.kept, "left": 0 if channel is None else len(channel.ready)}
+
+    return Result(body, machine.gate)
+
+
+def purge(machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest) -> Outcome:
+    """Drop what waits in a stream. For operators."""
+    refusal = check_access(machine, principal, "admin", request.stream)
+    if refusal is not None:
+        return refusal
+    channel = machine.find(principal.to_channel(request.stream))
+    if isinstance(channel, Refusal):
+        return channel
+    return Result({"purged": machine.purge(now, channel)}, machine.gate)

@@ -1,0 +1,1 @@
+"""Control v1, the line protocol: frames in, answers and deliveries out. It knows no transport."""

@@ -1,0 +1,93 @@
+"""The subscriptions of one Control v1 connection: their labels, and which of them holds an envelope.
+
+Owns the consumers by label. A client may leave labels out: then a settle goes to the subscription that holds the envelope, and a grant to the
+newest one. Cost of `holder`: O(subscriptions) without a label.
+"""
+
+from __future__ import annotations
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Consumer, Link
+from penstock.core.queue.machine import QueueMachine
+from penstock.dialects.courier.operations.outcomes import check_access, check_lease
+from penstock.dialects.courier.sessions.control.frames import SubscribeFrame
+from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
+
+
+class Subscriptions:
+    """The consumers of one connection."""
+
+    __slots__ = ("_by_label", "_count", "_machine", "_newest", "only")
+
+    def __init__(self, machine: QueueMachine) -> None:
+        self._machine = machine
+        self._by_label: dict[str, Consumer] = {}
+        self._newest: Consumer | None = None
+        self._count = 0
+        self.only: Consumer | None = None
+        """The subscription of a connection that has exactly one: its acks need no search."""
+
+    def __contains__(self, label: str | None) -> bool:
+        return label in self._by_label
+
+    def open(self, now: Now, link: Link, frame: SubscribeFrame, taken: bool) -> Consumer | Refusal:
+        """Subscribe. `taken` says that a follower of a view has the label."""
+        machine, limits = self._machine, self._machine.limits
+        refusal = check_access(machine, link.principal, "subscribe", frame.stream)
+        lease_us = check_lease(machine, frame.lease_ms)
+        label = frame.sub_id
+        if refusal is None and isinstance(lease_us, Refusal):
+            refusal = lease_us
+        elif not 1 <= frame.batch <= limits.batch_max:
+            refusal = Refusal("InvalidRequest", f"`batch` is 1 to {limits.batch_max}", ref="batch")
+        elif not 0 <= frame.auto <= limits.credit_max or not 0 <= (frame.credit or 0) <= limits.credit_max:
+            refusal = Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")
+        elif label is not None and (taken or label in self._by_label or len(label) > limits.id_max):
+            refusal = Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")
+        if refusal is not None:
+            return refusal
+        assert isinstance(lease_us, int)
+        consumer = machine.subscribe(now, link, link.principal.to_channel(frame.stream), lease_us)
+        if isinstance(consumer, Refusal):
+            return consumer
+        while label is None or label in self._by_label:
+            self._count += 1
+            label = f"s{self._count}"
+        consumer.label = label
+        consumer.batch = frame.batch
+        consumer.expiry_wanted = frame.expired
+        consumer.auto = frame.auto
+        consumer.tag = delivery_prefix(consumer)
+        self._by_label[label] = self._newest = consumer
+        self.only = consumer if len(self._by_label) == 1 else None
+        return consumer
+
+    def find(self, label: str | None) -> Consumer | Refusal:
+        """A subscription by its label; the newest one without."""
+        consumer = self._newest if label is None else self._by_label.get(label)
+        if consumer is not None:
+            return consumer
+        if label is None:
+            return Refusal("InvalidRequest", "subscribe first", ref="subId")
+        return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
+
+    def forget(self, consumer: Consumer) -> None:
+        """The subscription has ended."""
+        self._by_label.pop(consumer.label, None)
+        if self._newest is consumer:
+            self._newest = next(reversed(self._by_label.values()), None)
+        self.only = self._newest if len(self._by_label) == 1 else None
+
+    def holder(self, id_: str, label: str | None) -> Consumer | Refusal:
+        """The subscription that holds an envelope, unless the client names one."""
+        if label is None:
+            for consumer in self._by_label.values():
+                record = consumer.channel.live.get(id_)
+                if record is not None and record.holder is consumer:
+                    return consumer
+            # No lease: the refusal should come from a stream that knows the envelope.
+            for consumer in self._by_label.values():
+                if id_ in consumer.channel.live or id_ in consumer.channel.settled:
+                    return consumer
+        return self.find(label)
