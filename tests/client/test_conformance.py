@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.client import LeaseLost
 from penstock.core.errors import PenstockError
-from penstock.testing.memory_server import token_of
+from penstock.testing.server import token_of
 from tests.client.cable import cable
 from tests.client.scripted_peer import run, until
 from tests.server_process import ServerProcess

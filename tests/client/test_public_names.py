@@ -19,7 +19,7 @@ import pytest
 import penstock
 import penstock.testing
 from penstock.client.sync.queue import blocking
-from penstock.testing.memory_server import token_of
+from penstock.testing.server import token_of
 from tests.client.sync.test_queue import INSIDE
 from tests.paths import ROOT
 

@@ -19,7 +19,7 @@ from penstock.journal.log import Log, Sync
 from penstock.journal.open_and_repair import Opened, read_identity, read_watermark, segments
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import Scan
-from penstock.testing.disks import LyingDisk, LyingFile
+from penstock.testing.disk import LyingDisk, LyingFile
 from tests.journal.histories import JOURNAL, START_US, ack, put, rebuilt
 
 PATIENCE_S = 10.0

@@ -16,7 +16,7 @@ from penstock.journal.log import MARGIN_BYTES, RESERVE, RESERVE_BYTES, Log, Sync
 from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import DamageError
-from penstock.testing.disks import LyingDisk, PowerLossError
+from penstock.testing.disk import LyingDisk, PowerLossError
 from tests.journal.histories import HOUR_US, JOURNAL, START_US, ack, label, put, rebuilt, reopened
 
 Label = tuple[str, str | None]

@@ -23,7 +23,7 @@ from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, segments
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.seal import Sealer
-from penstock.testing.disks import LyingDisk, PowerLossError
+from penstock.testing.disk import LyingDisk, PowerLossError
 from tests.journal.driven import Driven, from_disk, from_history, make, state, table_rows
 from tests.journal.histories import (
     DAY_US,

@@ -27,7 +27,7 @@ from penstock.journal.segments import (
     encode_frame,
     encode_header,
 )
-from penstock.testing.disks import LyingDisk
+from penstock.testing.disk import LyingDisk
 from tests.journal.histories import JOURNAL, START_US, ack, put, rebuilt, reopened
 
 FRAMES = 3

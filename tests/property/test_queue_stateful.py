@@ -24,9 +24,9 @@ from penstock.core.records import DELAYED, HELD, LEASED, READY, Record, Settle, 
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS
 from penstock.server.engine.machines import WRAPPING
-from penstock.testing import checks
-from penstock.testing.history import TERMINAL
 from tests.property.model import Model, Place
+from tests.simulation.queue import checks
+from tests.simulation.queue.history import TERMINAL
 
 NAMES = ["a", "b", "dlq/a"]
 LIMITS = Limits(

@@ -22,10 +22,11 @@ from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.view_feed import ViewFeed
 from penstock.dialects.courier.triggers.script import TriggerEnvelope
 from penstock.server.engine.runtime import Runtime
-from penstock.testing import Broken, checks, storm
-from penstock.testing.disk import SimJournal
+from penstock.testing.journal import SimJournal
 from penstock.testing.network import Pipe
-from penstock.testing.storm import STEPS
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.storm import STEPS, storm
 
 SEEDS = 25
 """A fault that needs more storms than this to show is not caught."""

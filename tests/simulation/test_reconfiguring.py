@@ -10,9 +10,10 @@ import pytest
 from penstock.core.queue.policy import Policy
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.tenants import Quota
-from penstock.testing import Broken, World, storm
-from penstock.testing.actors import Actor
-from penstock.testing.storm import policy
+from tests.simulation.queue.actors import Actor
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.storm import policy, storm
+from tests.simulation.world import CheckedWorld
 
 STEPS = 1_500
 SEEDS = 12
@@ -23,7 +24,7 @@ class Reconfigurer(Actor):
 
     pace_ms = 120
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         super().__init__(world, name, streams)
         self._first = world.machine.policy_for
 
@@ -56,7 +57,7 @@ class Reconfigurer(Actor):
         world.note("reconfigured", draw)
 
 
-def run(seed: int) -> World:
+def run(seed: int) -> CheckedWorld:
     world = storm(seed)
     Reconfigurer(world, "r1", [])
     try:

@@ -12,8 +12,10 @@ from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.space import Participant, SpaceMachine
 from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
 from penstock.server.spaces.host import SpaceConnection
-from penstock.testing import Broken, checks, space_checks
-from penstock.testing.space_storm import STEPS, calm, space_storm
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
+from tests.simulation.spaces import checks as space_checks
+from tests.simulation.spaces.storm import STEPS, calm, space_storm
 
 SEEDS = 12
 """A fault that needs more storms than this to show is not caught."""

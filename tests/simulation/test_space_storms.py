@@ -4,8 +4,11 @@ import doctest
 
 import pytest
 
-from penstock.testing import Broken, World, space_storm, spaces
-from penstock.testing.space_storm import STEPS, calm
+from penstock.testing import participants
+from tests.simulation.queue.checks import Broken
+from tests.simulation.spaces import storm
+from tests.simulation.spaces.storm import STEPS, calm, space_storm
+from tests.simulation.world import CheckedWorld
 
 CHUNKS = 6
 SEEDS_A_CHUNK = 5
@@ -13,14 +16,14 @@ REPLAYED_EVERY = 5
 """What makes one replay differ would make any, so not every storm is told twice."""
 
 
-def run(seed: int) -> World:
+def run(seed: int) -> CheckedWorld:
     """One storm until it is over; when it breaks an invariant, say how to see it again."""
     try:
-        world = space_storm.space_storm(seed)
+        world = space_storm(seed)
         world.run(STEPS)
         calm(world)
     except Broken as broken:
-        pytest.fail(f"{broken}\nreplay: python -m penstock.testing --spaces --seed {seed}")
+        pytest.fail(f"{broken}\nreplay: python -m tests.simulation --spaces --seed {seed}")
     return world
 
 
@@ -33,7 +36,7 @@ def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
         trace = run(seed).trace
         if seed % REPLAYED_EVERY == 0:
-            assert run(seed).trace == trace, f"replay: python -m penstock.testing --spaces --seed {seed}"
+            assert run(seed).trace == trace, f"replay: python -m tests.simulation --spaces --seed {seed}"
 
 
 @pytest.mark.promise(
@@ -58,8 +61,8 @@ def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
         "frame_counts",
     }
     assert sum(world.lives for world in worlds) > 2 * len(worlds)
-    assert sum(world.listeners.delivered for world in worlds) > 200 * len(worlds)
-    assert sum(world.listeners.lost for world in worlds) > 10 * len(worlds)
+    assert sum(world.space_witness.delivered for world in worlds) > 200 * len(worlds)
+    assert sum(world.space_witness.lost for world in worlds) > 10 * len(worlds)
     said = b"".join(
         part for world in worlds for entry in world.trace if entry[1] == "out" for part in entry[3:]
     )
@@ -91,13 +94,13 @@ def test_another_seed_is_another_storm() -> None:
     assert run(1).trace != run(2).trace
 
 
-@pytest.mark.parametrize("module", [spaces, space_storm])
+@pytest.mark.parametrize("module", [participants, storm])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
 
-def two() -> World:
-    return World(seed=1, spaces=[spaces.settings("demo", "ann", "bob", "cat")])
+def two() -> CheckedWorld:
+    return CheckedWorld(seed=1, spaces=[participants.make_space("demo", "ann", "bob", "cat")])
 
 
 @pytest.mark.promise("Invariants", "a stream and its writers survive a crash")
@@ -118,7 +121,7 @@ def test_a_stream_and_its_writers_survive_a_crash() -> None:
     assert bob.frames == [b"#stream-1#still here"]
     bob.send("stream/request", {"direction": "upload"})
     world.advance(ms=50)
-    assert "stream-2" in bob.told.streams
+    assert "stream-2" in bob.streams
 
 
 @pytest.mark.promise(
@@ -159,7 +162,7 @@ def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None
     ann.send("stream/grant-write", {"stream_id": "stream-1", "participant_id": "bob"})
     ann.send("stream/revoke-write", {"stream_id": "stream-1", "participant_id": "cat"})
     world.advance(ms=50)
-    assert ann.told.streams["stream-1"].writers == ["ann"]
+    assert ann.streams["stream-1"].writers == ["ann"]
     cat.write("stream-1", b"no more")
     bob.write("stream-1", b"never")
     world.advance(ms=50)
@@ -171,10 +174,10 @@ def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None
     "a participant that does not read envelopes is let go with a reason, and nothing comes behind it",
 )
 def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind_the_reason() -> None:
-    world = World(
+    world = CheckedWorld(
         seed=1,
-        limits=space_storm.LIMITS,
-        spaces=[spaces.settings("demo", "ann", "bob")],
+        limits=storm.LIMITS,
+        spaces=[participants.make_space("demo", "ann", "bob")],
     )
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     world.advance(ms=50)

@@ -4,8 +4,10 @@ import doctest
 
 import pytest
 
-from penstock.testing import Broken, World, clients, clock, storm, world
-from penstock.testing.storm import STEPS
+from penstock.testing import clients, clock, world
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.storm import STEPS, storm
+from tests.simulation.world import CheckedWorld
 
 CHUNKS = 12
 SEEDS_A_CHUNK = 8
@@ -13,13 +15,13 @@ REPLAYED_EVERY = 3
 """What makes one replay differ would make any, so not every storm is told twice."""
 
 
-def run(seed: int) -> World:
+def run(seed: int) -> CheckedWorld:
     """One storm; when it breaks an invariant, say how to see it again."""
     try:
         told = storm(seed)
         told.run(STEPS)
     except Broken as broken:
-        pytest.fail(f"{broken}\nreplay: python -m penstock.testing --seed {seed}")
+        pytest.fail(f"{broken}\nreplay: python -m tests.simulation --seed {seed}")
     return told
 
 
@@ -34,7 +36,7 @@ def test_every_invariant_holds_and_equal_seeds_give_equal_traces(chunk: int) -> 
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
         trace = run(seed).trace
         if seed % REPLAYED_EVERY == 0:
-            assert run(seed).trace == trace, f"replay: python -m penstock.testing --seed {seed}"
+            assert run(seed).trace == trace, f"replay: python -m tests.simulation --seed {seed}"
 
 
 def test_storms_reach_what_they_are_meant_to_test() -> None:

@@ -1,4 +1,4 @@
-"""A test kit: the real server on a simulated clock, network and disk.
+"""A test kit for programs that use Penstock.
 
     from penstock.testing import World
 
@@ -8,17 +8,29 @@
     world.advance(ms=30_000)
     assert client.deliveries == []
 
-Nothing sleeps and nothing is random: half an hour passes in milliseconds, and a seed gives the same run every time.
-`storm(seed)` is a world with busy actors and bad weather in which every invariant is checked at every step, `space_storm` one
-of spaces; `python -m penstock.testing --seed N` shows one of them.
+`World` is the real server on a simulated clock, network and disk. Nothing sleeps and nothing is random: half an hour passes in
+milliseconds, and a seed gives the same run every time, so to replay a failure is to run its seed again. An `Observer` sees every
+message, commit and step of a world, and may check them.
 
-`serve()` is the other kind: the real server with its real doors on free ports, for tests of programs that connect to one.
+`serve()` is the real server on free ports, for tests of programs that connect by themselves.
+
+The package uses everything else of Penstock; nothing else uses it.
 """
 
-from penstock.testing.checks import Broken
 from penstock.testing.clients import LineClient, SocketClient
-from penstock.testing.memory_server import MemoryServer, serve
-from penstock.testing.storm import storm
-from penstock.testing.world import World
+from penstock.testing.disk import LyingDisk
+from penstock.testing.participants import SpaceClient, make_space
+from penstock.testing.server import MemoryServer, serve
+from penstock.testing.world import Observer, World
 
-__all__ = ["Broken", "LineClient", "MemoryServer", "SocketClient", "World", "serve", "storm"]
+__all__ = [
+    "LineClient",
+    "LyingDisk",
+    "MemoryServer",
+    "Observer",
+    "SocketClient",
+    "SpaceClient",
+    "World",
+    "make_space",
+    "serve",
+]

@@ -15,13 +15,14 @@ import msgspec
 from penstock.core.rows import Row
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.testing import checks, space_checks
-from penstock.testing.checks import Broken
 from penstock.testing.clock import Clock
 from penstock.testing.network import Pipe
-from penstock.testing.space_model import SpaceModel
-from penstock.testing.spaces import Frame, Told, stream_of, unframed
+from penstock.testing.participants import Frame, KnownStreams, stream_of, unframed
 from penstock.transports.outbox import BINARY, TEXT
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
+from tests.simulation.spaces import checks as space_checks
+from tests.simulation.spaces.model import SpaceModel
 
 OPERATOR = "operator"
 ENDS = ("slow_consumer", "taken_over", "kicked", "too_large")
@@ -61,7 +62,7 @@ class SpaceTalk:
         """Whether it was welcomed as who it says it is."""
         self.is_sure = False
         """Whether it is surely present: it was welcomed, and nothing has happened since that could end that."""
-        self.told = Told()
+        self.streams = KnownStreams()
         self.count = 0
         self.open: dict[str, None] = {}
         """Envelopes of which nobody knows yet what became."""
@@ -91,7 +92,7 @@ class SpaceTalk:
 class SpaceWitness:
     """Remembers what participants were told. Raises `Broken` when the server breaks its word."""
 
-    def __init__(self, clock: Clock, spaces: Sequence[SpaceSettings]) -> None:
+    def __init__(self, spaces: Sequence[SpaceSettings]) -> None:
         self.models = {each.id: SpaceModel(each) for each in spaces}
         self.talks: dict[int, SpaceTalk] = {}
         self.frames: dict[tuple[str, bytes], Sent] = {}
@@ -101,7 +102,7 @@ class SpaceWitness:
         """Frames that somebody was told they missed."""
         self.over: dict[int, int] = {}
         """Connections that are to be let go because they do not read, since when."""
-        self._clock = clock
+        self.clock: Clock
         self._decided: list[str] = []
 
     def connected(self, pipe: Pipe) -> None:
@@ -192,11 +193,11 @@ class SpaceWitness:
     def _owe(self, what: bytes | str, receivers: Sequence[SpaceTalk]) -> None:
         for each in receivers:
             if what not in each.seen:
-                each.owed[what] = self._clock.us
+                each.owed[what] = self.clock.us
 
     # The journal
 
-    def kept(self, rows: list[Row]) -> None:
+    def committed(self, rows: list[Row]) -> None:
         for row in rows:
             model = self.models[row.channel.partition("/")[0]]
             model.add(row)
@@ -211,7 +212,7 @@ class SpaceWitness:
             if row.id in self.envelopes:
                 talk = self.talks[self.envelopes[row.id].pipe_no]
                 if talk.is_there:
-                    talk.errors[row.id] = self._clock.us
+                    talk.errors[row.id] = self.clock.us
                 self._decided.append(row.id)
 
     def settle(self) -> None:
@@ -249,7 +250,7 @@ class SpaceWitness:
             raise Broken(space_checks.TARGETS, f"`{talk.id}` received {shown!r}, which nobody sent")
         if data in talk.seen:
             raise Broken(space_checks.TARGETS, f"`{talk.id}` received {shown!r} twice")
-        stream = talk.told.streams.get(stream_of(data))
+        stream = talk.streams.get(stream_of(data))
         if stream is None:
             raise Broken(space_checks.AUTHORITY, f"`{talk.id}` received {shown!r} of no open stream")
         if stream.target and talk.id not in stream.target and talk.party not in stream.target:
@@ -277,7 +278,7 @@ class SpaceWitness:
             self._gateway_said(talk, envelope)
         else:
             self._passed_on(talk, data, envelope)
-        talk.told.hear(envelope)
+        talk.streams.apply(envelope)
 
     def _passed_on(self, talk: SpaceTalk, data: bytes, envelope: Frame) -> None:
         """An envelope of a participant."""
@@ -297,7 +298,7 @@ class SpaceWitness:
         if kind != "stream/close" and msgspec.json.encode(envelope.get("payload")) != sent.payload:
             raise Broken(space_checks.EVERYBODY, f"{data!r} was sent with {sent.payload!r}")
         if kind == "stream/close":
-            stream = talk.told.streams.get(envelope["payload"].get("stream_id"))
+            stream = talk.streams.get(envelope["payload"].get("stream_id"))
             if stream is not None and stream.owner != sent.id:
                 raise Broken(
                     space_checks.AUTHORITY, f"`{sent.id}` closed the stream of `{stream.owner}`: {data!r}"
@@ -357,7 +358,7 @@ class SpaceWitness:
     def _acknowledged(self, talk: SpaceTalk, kind: str, payload: Frame, cause: str) -> None:
         """Something about a stream has changed: its owner asked for it."""
         sent = self.envelopes.get(cause)
-        stream = talk.told.streams.get(payload["stream_id"])
+        stream = talk.streams.get(payload["stream_id"])
         if sent is None or sent.kind != ACKS[kind]:
             raise Broken(space_checks.SENDER, f"{kind} answers `{cause}`, which asked for no such thing")
         if stream is None or stream.owner != sent.id:

@@ -12,8 +12,8 @@ import msgspec
 
 from penstock.core.rows import Row
 from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.testing import space_checks
-from penstock.testing.checks import Broken
+from tests.simulation.queue.checks import Broken
+from tests.simulation.spaces import checks as space_checks
 
 
 class OpenStream(msgspec.Struct):

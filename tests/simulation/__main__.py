@@ -1,4 +1,4 @@
-"""`python -m penstock.testing --seed N`: one storm again, told as it happens."""
+"""`python -m tests.simulation --seed N`: one storm again, printed as it happens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import traceback
 from typing import Any
 
-from penstock.testing.checks import Broken
-from penstock.testing.space_storm import calm, space_storm
-from penstock.testing.storm import STEPS, storm
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.storm import STEPS, storm
+from tests.simulation.spaces.storm import calm, space_storm
 
 
-def tell(entry: tuple[Any, ...]) -> None:
+def show(entry: tuple[Any, ...]) -> None:
     us, what, *more = entry
     words = [
         item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more
@@ -21,7 +21,7 @@ def tell(entry: tuple[Any, ...]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m penstock.testing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)"
@@ -31,7 +31,7 @@ def main() -> int:
     options = parser.parse_args()
     world = space_storm(options.seed) if options.spaces else storm(options.seed)
     if not options.quiet:
-        world.tell = tell
+        world.on_trace = show
     try:
         world.run(options.steps)
         if options.spaces:
@@ -40,10 +40,10 @@ def main() -> int:
         sys.stdout.write(f"seed {options.seed} broke {broken}\n")
         traceback.print_exc()
         return 1
-    witness, listeners = world.witness, world.listeners
+    witness, space_witness = world.witness, world.space_witness
     done = f"{len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, {len(witness.confirmed)} confirmed"
     if options.spaces:
-        done = f"{len(listeners.talks)} connections, {listeners.delivered} frames delivered, {listeners.lost} dropped"
+        done = f"{len(space_witness.talks)} connections, {space_witness.delivered} frames delivered, {space_witness.lost} dropped"
     sys.stdout.write(
         f"seed {options.seed}: {len(world.trace)} events in {world.clock.us / 1e6:.1f} s of its time, "
         f"{world.lives} lives, {done}; every invariant held\n"

@@ -14,11 +14,11 @@ from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
-from penstock.testing.history import History
 from penstock.testing.network import HIGH_WATER
+from tests.simulation.queue.history import History
 
 if TYPE_CHECKING:
-    from penstock.testing.world import World
+    from tests.simulation.world import CheckedWorld
 
 CREDIT = "1: no delivery at zero credit"
 BALANCE = "2: in = settled + ready + leased + delayed"
@@ -152,7 +152,7 @@ def the_view_is_right(machine: QueueMachine, history: History) -> None:
         raise Broken(VIEWS, f"the view shows {there}, and {expected} arrived last")
 
 
-def copies_are_right(world: World) -> None:
+def copies_are_right(world: CheckedWorld) -> None:
     """A follower that has heard of the newest version has the newest rows."""
     view = world.machine.views.latest
     there = {addr: entry.data for addr, entry in view.rows.items()}
@@ -161,7 +161,7 @@ def copies_are_right(world: World) -> None:
             raise Broken(VIEWS, f"`{copy.name}` has {copy.rows} and the view {there}")
 
 
-def bounds_hold(world: World) -> None:
+def bounds_hold(world: CheckedWorld) -> None:
     machine = world.machine
     limits = machine.limits
     # A settle that the journal refused brings its record back, into a channel that may be full by now.
@@ -215,7 +215,7 @@ def counts_agree(machine: QueueMachine) -> None:
         )
 
 
-def promises_survived(world: World) -> None:
+def promises_survived(world: CheckedWorld) -> None:
     """After a restart: nothing promised is lost, nothing confirmed is back, and the state is that of the rows."""
     durable = History(world.journal.live(0))
     witness = world.witness
@@ -251,7 +251,7 @@ def digest(machine: QueueMachine) -> object:
     ]
 
 
-def every_step(world: World) -> None:
+def every_step(world: CheckedWorld) -> None:
     machine = world.machine
     credit_is_never_overdrawn(machine)
     channels_balance(machine)
@@ -263,7 +263,7 @@ def every_step(world: World) -> None:
     bounds_hold(world)
 
 
-def now_and_then(world: World) -> None:
+def now_and_then(world: CheckedWorld) -> None:
     """What is too slow for every step."""
     counts_agree(world.machine)
     keyed_lines_agree(world.machine)

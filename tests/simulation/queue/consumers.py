@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.actors import Actor, Caller, named
 from penstock.testing.clients import Frame, LineClient, SocketClient
+from tests.simulation.queue.actors import Actor, Caller, named
 
 if TYPE_CHECKING:
-    from penstock.testing.world import World
+    from tests.simulation.world import CheckedWorld
 
 
 class Consumer(Caller):
@@ -107,7 +107,7 @@ class SocketConsumer(Actor):
 
     pace_ms = 45
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         super().__init__(world, name, streams)
         self.client: SocketClient | None = None
         self.held: list[str] = []

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
-from penstock.testing import World
+from tests.simulation.world import CheckedWorld
 
 
 def env(id_: str, payload: Any = None) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def env(id_: str, payload: Any = None) -> dict[str, Any]:
 
 
 def test_an_answer_comes_after_the_commit_and_a_delivery_too() -> None:
-    world = World(seed=1)
+    world = CheckedWorld(seed=1)
     client = world.connect()
     client.request("subscribe", stream="s", credit=5)
     world.journal.mood = "slow"
@@ -29,7 +29,7 @@ def test_an_answer_comes_after_the_commit_and_a_delivery_too() -> None:
 
 
 def test_time_passes_only_when_told() -> None:
-    world = World(seed=1, policy_for=lambda name: Policy(lease_us=30_000_000))
+    world = CheckedWorld(seed=1, policy_for=lambda name: Policy(lease_us=30_000_000))
     client = world.connect()
     client.send_line({"type": "subscribe", "stream": "s", "credit": 2, "expired": True})
     client.request("enqueue", to="s", env=env("e1"))
@@ -42,7 +42,7 @@ def test_time_passes_only_when_told() -> None:
 
 @pytest.mark.promise("Invariants", "4: acknowledged survives, confirmed does not return")
 def test_what_was_acknowledged_survives_a_crash_and_what_was_confirmed_does_not_return() -> None:
-    world = World(seed=1)
+    world = CheckedWorld(seed=1)
     client = world.connect()
     for n in range(3):
         client.request("enqueue", to="s", env=env(f"e{n}"))
@@ -60,7 +60,7 @@ def test_what_was_acknowledged_survives_a_crash_and_what_was_confirmed_does_not_
 
 
 def test_a_full_disk_refuses_records_and_takes_settles() -> None:
-    world = World(seed=1)
+    world = CheckedWorld(seed=1)
     client = world.connect()
     client.request("enqueue", to="s", env=env("e1"))
     client.request("subscribe", stream="s", credit=1)
@@ -74,7 +74,7 @@ def test_a_full_disk_refuses_records_and_takes_settles() -> None:
 
 
 def test_a_reader_that_pauses_is_given_no_more_than_fits() -> None:
-    world = World(seed=1, limits=Limits(outbox_max=2_000))
+    world = CheckedWorld(seed=1, limits=Limits(outbox_max=2_000))
     socket = world.subscribe("s", credit=1_000)
     socket.pipe.pause()
     client = world.connect()
@@ -89,7 +89,7 @@ def test_a_reader_that_pauses_is_given_no_more_than_fits() -> None:
 
 
 def test_a_cut_connection_gives_its_leases_back() -> None:
-    world = World(seed=1)
+    world = CheckedWorld(seed=1)
     socket = world.subscribe("s", credit=1)
     client = world.connect()
     client.request("enqueue", to="s", env=env("e1"))
@@ -102,7 +102,7 @@ def test_a_cut_connection_gives_its_leases_back() -> None:
 
 
 def test_the_wall_clock_may_step_back() -> None:
-    world = World(seed=1)
+    world = CheckedWorld(seed=1)
     client = world.connect()
     client.send_line({"type": "subscribe", "stream": "s", "credit": 1})
     client.request("enqueue", to="s", env=env("e1"), delayMs=1_000)
@@ -117,7 +117,7 @@ def test_the_wall_clock_may_step_back() -> None:
 @pytest.mark.promise("Invariants", "a failing seed can be replayed")
 @pytest.mark.parametrize(("seed", "code"), [(3, 0)])
 def test_a_seed_can_be_replayed_from_the_command_line(seed: int, code: int) -> None:
-    command = [sys.executable, "-m", "penstock.testing", "--seed", str(seed), "--steps", "300"]
+    command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed), "--steps", "300"]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == code, told.stderr
     assert "every invariant held" in told.stdout.splitlines()[-1]

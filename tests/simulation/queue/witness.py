@@ -15,11 +15,11 @@ from penstock.core.errors import TABLE
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.dialects.courier.wire import ordering_keys
-from penstock.testing import checks
-from penstock.testing.checks import Broken
-from penstock.testing.history import TERMINAL, History, Place
 from penstock.testing.network import Pipe
-from penstock.testing.talks import Awaited, Frame, Talk, ends
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.conversation import Awaited, Conversation, Frame, ends
+from tests.simulation.queue.history import TERMINAL, History, Place
 
 
 class Witness:
@@ -37,7 +37,7 @@ class Witness:
         self.deliveries = 0
         self.probe: Callable[[Pipe], tuple[object, int | None]] | None = None
         """The state of the machine, and how many answers a connection has coming unless it is being closed."""
-        self.talks: dict[int, Talk] = {}
+        self.conversations: dict[int, Conversation] = {}
         self._holders: dict[Place, tuple[int, str]] = {}
         self._newest: dict[tuple[str, str], Place] = {}
         self._leases: dict[str, Place] = {}
@@ -49,14 +49,14 @@ class Witness:
         """A new life: deliveries begin again from the oldest record."""
         self._firsts.clear()
 
-    def kept(self, rows: list[Row]) -> None:
+    def committed(self, rows: list[Row]) -> None:
         """Rows became durable."""
         self.history.add(rows)
         for row in rows:
             if row.event == "ack" and (row.channel, row.seq) in self._holders:
                 no, _ = self._holders[row.channel, row.seq]
-                if self.talks[no].who != row.peer:
-                    holder = self.talks[no].who
+                if self.conversations[no].who != row.peer:
+                    holder = self.conversations[no].who
                     raise Broken(checks.HOLDER, f"`{row.peer}` acked `{row.id}`, which `{holder}` holds")
 
     def refused(self, rows: list[Row]) -> None:
@@ -69,7 +69,7 @@ class Witness:
     # To the server
 
     def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
-        talk = self.talks[pipe.no]
+        talk = self.conversations[pipe.no]
         if pipe.framed:
             self._message(talk, data)
         else:
@@ -91,7 +91,7 @@ class Witness:
 
         return compare
 
-    def _line(self, talk: Talk, line: bytes) -> None:
+    def _line(self, talk: Conversation, line: bytes) -> None:
         try:
             frame = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -109,7 +109,7 @@ class Witness:
             frame["places"] = self._places(talk, frame)
             talk.requests[req_id] = frame
 
-    def _places(self, talk: Talk, frame: Frame) -> list[tuple[str, Place | None]]:
+    def _places(self, talk: Conversation, frame: Frame) -> list[tuple[str, Place | None]]:
         """Which records a settle means, as far as can be said when it arrives."""
         ids = frame.get("id")
         ids = ids if isinstance(ids, list) else [ids]
@@ -119,7 +119,7 @@ class Witness:
             return [(str(id_), self._newest.get((str(frame.get("stream")), str(id_)))) for id_ in ids]
         return [(str(id_), talk.place(str(id_))) for id_ in ids]
 
-    def _message(self, talk: Talk, data: bytes) -> None:
+    def _message(self, talk: Conversation, data: bytes) -> None:
         try:
             message = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -138,7 +138,7 @@ class Witness:
     # From the server
 
     def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
-        talk = self.talks[pipe.no]
+        talk = self.conversations[pipe.no]
         if pipe.framed:
             for message in messages:
                 self._said_on_socket(pipe, talk, msgspec.json.decode(message))
@@ -146,7 +146,7 @@ class Witness:
             for line in b"".join(messages).splitlines():
                 self._said(pipe, talk, msgspec.json.decode(line))
 
-    def _said(self, pipe: Pipe, talk: Talk, frame: Frame) -> None:
+    def _said(self, pipe: Pipe, talk: Conversation, frame: Frame) -> None:
         match frame["type"]:
             case "deliver":
                 one = not isinstance(frame["seq"], list)
@@ -171,7 +171,7 @@ class Witness:
                     raise Broken(checks.ANSWERS, f"{request} succeeded and failed")
                 self._failed(frame, frame["detail"])
 
-    def _said_on_socket(self, pipe: Pipe, talk: Talk, message: Frame) -> None:
+    def _said_on_socket(self, pipe: Pipe, talk: Conversation, message: Frame) -> None:
         assert talk.stream is not None
         if "deliver" in message:
             one = not isinstance(message["seq"], list)
@@ -191,7 +191,7 @@ class Witness:
             self._failed(message["error"], message["error"]["message"])
             talk.waited_for(message["error"].get("ref", ""))
 
-    def _in_order(self, talk: Talk, req_id: object) -> Frame | None:
+    def _in_order(self, talk: Conversation, req_id: object) -> Frame | None:
         if not isinstance(req_id, int):
             return None
         if req_id < talk.answered:
@@ -199,13 +199,13 @@ class Witness:
         talk.answered = req_id
         return talk.requests.get(req_id)
 
-    def _drew(self, talk: Talk, count: int) -> None:
+    def _drew(self, talk: Conversation, count: int) -> None:
         talk.delivered += count
         if talk.delivered > talk.granted and not talk.automatic:
             raise Broken(checks.CREDIT, f"`{talk.who}` granted {talk.granted} and got {talk.delivered}")
 
     def _delivered(
-        self, pipe: Pipe, talk: Talk, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
+        self, pipe: Pipe, talk: Conversation, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
     ) -> None:
         """A subscription got a record: the server writes it in the turn in which it leases it."""
         place = (stream, seq)
@@ -214,7 +214,7 @@ class Witness:
         self._leased(pipe, talk, stream, env, seq, attempt, lease_id)
 
     def _leased(
-        self, pipe: Pipe, talk: Talk, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
+        self, pipe: Pipe, talk: Conversation, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
     ) -> None:
         """Somebody was told of a lease; of a pull's perhaps late, because its answer waited for others."""
         id_ = env["id"]
@@ -264,7 +264,7 @@ class Witness:
         if error["code"] == "AlreadyAcked" and error["ref"] not in self.history.settled_ids:
             raise Broken(checks.DURABLE, f"`{error['ref']}` is called settled and no settle is durable")
 
-    def _succeeded(self, pipe: Pipe, talk: Talk, request: Frame, result: Frame) -> None:
+    def _succeeded(self, pipe: Pipe, talk: Conversation, request: Frame, result: Frame) -> None:
         match request["type"]:
             case "enqueue" | "send":
                 many = "ids" in result
@@ -308,7 +308,7 @@ class Witness:
                         raise Broken(checks.VISIBLE, f"{row} counts what is not durable")
 
     def _confirmed(
-        self, pipe: Pipe, talk: Talk, id_: str, place: Place | None, op: str, *, by_name: bool = False
+        self, pipe: Pipe, talk: Conversation, id_: str, place: Place | None, op: str, *, by_name: bool = False
     ) -> None:
         """A final settle is confirmed: it must be durable, and the holder's."""
         if place is None:
@@ -322,8 +322,10 @@ class Witness:
         if place not in self.history.settled and place not in self.history.fated:
             raise Broken(checks.DURABLE, f"{op} of `{id_}` is confirmed and not durable")
         no, _ = self._holders[place]
-        if no != pipe.no and not (by_name and self.talks[no].who == talk.who):
-            raise Broken(checks.HOLDER, f"`{talk.who}` may {op} `{id_}`, which `{self.talks[no].who}` holds")
+        if no != pipe.no and not (by_name and self.conversations[no].who == talk.who):
+            raise Broken(
+                checks.HOLDER, f"`{talk.who}` may {op} `{id_}`, which `{self.conversations[no].who}` holds"
+            )
         self.confirmed[place] = op
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.testing.checks import VIEWS, Broken
+from tests.simulation.queue.checks import VIEWS, Broken
 
 
-class Copy:
+class ViewCopy:
     """One follower's copy of `latestPerAgent`."""
 
     def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ class Copy:
         self.deltas = 0
         self.snapshots = 0
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def apply(self, message: dict[str, Any]) -> None:
         """Take one message that is a snapshot or a delta."""
         if "snapshot" in message:
             table = message["snapshot"]

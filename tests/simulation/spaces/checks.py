@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.dialects.mew.space import SpaceMachine
 from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
-from penstock.testing import checks
-from penstock.testing.checks import Broken
 from penstock.testing.network import HIGH_WATER
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
 
 if TYPE_CHECKING:
-    from penstock.testing.space_model import SpaceModel
-    from penstock.testing.space_witness import SpaceTalk
-    from penstock.testing.world import World
+    from tests.simulation.spaces.model import SpaceModel
+    from tests.simulation.spaces.witness import SpaceTalk
+    from tests.simulation.world import CheckedWorld
 
 TARGETS = "5: a frame reaches its targets and nobody else, whole and once"
 ORDER = "5: what one participant sends keeps its order, frames and envelopes together"
@@ -25,10 +25,10 @@ NUMBERS = "the ids of streams never repeat in a space's life"
 GHOSTS = "whoever is present has an open connection, and the other way round"
 
 
-def debts_are_paid(world: World) -> None:
+def debts_are_paid(world: CheckedWorld) -> None:
     """What became of frames and envelopes shows as soon as time passes, unless the peer does not read."""
     now_us = world.clock.us
-    for talk in world.listeners.talks.values():
+    for talk in world.space_witness.talks.values():
         if not talk.is_there:
             talk.owed.clear()
             talk.errors.clear()
@@ -58,10 +58,10 @@ def _collect(talk: SpaceTalk, now_us: int) -> None:
             raise Broken(TARGETS, f"`{talk.id}` on pipe {talk.pipe.no} did not receive {what[:60]!r}, {told}")
 
 
-def bounds_hold(world: World) -> None:
+def bounds_hold(world: CheckedWorld) -> None:
     limits = world.limits
     piece = limits.space_frame_max + HIGH_WATER
-    over = world.listeners.over
+    over = world.space_witness.over
     for session in world.spaces.sessions:
         outbox = session.outbox
         firm, telemetry = outbox.firm, outbox.size - outbox.firm
@@ -86,10 +86,10 @@ def bounds_hold(world: World) -> None:
             )
 
 
-def spaces_are_their_rows(world: World) -> None:
+def spaces_are_their_rows(world: CheckedWorld) -> None:
     """What a space acts upon is what is durable: it is the same before a crash and after it."""
     for space in world.spaces.spaces.values():
-        compare(world.listeners.models[space.id], space.state, "runs on")
+        compare(world.space_witness.models[space.id], space.state, "runs on")
         routes = sorted(route.id for route in space.router.routes.values())
         if routes != sorted(space.state.streams):
             raise Broken(
@@ -129,12 +129,12 @@ def _remembered(state: SpaceState) -> dict[str, Any]:
     }
 
 
-def after_restart(world: World) -> None:
+def after_restart(world: CheckedWorld) -> None:
     """What spaces remember is what is durable, and a snapshot of it says the same."""
     again = SpaceMemory()
     for row in world.spaces.memory.snapshot():
         again.restore(row)
-    for name, model in world.listeners.models.items():
+    for name, model in world.space_witness.models.items():
         state = world.spaces.memory.of(name)
         compare(model, state, "remembers")
         compare(model, again.of(name), "has in its snapshot")
@@ -142,13 +142,15 @@ def after_restart(world: World) -> None:
             raise Broken(NUMBERS, f"`{name}` counts {state.stream_no} streams, and {model.newest} there were")
 
 
-def nobody_is_a_ghost(world: World, space: SpaceMachine, welcome: dict[str, Any] | None) -> None:
+def nobody_is_a_ghost(world: CheckedWorld, space: SpaceMachine, welcome: dict[str, Any] | None) -> None:
     """Who is here, by the welcome of somebody who just came: exactly those with an open connection, and the virtual ones.
 
     Somebody who is not welcomed finds the space full of them.
     """
     you = None if welcome is None else welcome["you"]["id"]
-    talks = [each for each in world.listeners.talks.values() if each.space == space.id and each.is_welcome]
+    talks = [
+        each for each in world.space_witness.talks.values() if each.space == space.id and each.is_welcome
+    ]
     connected = [each.id for each in talks if not each.pipe.is_over and each.id != you]
     virtual = [name for name, each in space.settings.participants.items() if each.is_pipeline]
     expected = sorted(id_ for id_ in (*connected, *virtual) if id_ is not None)
@@ -158,8 +160,8 @@ def nobody_is_a_ghost(world: World, space: SpaceMachine, welcome: dict[str, Any]
         raise Broken(GHOSTS, f"`{space.id}` has {there}, and {expected} have a connection")
 
 
-def every_step(world: World) -> None:
-    world.listeners.settle()
+def every_step(world: CheckedWorld) -> None:
+    world.space_witness.settle()
     debts_are_paid(world)
     bounds_hold(world)
     spaces_are_their_rows(world)

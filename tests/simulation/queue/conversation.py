@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.testing.history import Place
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
+from tests.simulation.queue.history import Place
 
 Frame = dict[str, Any]
 
@@ -23,24 +24,24 @@ class Awaited(NamedTuple):
     message: Frame
 
 
-class Talk:
+class Conversation:
     """What was said on one connection."""
 
-    def __init__(self, who: str, stream: str | None, *, vandal: bool) -> None:
+    def __init__(self, who: str, query: SubscribeQuery | None) -> None:
         self.who = who
         """The principal's name."""
-        self.stream = stream
+        self.stream = None if query is None else query.stream
         """A subscribe socket's stream."""
-        self.vandal = vandal
+        self.vandal = False
         """Says nothing but what must be refused."""
         self.rest = b""
         self.requests: dict[int, Frame] = {}
         self.answered = 0
         """The newest request that was answered."""
         self.succeeded: set[int] = set()
-        self.granted = 0
+        self.granted = 0 if query is None else query.credit
         self.delivered = 0
-        self.automatic = False
+        self.automatic = query is not None and bool(query.auto)
         self.places: dict[str, dict[str, int]] = {}
         """What was delivered here: id, stream, number."""
         self.messages = 0

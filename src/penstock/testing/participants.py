@@ -22,7 +22,7 @@ _ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-trans
 
 
 def token_of(name: str) -> str:
-    """The token of somebody whom `settings` lets in."""
+    """The token of somebody whom `make_space` lets in."""
     return f"{name}-token"
 
 
@@ -32,7 +32,7 @@ def member(name: str, *kinds: str) -> ParticipantSettings:
     return ParticipantSettings((digest,), tuple({"kind": kind} for kind in kinds))
 
 
-def settings(space: str, *names: str) -> SpaceSettings:
+def make_space(space: str, *names: str) -> SpaceSettings:
     """A space whose participants may send everything."""
     return SpaceSettings(space, space, {name: member(name, "*") for name in names})
 
@@ -56,49 +56,46 @@ def stream_of(frame: bytes) -> str:
     return frame[1 : frame.index(b"#", 1)].decode(errors="replace")
 
 
-class Shown(msgspec.Struct):
-    """One open stream, as somebody was told of it."""
+class KnownStream(msgspec.Struct):
+    """An open stream, as a participant knows it."""
 
     owner: str
     writers: list[str]
     target: list[str]
 
 
-class Told:
-    """The streams of a space as one connection knows them: from its welcome on, by what the gateway says."""
+class KnownStreams(dict[str, KnownStream]):
+    """The streams of a space as one connection knows them: from its welcome, and from the gateway's messages since."""
 
-    def __init__(self) -> None:
-        self.streams: dict[str, Shown] = {}
-
-    def hear(self, envelope: Frame) -> None:
+    def apply(self, envelope: Frame) -> None:
         kind, payload = envelope.get("kind"), envelope.get("payload")
         speaker = envelope.get("from")
         if not isinstance(payload, dict):
             return
         if kind == "system/welcome" and speaker == SYSTEM and "active_streams" in payload:
-            self.streams = {each["stream_id"]: _shown(each) for each in payload["active_streams"]}
+            self.clear()
+            self.update((each["stream_id"], _stream(each)) for each in payload["active_streams"])
         elif kind == "stream/open" and speaker == GATEWAY:
-            self.streams[payload["stream_id"]] = _shown(payload)
+            self[payload["stream_id"]] = _stream(payload)
         elif kind == "stream/close":
             # A participant's close is passed on only where it is the owner's, or names no stream of ours.
-            self.streams.pop(str(payload.get("stream_id")), None)
+            self.pop(str(payload.get("stream_id")), None)
         elif kind in _ACKS and speaker == GATEWAY:
-            shown = self.streams.get(payload["stream_id"])
-            if shown is not None:
-                shown.writers = payload["authorized_writers"]
-                shown.owner = payload.get("new_owner", shown.owner)
+            known = self.get(payload["stream_id"])
+            if known is not None:
+                known.writers = payload["authorized_writers"]
+                known.owner = payload.get("new_owner", known.owner)
 
 
-def _shown(stream: Frame) -> Shown:
-    return Shown(stream["owner"], stream["authorized_writers"], stream.get("target", []))
+def _stream(stream: Frame) -> KnownStream:
+    return KnownStream(stream["owner"], stream["authorized_writers"], stream.get("target", []))
 
 
 class SpaceClient:
     """A participant's WebSocket.
 
-    >>> from penstock.testing import World
-    >>> from penstock.testing.spaces import settings
-    >>> world = World(seed=7, spaces=[settings("demo", "ann", "bob")])
+    >>> from penstock.testing import World, make_space
+    >>> world = World(seed=7, spaces=[make_space("demo", "ann", "bob")])
     >>> ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     >>> world.advance(ms=50)
     >>> id_ = ann.send("stream/request", {"direction": "upload", "target": ["bob"]})
@@ -114,9 +111,10 @@ class SpaceClient:
         self.name = name
         self.id: str | None = None
         """Who it is, once it was welcomed."""
-        self.heard: list[Frame | bytes] = []
+        self.received: list[Frame | bytes] = []
         """Everything the server said, in order: envelopes, and frames with their marks."""
-        self.told = Told()
+        self.streams = KnownStreams()
+        """The open streams, as far as this participant was notified."""
         self.closed: tuple[int, str] | None = None
         self.on_envelope: Callable[[Frame], None] | None = None
         self._no = 0
@@ -132,11 +130,11 @@ class SpaceClient:
 
     def send(self, kind: str, payload: Frame | None = None, /, **fields: Any) -> str:
         """Send an envelope; its id is returned, and no other client's envelope has the same."""
-        id_ = self.fresh()
+        id_ = self.new_id()
         self.post({"id": id_, "kind": kind, **({} if payload is None else {"payload": payload}), **fields})
         return id_
 
-    def fresh(self) -> str:
+    def new_id(self) -> str:
         self._no += 1
         return f"{self.pipe.no}-{self._no}"
 
@@ -146,11 +144,11 @@ class SpaceClient:
 
     @property
     def envelopes(self) -> list[Frame]:
-        return [each for each in self.heard if isinstance(each, dict)]
+        return [each for each in self.received if isinstance(each, dict)]
 
     @property
     def frames(self) -> list[bytes]:
-        return [each for each in self.heard if isinstance(each, bytes)]
+        return [each for each in self.received if isinstance(each, bytes)]
 
     def kinds(self) -> list[str]:
         return [each["kind"] for each in self.envelopes]
@@ -160,13 +158,13 @@ class SpaceClient:
             if opcode == TEXT:
                 self._envelope(msgspec.json.decode(content))
             elif opcode == BINARY:
-                self.heard.append(content)
+                self.received.append(content)
             elif opcode == PING:
                 self.pipe.pong()
 
     def _envelope(self, envelope: Frame) -> None:
-        self.heard.append(envelope)
-        self.told.hear(envelope)
+        self.received.append(envelope)
+        self.streams.apply(envelope)
         if envelope["kind"] == "system/welcome":
             self.id = envelope["payload"]["you"]["id"]
         if self.on_envelope is not None:

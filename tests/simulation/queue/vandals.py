@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.testing.actors import TS, Caller
 from penstock.testing.clients import Frame
+from tests.simulation.queue.actors import TS, Caller
 
 
 class Vandal(Caller):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.testing.disks import LyingDisk, LyingFile, PowerLossError
+from penstock.testing.disk import LyingDisk, LyingFile, PowerLossError
 
 SEEDS = range(200)
 

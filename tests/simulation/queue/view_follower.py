@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.views import LATEST
-from penstock.testing.actors import Caller
 from penstock.testing.clients import Frame, LineClient
-from penstock.testing.copies import Copy
+from tests.simulation.queue.actors import Caller
+from tests.simulation.queue.view_copy import ViewCopy
 
 if TYPE_CHECKING:
-    from penstock.testing.world import World
+    from tests.simulation.world import CheckedWorld
 
 
 class Follower(Caller):
@@ -18,9 +18,9 @@ class Follower(Caller):
 
     pace_ms = 80
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         super().__init__(world, name, streams)
-        self.copy = Copy(name)
+        self.copy = ViewCopy(name)
         world.copies.append(self.copy)
 
     def connected(self, client: LineClient) -> None:
@@ -37,7 +37,7 @@ class Follower(Caller):
 
     def heard(self, line: Frame) -> None:
         if line["type"] == "live":
-            self.copy.hear(line)
+            self.copy.apply(line)
 
     def act(self) -> None:
         if self.maybe_cut(0.05):

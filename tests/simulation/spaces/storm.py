@@ -12,11 +12,12 @@ import msgspec
 
 from penstock.core.limits import Limits
 from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.testing import space_checks
-from penstock.testing.space_actors import GUESTS, Boss, Guest, Liar, Participant
-from penstock.testing.spaces import member
-from penstock.testing.storm import Weather
-from penstock.testing.world import OPERATOR_TOKEN, World
+from penstock.testing.participants import member
+from penstock.testing.world import OPERATOR_TOKEN
+from tests.simulation.queue.storm import Weather
+from tests.simulation.spaces import checks as space_checks
+from tests.simulation.spaces.actors import GUESTS, Boss, Guest, Liar, Participant
+from tests.simulation.world import CheckedWorld
 
 STEPS = 3_000
 CALM_MS = 6_000
@@ -62,7 +63,7 @@ def settings(space: str) -> SpaceSettings:
     return SpaceSettings(space, space, participants, streams=streams)
 
 
-def space_storm(seed: int) -> World:
+def space_storm(seed: int) -> CheckedWorld:
     """A world of two spaces in which everything goes wrong that this seed can think of.
 
     >>> world = space_storm(seed=1)
@@ -70,7 +71,7 @@ def space_storm(seed: int) -> World:
     >>> calm(world)
     """
     dice = Random(f"{seed}/spaces")
-    world = World(
+    world = CheckedWorld(
         seed,
         limits=msgspec.structs.replace(LIMITS, participants_max=dice.choice((5, 8, 20))),
         latency_us=dice.choice((500, 5_000, 50_000)),
@@ -88,7 +89,7 @@ def space_storm(seed: int) -> World:
     return world
 
 
-def calm(world: World) -> None:
+def calm(world: CheckedWorld) -> None:
     """Let a storm blow over: some are cut off, nobody acts, everybody reads, the disk is well.
 
     Then whoever comes in sees who is really there.

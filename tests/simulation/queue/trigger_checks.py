@@ -12,9 +12,9 @@ import msgspec
 from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.rows import Row
-from penstock.testing import checks
-from penstock.testing.checks import Broken
-from penstock.testing.history import History
+from tests.simulation.queue import checks
+from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.history import History
 
 AUDIT = "audit"
 AUDIT_STREAM = "audit/log"
@@ -31,7 +31,7 @@ class _Sent(msgspec.Struct):
     headers: dict[str, object] | None = None
 
 
-class Consequences:
+class TriggerChecks:
     """Checks every batch of rows for what rules owe and what they must not do."""
 
     def __init__(self, history: History, limits: Limits) -> None:
@@ -43,11 +43,11 @@ class Consequences:
         self._sources: dict[str, int] = {}
         self._letters: dict[str, int] = {}
 
-    def died(self, machine: QueueMachine) -> None:
+    def crashed(self, machine: QueueMachine) -> None:
         """A life is over, and its counts with it."""
         self._excused += _excuses(machine)
 
-    def kept(self, rows: list[Row], machine: QueueMachine) -> None:
+    def committed(self, rows: list[Row], machine: QueueMachine) -> None:
         """Rows became durable together."""
         together = {(row.channel, row.id) for row in rows if row.event == "enqueue"}
         for row in rows:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.actors import Actor
-from penstock.testing.spaces import Frame, SpaceClient, token_of
+from penstock.testing.participants import Frame, SpaceClient, token_of
+from tests.simulation.queue.actors import Actor
 
 if TYPE_CHECKING:
-    from penstock.testing.world import World
+    from tests.simulation.world import CheckedWorld
 
 EXTRAS = ("extra/a", "extra/b", "extra/c")
 """Kinds that are granted and taken back; none covers another."""
@@ -23,7 +23,7 @@ FRAME_SIZES = (0, 5, 40, 130, 700)
 class Participant(Actor):
     """Somebody in a space, who comes back when its connection is lost."""
 
-    def __init__(self, world: World, name: str, space: str) -> None:
+    def __init__(self, world: CheckedWorld, name: str, space: str) -> None:
         super().__init__(world, f"{space}/{name}", [space])
         self.space = space
         self.who = name
@@ -67,7 +67,7 @@ class Participant(Actor):
             self.stumble(self.client)
             return
         client = self.wire()
-        streams = client.told.streams
+        streams = client.streams
         mine = [id_ for id_, each in streams.items() if each.owner == client.id]
         written = [id_ for id_, each in streams.items() if client.id in each.writers]
         match self.dice.randint(0, 15):
@@ -128,7 +128,7 @@ class Participant(Actor):
         id_ = client.send("stream/request", payload)
         for _ in range(self.dice.choice((0, 0, 2))):
             # It can only guess the id; a right guess is right behind its request.
-            newest = max([int(each.rpartition("-")[2]) for each in client.told.streams], default=0)
+            newest = max([int(each.rpartition("-")[2]) for each in client.streams], default=0)
             client.write(f"stream-{newest + 1}", self.data())
         if self.dice.random() < 0.1:
             client.send("stream/close", {"reason": "at once"}, correlation_id=[id_])
@@ -141,7 +141,7 @@ class Participant(Actor):
                 case 0 | 1:
                     client.send("stream/grant-write", {"stream_id": stream, "participant_id": who})
                 case 2 | 3:
-                    writers = client.told.streams[stream].writers if stream in client.told.streams else [who]
+                    writers = client.streams[stream].writers if stream in client.streams else [who]
                     who = self.dice.choice([*writers, who])
                     client.send("stream/revoke-write", {"stream_id": stream, "participant_id": who})
                 case _:
@@ -158,7 +158,7 @@ class Boss(Participant):
 
     pace_ms = 120
 
-    def __init__(self, world: World, name: str, space: str) -> None:
+    def __init__(self, world: CheckedWorld, name: str, space: str) -> None:
         super().__init__(world, name, space)
         self.grants: list[tuple[str, str]] = []
         self.tokens: dict[str, str] = {}
@@ -205,7 +205,7 @@ class Guest(Participant):
 
     pace_ms = 90
 
-    def __init__(self, world: World, name: str, space: str, boss: Boss) -> None:
+    def __init__(self, world: CheckedWorld, name: str, space: str, boss: Boss) -> None:
         super().__init__(world, name, space)
         self._boss = boss
 
@@ -237,22 +237,22 @@ class Liar(Participant):
             case 2:
                 said = {"stream_id": "stream-1", "owner": self.who, "authorized_writers": [self.who]}
                 client.send(dice.choice(("stream/open", "stream/write-granted")), said)
-            case 3 | 4 if client.told.streams:
-                client.write(dice.choice(list(client.told.streams)), self.data())
-            case 5 if client.told.streams:
-                stream = dice.choice(list(client.told.streams))
+            case 3 | 4 if client.streams:
+                client.write(dice.choice(list(client.streams)), self.data())
+            case 5 if client.streams:
+                stream = dice.choice(list(client.streams))
                 self.decide(client, stream)
                 client.send("stream/close", {"stream_id": stream})
             case 6:
                 client.post(dice.choice((b"{", b"[]", b"null", b"\xff\xfe", b"#abc", b"##x", b'{"kind":5}')))
             case 7:
-                impostor = self.world.knock(self.name)
+                impostor = self.world.connect_space(self.name)
                 impostor.write("stream-1", self.data())
                 impostor.send("chat", {"text": "hello?"})
                 impostor.join(self.space, "ann", dice.choice((self.token, "guessed")))
                 impostor.send("chat", {"text": "it is me, ann"})
             case 8:
-                client.post({"id": client.fresh(), "kind": "chat", "payload": {"text": "y" * 5_000}})
+                client.post({"id": client.new_id(), "kind": "chat", "payload": {"text": "y" * 5_000}})
             case 9:
                 client.send("space/kick", {"participant_id": "ann"})
             case 10:

@@ -15,7 +15,7 @@ from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:
-    from penstock.testing.world import World
+    from tests.simulation.world import CheckedWorld
 
 TS = "2026-01-01T00:00:00Z"
 KINDS = ("t", "t", "t", "t", "moved", "copied", "enriched")
@@ -43,7 +43,7 @@ class Actor:
 
     pace_ms = 60
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         self.world = world
         self.name = name
         self.streams = streams
@@ -72,14 +72,15 @@ class Caller(Actor):
 
     vandal = False
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         super().__init__(world, name, streams)
         self.client: LineClient | None = None
 
     def line(self) -> LineClient:
         """The connection, made anew when it was lost."""
         if self.client is None or self.client.closed is not None:
-            self.client = self.world.connect(self.name, principal=named(self.name), vandal=self.vandal)
+            self.client = self.world.connect(self.name, principal=named(self.name))
+            self.world.witness.conversations[self.client.pipe.no].vandal = self.vandal
             self.client.on_line = self.heard
             self.connected(self.client)
         return self.client
@@ -102,7 +103,7 @@ class Producer(Caller):
 
     pace_ms = 40
 
-    def __init__(self, world: World, name: str, streams: list[str]) -> None:
+    def __init__(self, world: CheckedWorld, name: str, streams: list[str]) -> None:
         super().__init__(world, name, streams)
         self.recent: list[tuple[str, Frame]] = []
         self._no = 0

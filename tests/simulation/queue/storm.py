@@ -12,13 +12,13 @@ import msgspec
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.testing.actors import Actor, Operator, Producer, Puller
-from penstock.testing.consequences import AUDIT, AUDIT_STREAM, AUDITED
-from penstock.testing.consumers import Consumer, SocketConsumer
-from penstock.testing.disk import Mood
-from penstock.testing.followers import Follower
-from penstock.testing.vandals import Vandal
-from penstock.testing.world import World
+from penstock.testing.journal import Mood
+from tests.simulation.queue.actors import Actor, Operator, Producer, Puller
+from tests.simulation.queue.consumers import Consumer, SocketConsumer
+from tests.simulation.queue.trigger_checks import AUDIT, AUDIT_STREAM, AUDITED
+from tests.simulation.queue.vandals import Vandal
+from tests.simulation.queue.view_follower import Follower
+from tests.simulation.world import CheckedWorld
 
 STREAMS = [*AUDITED]
 OTHER_INBOX = "agents/c/inbox"
@@ -128,7 +128,7 @@ def notify(to: str) -> dict[str, str]:
     return {"action": "notify", "to": to}
 
 
-def storm(seed: int) -> World:
+def storm(seed: int) -> CheckedWorld:
     """A world in which everything goes wrong that this seed can think of.
 
     >>> world = storm(seed=1)
@@ -140,7 +140,7 @@ def storm(seed: int) -> World:
     policies["small/late"] = policies["small/moved"] = Policy(max_depth=3)
     policies[OTHER_INBOX] = Policy(max_depth=5, overflow="drop-oldest")
     fallback = Policy(max_depth=20)
-    world = World(
+    world = CheckedWorld(
         seed,
         limits=msgspec.structs.replace(LIMITS, view_rows_max=dice.choice((1, 10))),
         policy_for=lambda name: policies.get(name, fallback),

@@ -1,0 +1,125 @@
+"""A journal whose disk is simulated: slow, full, failing, and gone in the middle of a write.
+
+It keeps the port's promise (every append is answered, in order, later) and breaks everything the port does not promise.
+What it holds outlives a crash of the server; of appends that were not answered yet, a crash keeps an arbitrary
+first part, because a disk may have finished what nobody was told about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from penstock.core.records import Fact, is_fresh
+from penstock.core.rows import Row, row_of
+from penstock.journal.port import Committed, Outcome, Refused
+from penstock.testing.clock import Clock
+
+Mood = Literal["well", "slow", "full", "failing"]
+"""`slow` stalls, `full` takes settles but no new records, `failing` refuses whole appends."""
+
+_DELAYS_US: dict[Mood, tuple[int, int]] = {
+    "well": (100, 3_000),
+    "slow": (20_000, 600_000),
+    "full": (100, 3_000),
+    "failing": (100, 20_000),
+}
+
+
+class _Write:
+    """An append that is under way."""
+
+    __slots__ = ("done", "rows")
+
+    def __init__(self, rows: list[tuple[Row, bool]], done: Callable[[Outcome], None]) -> None:
+        self.rows = rows
+        self.done = done
+
+
+class SimJournal:
+    """`journal.port.Journal` on a simulated disk.
+
+    Set `mood` to make the disk misbehave from now on. `rows` is what is durable.
+    """
+
+    id = "simulated"
+
+    def __init__(
+        self,
+        clock: Clock,
+        dice: Random,
+        kept: Callable[[list[Row]], None],
+        refused: Callable[[list[Row]], None],
+    ) -> None:
+        self.mood: Mood = "well"
+        self.rows: list[Row] = []
+        self._clock = clock
+        self._dice = dice
+        self._kept = kept
+        self._refused = refused
+        self._writes: deque[_Write] = deque()
+        self._due_us = 0
+        self._generation = 0
+
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
+        """Take the facts' rows now, and answer after a while."""
+        self._writes.append(_Write([(row_of(fact), is_fresh(fact)) for fact in facts], done))
+        low, high = _DELAYS_US[self.mood]
+        # One disk head: a later write is never answered before an earlier one.
+        self._due_us = max(self._due_us, self._clock.us + self._dice.randint(low, high))
+        generation = self._generation
+        self._clock.at(self._due_us, lambda: self._answer(generation))
+
+    def read(self, shard: int, from_offset: int) -> Iterator[Row]:
+        return iter(self.rows[from_offset:])
+
+    def live(self, shard: int) -> Iterator[Row]:
+        """The whole history: a machine is rebuilt from every row it ever wrote."""
+        return iter(self.rows)
+
+    def retain(self, shard: int, before_offset: int) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    def crash(self) -> None:
+        """The server died: nobody will be answered, and the disk got as far as it got."""
+        self._generation += 1
+        kept = self._dice.randint(0, len(self._writes))
+        for _ in range(kept):
+            self._keep(self._writes.popleft().rows)
+        self._writes.clear()
+        self._due_us = 0
+
+    def _answer(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        write = self._writes.popleft()
+        first = len(self.rows)
+        outcome: Outcome = Committed(first)
+        if self.mood == "failing" and self._dice.random() < 0.5:
+            outcome = Refused("the disk failed")
+            self._refused([row for row, _ in write.rows])
+        elif self.mood == "full" and any(fresh for _, fresh in write.rows):
+            outcome = Committed(first, "the disk is full")
+            self._refused([row for row, fresh in write.rows if fresh])
+            self._keep([(row, fresh) for row, fresh in write.rows if not fresh])
+        else:
+            self._keep(write.rows)
+        write.done(outcome)
+
+    def _keep(self, rows: list[tuple[Row, bool]]) -> None:
+        """Make rows durable. `recorded_at` never decreases, whatever the wall clock does."""
+        at = max(self._clock.now().wall_us, self.rows[-1].recorded_at if self.rows else 0)
+        first = len(self.rows)
+        kept = [
+            msgspec.structs.replace(row, journal=self.id, offset=first + index, recorded_at=at)
+            for index, (row, _) in enumerate(rows)
+        ]
+        self.rows += kept
+        self._kept(kept)
