@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import types
 import zipfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 
 import penstock
 import penstock.testing
-from penstock.client.sync.queue import blocking
+from penstock.client.sync.twin import BlockingMethod
 from penstock.testing.server import token_of
 from tests.client.sync.test_queue import INSIDE
 from tests.paths import ROOT
@@ -49,7 +50,7 @@ def methods(kind: type) -> Iterator[tuple[str, str | None]]:
             continue
         if isinstance(found, property):
             yield name, found.fget.__doc__
-        elif inspect.isfunction(found) or isinstance(found, blocking):
+        elif inspect.isfunction(found) or isinstance(found, BlockingMethod):
             yield name, found.__doc__
 
 
@@ -86,7 +87,9 @@ def test_every_public_name_and_method_is_documented(name):
 
 def test_every_door_has_an_example():
     assert set(EXAMPLES) >= DOORS
-    assert {"Client.ask", "Subscription.work", "SyncSubscription.work", "testing"} <= set(EXAMPLES)
+    assert {"Client.ask", "SyncClient.ask", "Subscription.work", "SyncSubscription.work", "testing"} <= set(
+        EXAMPLES
+    )
 
 
 @pytest.mark.promise(
@@ -159,7 +162,12 @@ def test_an_example_runs(where, server, monkeypatch):
     if is_async:
         asyncio.run(_run(program, names, server, where))
     elif where not in ENDLESS:
-        exec(program, names)
+        with server.connect_sync("jen") as jen, jen.inbox() as inbox:
+            answering = threading.Thread(target=inbox.work, args=(lambda question: question.reply(7),))
+            answering.start()
+            exec(program, names)
+            inbox.close()
+            answering.join(PATIENCE_S)
 
 
 async def _run(program, names, server, where) -> None:

@@ -45,7 +45,11 @@ def queue_without_async() -> None:
         assert_type(client.send("jen", {"text": "hello"}), penstock.Sent)
         assert_type(client.ask("jen", "how many?"), penstock.SyncDelivery)
         assert_type(client.pull("jobs"), list[penstock.SyncDelivery])
+        assert_type(client.subscribe("jobs", credit=5), penstock.SyncSubscription)
+        assert_type(client.live("inflight"), penstock.SyncLiveView)
         assert_type(client.agent, str | None)
+        client.pull("jobs", most=3)  # type: ignore[call-arg]
+        client.ask(7, "how many?")  # type: ignore[arg-type]
         with client.inbox() as inbox:
             assert_type(inbox, penstock.SyncSubscription)
             for delivery in inbox:
@@ -79,8 +83,11 @@ def space_without_async() -> None:
         assert_type(place, penstock.SyncSpace)
         assert_type(place.chat("hello"), str)
         assert_type(place.open_stream("jen"), penstock.SyncSpaceStream)
+        assert_type(place.frames(overflow="wait"), penstock.SyncFeed[penstock.Frame])
         for envelope in place.envelopes("chat"):
             assert_type(envelope, penstock.SpaceEnvelope)
+    penstock.SyncSpace(space="lab")  # type: ignore[call-arg]
+    penstock.connect_sync(agent=7)  # type: ignore[arg-type]
 
 
 async def tokens(relay: penstock.LocalRelay) -> None:
@@ -95,6 +102,8 @@ async def tokens(relay: penstock.LocalRelay) -> None:
         assert_type([token async for token in stream], list[str])
     with penstock.SyncTokenStream(agreed.endpoint, agreed.keys) as reading:
         assert_type(list(reading), list[str])
+        assert_type(reading.cancellation(), bytes)
+    penstock.SyncTokenStream(agreed.endpoint)  # type: ignore[call-arg]
 
 
 def in_a_test() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.limits import Limits
+from penstock.core.links import Session
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.core.scopes import Principal
-from penstock.core.links import Session
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.space_settings import SpaceSettings

@@ -18,7 +18,8 @@ import msgspec
 
 from penstock.client.queue.client import Connecting, connect
 from penstock.client.space.client import Space
-from penstock.client.sync.queue import LoopThread, SyncClient, connect_sync
+from penstock.client.sync.queue import SyncClient, connect_sync
+from penstock.client.sync.twin import LoopThread
 from penstock.client.tokens.local_relay import LocalRelay, load_signing_key
 from penstock.core.errors import PenstockError, Refusal
 from penstock.server.assembly import Endpoints, Service

@@ -23,9 +23,9 @@ from penstock.client import (
 from penstock.client.space.client import Space
 from penstock.client.space.feed import Feed
 from penstock.client.space.stream import SpaceStream
-from penstock.client.sync.queue import blocking, mirrored
 from penstock.client.sync.space import SyncFeed, SyncSpace, SyncSpaceStream
 from penstock.client.sync.tokens import SyncTokenPublisher, SyncTokenStream
+from penstock.client.sync.twin import BlockingMethod, mirrored
 from penstock.client.tokens.publisher import TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 
@@ -117,8 +117,11 @@ def test_both_take_the_same_arguments(source, twin):
         derived = inspect.getattr_static(twin, name)
         if not inspect.isfunction(original) or name in INSTANCE[source]:
             continue
-        if isinstance(derived, blocking):
+        if isinstance(derived, BlockingMethod):
             assert derived.__wrapped__ is original
+            returned = inspect.signature(original).return_annotation
+            twins = re.sub(r"\w+", lambda found: TWINS.get(found[0], found[0]), returned)
+            assert (derived.wrap is not None) == (twins != returned), name
             continue
         assert described(derived) == described(original, TWINS), name
 

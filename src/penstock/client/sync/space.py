@@ -1,19 +1,24 @@
-"""A place in a space without `async`: the same methods, run on one background thread.
-
-Nothing is implemented twice; a test compares both surfaces name by name.
-"""
+"""A space without `async`: its client, its feeds and its streams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.client.space.client import Space
-from penstock.client.space.feed import Feed, Overflow
+from penstock.client.space.feed import Feed
 from penstock.client.space.messages import Arrival, Frame, SpaceEnvelope, SpaceError
 from penstock.client.space.roster import Capability
 from penstock.client.space.stream import SpaceStream
-from penstock.client.sync.queue import Closing, IteratedTwin, LoopThread, Twin, blocking, mirrored
+from penstock.client.sync.twin import (
+    Closing,
+    IteratedTwin,
+    LoopThread,
+    Twin,
+    blocking,
+    called,
+    made_like,
+    mirrored,
+)
 
 __all__ = ["SyncFeed", "SyncSpace", "SyncSpaceStream"]
 
@@ -21,16 +26,16 @@ T = TypeVar("T", bound=Arrival)
 
 
 class SyncFeed(Closing, IteratedTwin[Feed[T], T], Generic[T]):
-    """`for item in feed`."""
+    """Items as they arrive: `for item in feed`."""
 
     dropped = mirrored[Feed[Any], int](lambda feed: feed.dropped)
 
     def next(self) -> T | None:
-        """The next one; None at the end. Raises what ended the connection."""
+        """The next item; None at the end. Raises the error that ended the connection, if one did."""
         return self._thread.wait(self._source.next())
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._thread.call(self._source.close)
 
     def __enter__(self) -> Self:
@@ -38,7 +43,7 @@ class SyncFeed(Closing, IteratedTwin[Feed[T], T], Generic[T]):
 
 
 class SyncSpaceStream(Twin[SpaceStream]):
-    """A stream of a space in the hands of somebody who may write to it."""
+    """A stream of a space, for a participant that may write to it."""
 
     write = blocking(SpaceStream.write)
     close = blocking(SpaceStream.close)
@@ -58,7 +63,7 @@ class SyncSpaceStream(Twin[SpaceStream]):
 
 
 class SyncSpace(Closing, Twin[Space]):
-    """A place in a space for code without `async`; the arguments are those of `Space`. Safe to share by threads.
+    """A participant of a space, for code without `async`; the arguments are those of `Space`. Threads may share it.
 
     Example:
         with penstock.SyncSpace("http://localhost:8787", space="demo", participant="sam", token=token) as space:
@@ -70,6 +75,11 @@ class SyncSpace(Closing, Twin[Space]):
     request = blocking(Space.request)
     ask_gateway = blocking(Space.ask_gateway)
     write_frame = blocking(Space.write_frame)
+    envelopes = called(Space.envelopes, SyncFeed[SpaceEnvelope])
+    frames = called(Space.frames, SyncFeed[Frame])
+    arrivals = called(Space.arrivals, SyncFeed[Arrival])
+    open_stream = blocking(Space.open_stream, SyncSpaceStream)
+    stream = called(Space.stream, SyncSpaceStream)
     invite = blocking(Space.invite)
     kick = blocking(Space.kick)
 
@@ -85,82 +95,18 @@ class SyncSpace(Closing, Twin[Space]):
     dropped = mirrored[Space, int](lambda space: space.dropped)
     last_error = mirrored[Space, SpaceError | None](lambda space: space.last_error)
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        space: str | None = None,
-        participant: str,
-        token: str | None = None,
-        timeout: float = 30.0,
-        connect_timeout: float = 10.0,
-        reconnect: bool = True,
-    ) -> None:
-        """Without a URL, the server on `./penstock-data`; without a token, the operator's if that server is ours."""
+    @made_like(Space)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         thread = LoopThread()
         try:
-            source = thread.call(
-                Space,
-                url,
-                space=space,
-                participant=participant,
-                token=token,
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                reconnect=reconnect,
-            )
+            source = thread.call(Space, *args, **kwargs)
         except BaseException:
             thread.close()
             raise
         super().__init__(source, thread)
 
-    def envelopes(self, kind: str | Sequence[str] = "*") -> SyncFeed[SpaceEnvelope]:
-        """Envelopes as they come, from now on, our own echoes among them; `chat`, `mcp/*`, or several of these."""
-        return SyncFeed(self._thread.call(self._source.envelopes, kind), self._thread)
-
-    def frames(self, stream_id: str | None = None, *, overflow: Overflow = "drop-oldest") -> SyncFeed[Frame]:
-        """Frames that reach us, from now on, of one stream or of all."""
-        return SyncFeed(self._thread.call(self._source.frames, stream_id, overflow=overflow), self._thread)
-
-    def arrivals(self, kind: str | Sequence[str] = "*") -> SyncFeed[Arrival]:
-        """Envelopes, of these kinds, and all frames, in the order in which they come."""
-        return SyncFeed(self._thread.call(self._source.arrivals, kind), self._thread)
-
-    def open_stream(
-        self,
-        target: str | Sequence[str] | None = None,
-        *,
-        direction: Literal["upload", "download"] = "upload",
-        content_type: str | None = None,
-        format: str | None = None,  # noqa: A002 - the word of the protocol
-        description: str | None = None,
-        expected_size_bytes: int | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        overflow: Literal["drop-oldest", "disconnect"] | None = None,
-        timeout: float | None = None,
-    ) -> SyncSpaceStream:
-        """Open a stream whose frames go to the participants in `target`, or to everybody."""
-        source = self._thread.wait(
-            self._source.open_stream(
-                target,
-                direction=direction,
-                content_type=content_type,
-                format=format,
-                description=description,
-                expected_size_bytes=expected_size_bytes,
-                metadata=metadata,
-                overflow=overflow,
-                timeout=timeout,
-            )
-        )
-        return SyncSpaceStream(source, self._thread)
-
-    def stream(self, stream_id: str) -> SyncSpaceStream:
-        """A stream that is there already, for somebody who was allowed to write to it."""
-        return SyncSpaceStream(self._thread.call(self._source.stream, stream_id), self._thread)
-
     def open(self) -> Self:
-        """Join; raises PenstockError when that fails."""
+        """Join the space. Raises PenstockError when that fails."""
         try:
             self._thread.wait(self._source.open())
         except BaseException:
@@ -169,7 +115,7 @@ class SyncSpace(Closing, Twin[Space]):
         return self
 
     def close(self) -> None:
-        """Leave, and end the thread."""
+        """Leave the space and stop the thread."""
         self._thread.wait(self._source.close())
         self._thread.close()
 
