@@ -16,6 +16,7 @@ from penstock.core.records import Settle
 from penstock.server.logging import event_log
 from penstock.server.logging.event_log import EventLog
 from tests.dialects.courier.talking import Broker, HandJournal, envelope
+from tests.server.logging.draining import drain
 
 Event = dict[str, Any]
 
@@ -188,11 +189,11 @@ def test_others_may_write_too(watched: Callable[..., Watched]) -> None:
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
+    monkeypatch.setattr(event_log, "LINGER_S", 0)
     one = watched(max_bytes=2_000, keep=2)
     for n in range(100):
         one.log.write("tick", n=n, pad="x" * 100)
-        one.log._drain()  # as the thread would, one write each; it sleeps meanwhile
+        drain(one.log)  # one write each
     one.log.close()
     names = sorted(path.name for path in one.path.parent.iterdir())
     assert names == ["events-0.jsonl", "events-0.jsonl.1", "events-0.jsonl.2"]
@@ -242,12 +243,12 @@ def test_payloads_that_wait_are_bounded_in_bytes(
     monkeypatch.setattr(event_log, "LINGER_S", 600.0)
     monkeypatch.setattr(event_log, "PAYLOADS_MAX", 10_000)
     one = watched(payload=True)
-    one.log._drain()  # as the thread would, which sleeps meanwhile
     for n in range(20):
         one.say(type_="enqueue", to="jobs", env=envelope(f"e{n}", payload="x" * 2_000))
-    assert sum(size for _, size in one.log._turns) <= 10_000
+    assert one.log._put_bytes - one.log._taken_bytes <= 10_000
     assert one.log.dropped >= 15
-    one.log._drain()
+    one.log._closing.set()  # the thread waits no longer for more
+    drain(one.log)
     one.say(type_="enqueue", to="jobs", env=envelope("last", payload="x" * 2_000))
     assert one.read()[-1]["id"] == "last"
 
@@ -257,9 +258,9 @@ def test_payloads_that_wait_are_bounded_in_bytes(
     "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
 )
 def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
+    monkeypatch.setattr(event_log, "LINGER_S", 0)
     one = watched()
-    one.log._drain()  # as the thread would, which sleeps meanwhile
+    drain(one.log)
     refusing = True
     real = os.write
 
@@ -270,7 +271,7 @@ def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: p
 
     monkeypatch.setattr(os, "write", full)
     one.log.write("lost")
-    one.log._drain()
+    drain(one.log)
     assert one.log.dropped == 1
     refusing = False
     one.log.write("kept")

@@ -17,6 +17,7 @@ from hypothesis import given
 
 from penstock.server.logging import gateway_logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Switches, redact
+from tests.server.logging.draining import drain
 
 AT_US = 1_767_225_600_123_456
 STAMP = "2026-01-01T00:00:00.123Z"
@@ -271,12 +272,12 @@ def test_the_directory_stays_out_of_repositories(logs: GatewayLogs, tmp_path: Pa
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
+    monkeypatch.setattr(gateway_logs, "LINGER_S", 0)
     logs = GatewayLogs(tmp_path, history=True, decisions=False, max_bytes=2_000, keep=2)
     assert logs._history is not None
     for n in range(50):
         logs.received(AT_US, CHAT, f"m{n}", "sam", "demo", "websocket")
-        logs._history._drain()  # as the thread would, one write each; it sleeps meanwhile
+        drain(logs._history)  # one write each
     logs.close()
     names = sorted(path.name for path in tmp_path.glob("*.jsonl*"))
     assert names == [f"envelope-history.jsonl{end}" for end in ("", ".1", ".2")]

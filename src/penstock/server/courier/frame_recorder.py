@@ -9,12 +9,11 @@ asks for them; a line that is not JSON could hold one anywhere, so then only its
 
 from __future__ import annotations
 
-import os
-import queue
-import threading
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,6 +24,7 @@ from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.server.engine.connections import Connection, Wire
 from penstock.server.engine.runtime import Runtime
+from penstock.server.files.line_writer import LineWriter, RotatingFile
 
 HIDDEN = "[hidden]"
 FRAME_COST = 128
@@ -35,50 +35,30 @@ CLOSE_S = 2.0
 _Frame = tuple[int, str, int, bytes]
 
 
-class Recorder:
+class Recorder(LineWriter[_Frame]):
     """One file of frames."""
 
     def __init__(self, path: str, *, redact: bool, waiting_max: Callable[[], int]) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._file: BinaryIO = os.fdopen(descriptor, "ab")
         self._redact = redact
-        self._waiting_max = waiting_max
-        self._put = 0
-        self._taken = 0
-        """Bytes given to the thread, and taken by it: each number has one writer."""
-        self.dropped = 0
-        """Frames that did not fit, or that the disk refused."""
-        self._queue: queue.SimpleQueue[_Frame | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="penstock-recorder", daemon=True)
-        self._thread.start()
+        self._bytes_max = waiting_max
+        super().__init__(
+            RotatingFile(Path(path)),
+            self._format,
+            waiting_max=sys.maxsize,
+            waiting_bytes_max=waiting_max(),
+            linger_s=0,
+            thread="penstock-recorder",
+            close_s=CLOSE_S,
+            report=None,
+        )
 
     def record(self, wall_us: int, direction: str, link: int, line: bytes) -> None:
-        """Have one line written, if there is room."""
-        cost = FRAME_COST + len(line)
-        if self._put - self._taken + cost > self._waiting_max():
-            self.dropped += 1
-            return
-        self._put += cost
-        self._queue.put((wall_us, direction, link, line))
+        """Write one line, if there is room."""
+        self._waiting_bytes_max = self._bytes_max()  # a reload may change it
+        self.put([(wall_us, direction, link, line)], FRAME_COST + len(line))
 
-    def close(self) -> None:
-        """Write what waits, for a moment at most."""
-        self._queue.put(None)
-        self._thread.join(CLOSE_S)
-        if not self._thread.is_alive():
-            self._file.close()
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            try:
-                self._file.write(self._line(*item))
-                if self._queue.empty():
-                    self._file.flush()
-            except OSError:
-                self.dropped += 1  # a full disk: the next frame may do better
-            self._taken += FRAME_COST + len(item[3])
-
-    def _line(self, wall_us: int, direction: str, link: int, line: bytes) -> bytes:
+    def _format(self, item: _Frame) -> bytes:
+        wall_us, direction, link, line = item
         moment = datetime.fromtimestamp(wall_us / 1_000_000, UTC).isoformat(timespec="milliseconds")
         row: dict[str, Any] = {"ts": moment.replace("+00:00", "Z"), "dir": direction}
         try:
@@ -87,7 +67,7 @@ class Recorder:
             frame, row["bytes"] = None, len(line)
         if self._redact and isinstance(frame, dict) and "token" in frame:
             frame["token"] = HIDDEN
-        return msgspec.json.encode({**row, "frame": frame, "link": link}) + b"\n"
+        return msgspec.json.encode({**row, "frame": frame, "link": link})
 
 
 class RecordedSession(ControlSession):

@@ -21,7 +21,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.state import Batch
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
 from penstock.server.config.sections import LogsSection
-from penstock.server.logging.line_writer import LineLog
+from penstock.server.files.line_writer import LineWriter, RotatingFile
 
 WAITING_MAX = 200_000
 """Events waiting to be written: about 60 MiB."""
@@ -59,7 +59,7 @@ def _ms(us: int) -> float:
     return round(us / 1000, 3)
 
 
-class EventLog(LineLog[Event]):
+class EventLog(LineWriter[Event]):
     """One file of events, and the thread that writes it."""
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
@@ -73,9 +73,8 @@ class EventLog(LineLog[Event]):
         self._moment = (-1, "")
         """The latest millisecond as text: many events share it."""
         super().__init__(
-            path,
-            max_bytes=max_bytes,
-            keep=keep,
+            RotatingFile(path, max_bytes=max_bytes, keep=keep),
+            self._format,
             waiting_max=WAITING_MAX,
             waiting_bytes_max=PAYLOADS_MAX,
             linger_s=LINGER_S,
@@ -86,7 +85,7 @@ class EventLog(LineLog[Event]):
 
     def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
         """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
-        self._put([(event, time.time_ns() // 1000 if now is None else now.wall_us, fields)])
+        self.put([(event, time.time_ns() // 1000 if now is None else now.wall_us, fields)])
 
     def opened(self, now: Now, link: Link, peer: str) -> None:
         """A connection is there."""
@@ -131,7 +130,7 @@ class EventLog(LineLog[Event]):
             turn.append(("deliver", wall_us, fields))
         while len(self._leases) > LEASES_MAX:
             del self._leases[next(iter(self._leases))]
-        self._put(turn)
+        self.put(turn)
 
     def proposed(self, now: Now) -> None:
         """A batch was closed: what it settles was settled by now."""
@@ -178,7 +177,7 @@ class EventLog(LineLog[Event]):
             elif type(fact) is Applied:
                 fields = {"app": fact.app, "batch": fact.batch, "envelopes": fact.envelopes}
                 turn.append(("staged", wall_us, fields))
-        self._put(turn, size)
+        self.put(turn, size)
 
     def _settled(self, fact: Settle, at_us: int) -> Fields:
         record = fact.record
@@ -204,7 +203,7 @@ class EventLog(LineLog[Event]):
 
     # On the thread
 
-    def _line(self, item: Event) -> bytes:
+    def _format(self, item: Event) -> bytes:
         event, wall_us, fields = item
         body = fields.get("payload")
         if event == "enqueue" and isinstance(body, bytes):

@@ -17,6 +17,7 @@ threads of their own, bounded in what waits and in size, as `line_log.py` says.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from penstock.core.clock import rfc3339
-from penstock.server.logging.line_writer import LineLog
+from penstock.server.files.line_writer import LineWriter, RotatingFile
 
 HISTORY = "envelope-history.jsonl"
 DECISIONS = "capability-decisions.jsonl"
@@ -163,20 +164,22 @@ class _Decision(NamedTuple):
     correlation_id: Sequence[str] | None
 
 
-class _Lines(LineLog[Item]):
+class _Lines(LineWriter[Item], ABC):
     _moment = (-1, "")
     """The latest millisecond as text: many lines share it."""
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
         super().__init__(
-            path,
-            max_bytes=max_bytes,
-            keep=keep,
+            RotatingFile(path, max_bytes=max_bytes, keep=keep),
+            self._format,
             waiting_max=WAITING_MAX,
             waiting_bytes_max=WAITING_BYTES_MAX,
             linger_s=LINGER_S,
             thread=f"penstock-{path.stem}",
         )
+
+    @abstractmethod
+    def _format(self, item: Item) -> bytes: ...
 
     def _stamp(self, at_us: int) -> str:
         if at_us // 1000 != self._moment[0]:
@@ -190,12 +193,12 @@ class _History(_Lines[tuple[_Story, str | None]]):
     _latest: tuple[_Story | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
     """The envelope of the latest story as it is written: all its recipients share it."""
 
-    def tell(self, story: _Story, participants: Sequence[str | None]) -> None:
-        self._put(
+    def write(self, story: _Story, participants: Sequence[str | None]) -> None:
+        self.put(
             [(story, participant) for participant in participants], len(story.envelope) * len(participants)
         )
 
-    def _line(self, item: tuple[_Story, str | None]) -> bytes:
+    def _format(self, item: tuple[_Story, str | None]) -> bytes:
         story, participant = item
         if self._latest[0] is not story:
             self._latest = (story, msgspec.Raw(_compact(redact(story.envelope))))
@@ -217,10 +220,10 @@ class _History(_Lines[tuple[_Story, str | None]]):
 class _Decisions(_Lines[_Decision]):
     """One line for each decision."""
 
-    def tell(self, decision: _Decision) -> None:
-        self._put([decision])
+    def write(self, decision: _Decision) -> None:
+        self.put([decision])
 
-    def _line(self, item: _Decision) -> bytes:
+    def _format(self, item: _Decision) -> bytes:
         metadata = {"source": item.source, "transport": item.transport, "correlation_id": item.correlation_id}
         return _line_of(
             {
@@ -286,7 +289,7 @@ class GatewayLogs:
         """An envelope came, a join included."""
         if self._history is not None:
             story = _Story(at_us, "received", id_, envelope, space, "inbound", transport, metadata)
-            self._history.tell(story, (participant,))
+            self._history.write(story, (participant,))
 
     def delivered(
         self,
@@ -301,7 +304,7 @@ class GatewayLogs:
         """An envelope went to these participants."""
         if self._history is not None:
             story = _Story(at_us, "delivered", id_, envelope, space, "outbound", transport, metadata)
-            self._history.tell(story, participants)
+            self._history.write(story, participants)
 
     def rejected(
         self,
@@ -316,7 +319,7 @@ class GatewayLogs:
         """An envelope was refused; the reason is the code of its error."""
         if self._history is not None:
             story = _Story(at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason})
-            self._history.tell(story, (participant,))
+            self._history.write(story, (participant,))
 
     def decided(
         self,
@@ -336,7 +339,7 @@ class GatewayLogs:
         """Somebody asked to send a kind. `source` says where the capability that matched comes from, `via` who asked."""
         if self._decisions is not None:
             via = via or ("http_api" if transport == "http" else transport)
-            self._decisions.tell(
+            self._decisions.write(
                 _Decision(
                     at_us,
                     envelope_id,
@@ -369,13 +372,13 @@ class OutputLog(_Lines[tuple[bool, bytes]]):
 
     def envelope(self, envelope: bytes) -> None:
         """An envelope, as the bytes that others receive."""
-        self._put([(False, envelope)], len(envelope))
+        self.put([(False, envelope)], len(envelope))
 
     def frame(self, frame: bytes) -> None:
         """A frame of a stream, whole: a list of numbers in the log, four characters a byte at most."""
-        self._put([(True, frame)], 4 * len(frame))
+        self.put([(True, frame)], 4 * len(frame))
 
-    def _line(self, item: tuple[bool, bytes]) -> bytes:
+    def _format(self, item: tuple[bool, bytes]) -> bytes:
         is_frame, data = item
         return _encode({"type": "Buffer", "data": list(data)}) if is_frame else _compact(data)
 

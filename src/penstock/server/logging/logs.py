@@ -12,10 +12,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import queue
 import re
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,6 +24,7 @@ import msgspec
 
 from penstock.core.records import Applied, Entry, Ruled
 from penstock.server.config.sections import LogsSection
+from penstock.server.files.line_writer import LineWriter, TextSink
 
 QUEUE_MAX = 10_000
 """Events waiting to be written: about 5 MiB."""
@@ -92,15 +91,18 @@ def set_level(level: str) -> None:
 
 def setup(logs: LogsSection, stream: TextIO | None = None) -> LogWriter:
     """Send all logging of the process to a new writer; close it to put things back."""
-    owned = None
     if logs.file is not None:
         descriptor = os.open(logs.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        owned = stream = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+        stream = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
     is_text = logs.format == "text" or (logs.format == "auto" and is_terminal)
     colour = is_terminal and "NO_COLOR" not in os.environ
-    writer = LogWriter(stream, TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload), owned)
+    writer = LogWriter(
+        stream,
+        TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload),
+        owned=logs.file is not None,
+    )
     writer.attach(getattr(logging, logs.level.upper()))
     return writer
 
@@ -144,20 +146,28 @@ class TextLine(logging.Formatter):
 
 
 class LogWriter(logging.Handler):
-    """A bounded queue and the thread that empties it."""
+    """The handler of the process; a thread does the writing."""
 
-    def __init__(self, stream: TextIO, line: logging.Formatter, owned: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO, line: logging.Formatter, *, owned: bool = False) -> None:
         super().__init__()
         self.setFormatter(line)
-        self.dropped = 0
-        """Events that were not written: the queue was full, or the stream refused them."""
-        self._stream = stream
-        self._owned = owned
-        self._reported = 0
         self._before: tuple[int, int] | None = None
-        # A SimpleQueue may be used from signal handlers and finalisers; its bound is kept in emit().
-        self._queue: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="penstock-logs", daemon=True)
+        self._writer = LineWriter(
+            TextSink(stream, owned=owned),
+            self._line,
+            waiting_max=QUEUE_MAX,
+            waiting_bytes_max=0,
+            linger_s=0,
+            thread="penstock-logs",
+            lines_max=BATCH_MAX,
+            close_s=CLOSE_S,
+            report=self._report,
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Events that were not written: the queue was full, or the stream rejected them."""
+        return self._writer.dropped
 
     def attach(self, level: int) -> None:
         """Become the one handler of the process, until close()."""
@@ -166,61 +176,35 @@ class LogWriter(logging.Handler):
         root.setLevel(logging.WARNING)
         _LOGGER.setLevel(level)
         root.addHandler(self)
-        self._thread.start()
         atexit.register(self.close)
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The caller holds the handler's lock, so the count and the bound are exact.
-        if self._queue.qsize() >= QUEUE_MAX:
-            self.dropped += 1
-        else:
-            self._queue.put(record)
+        self._writer.put([record])  # the caller holds the handler's lock, so the counters are exact
 
     def close(self) -> None:
-        """Write what waits, for a moment at most, and give the logging back."""
+        """Write what waits, within a deadline, and restore the logging of the process."""
         if self._before is not None:
             root = logging.getLogger()
             root.removeHandler(self)
             root.setLevel(self._before[0])
             _LOGGER.setLevel(self._before[1])
             self._before = None
-            self._queue.put(None)
-            self._thread.join(CLOSE_S)
+            self._writer.close()
             atexit.unregister(self.close)
-            if self._owned is not None and not self._thread.is_alive():
-                self._owned.close()
         super().close()
 
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            batch = [self._queue.get()]
-            while len(batch) < BATCH_MAX and not self._queue.empty():
-                batch.append(self._queue.get())
-            is_open = batch[-1] is not None
-            self._write([record for record in batch if record is not None])
+    def _report(self, count: int, total: int) -> bytes:
+        report = logging.LogRecord(_LOGGER.name, logging.WARNING, "", 0, "log.dropped", None, None)
+        report.fields = {"count": count, "total": total}
+        return self._line(report)
 
-    def _write(self, records: list[logging.LogRecord]) -> None:
-        missing = self.dropped - self._reported
-        if missing:
-            report = logging.LogRecord(_LOGGER.name, logging.WARNING, "", 0, "log.dropped", None, None)
-            report.fields = {"count": missing, "total": self.dropped}
-            records.append(report)
+    def _line(self, record: logging.LogRecord) -> bytes:
         try:
-            self._stream.write("".join(self._line(record) + "\n" for record in records))
-            self._stream.flush()
-            self._reported += missing
-        except (OSError, ValueError):
-            # A full disk or a closed pipe: the next write may do better, and the report comes with it.
-            self.acquire()
-            self.dropped += len(records) - bool(missing)
-            self.release()
-
-    def _line(self, record: logging.LogRecord) -> str:
-        try:
-            return self.format(record)
+            return self.format(record).encode("utf-8", "backslashreplace")
         except Exception as failure:  # a field whose own code fails must not end the thread
-            return f'{{"level":"error","event":"log.unprintable","error":"{type(failure).__name__}"}}'
+            return (
+                b'{"level":"error","event":"log.unprintable","error":"%s"}' % type(failure).__name__.encode()
+            )
 
 
 def _name(record: logging.LogRecord) -> str:
