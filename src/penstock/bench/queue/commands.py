@@ -136,7 +136,7 @@ def http(
                 words = "one envelope a request" if count == 1 else f"{count} envelopes a request"
                 batched = f"{words}, one request in flight per connection"
                 batched += "; 64 a delivery" if is_taken else ""
-                name = f"POST, {words}, {'all taken and acked' if is_taken else 'nobody takes'}"
+                name = f"POST, {words}, {'all taken and acked' if is_taken else 'without a consumer'}"
                 result.add(name, batched, done, batch=count)
 
     return ProcessGroup(result, durable=durable).run(run, output)
