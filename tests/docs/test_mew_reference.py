@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew import join, space_state
+from penstock.dialects.mew import join, state
 from penstock.dialects.mew.accept import ACTS
 from penstock.server.config.space_files import load_space
 from tests.paths import ROOT
@@ -75,7 +75,7 @@ def test_every_close_code_of_spaces_is_listed() -> None:
 )
 def test_every_row_is_listed() -> None:
     rows = set(firsts(section("In the journal")))
-    assert rows == (set(space_state.FACTS) - {"gauge"}) | OBSERVATIONS
+    assert rows == (set(state.FACTS) - {"gauge"}) | OBSERVATIONS
 
 
 @pytest.mark.promise("Documents of spaces", "links between documents lead somewhere")

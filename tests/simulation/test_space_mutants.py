@@ -7,10 +7,11 @@ import pytest
 
 from penstock.core.fanout.frame_router import FrameRouter
 from penstock.core.fanout.outbox import Outbox
-from penstock.dialects.mew import accept, join, stream_requests
+from penstock.dialects.mew import accept, frames, join, stream_requests, stream_writers
 from penstock.dialects.mew.gateway_messages import MewRefusal
-from penstock.dialects.mew.space import Participant, SpaceMachine
-from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Participant
+from penstock.dialects.mew.state import SpaceMemory, SpaceState
 from penstock.server.spaces.host import SpaceConnection
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
@@ -80,12 +81,12 @@ def a_target_that_returns_hears_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.ORDER)
 def frames_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SpaceMachine, "publish", SpaceMachine._publish)
+    patch.setattr(frames, "publish", frames._publish)
 
 
 @breaks(space_checks.ORDER)
 def errors_overtake_envelopes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SpaceMachine, "fail", SpaceMachine._fail)
+    patch.setattr(SpaceMachine, "fail", SpaceMachine.fail_now)
 
 
 def _overlook(patch: pytest.MonkeyPatch, error: str, text: str) -> None:
@@ -122,18 +123,19 @@ def everybody_writes(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(space_checks.AUTHORITY)
 def everybody_decides_about_streams(patch: pytest.MonkeyPatch) -> None:
-    owned = stream_requests._owned
+    owned = stream_writers._owned
 
     def everybodys(space: SpaceMachine, sender: Participant, envelope: Any, what: str) -> Any:
         stream = space.state.streams.get(envelope.text("stream_id") or "")
         return stream or owned(space, sender, envelope, what)
 
-    patch.setattr(stream_requests, "_owned", everybodys)
+    patch.setattr(stream_writers, "_owned", everybodys)
 
 
 @breaks(space_checks.AUTHORITY)
 def an_owner_decides_after_giving_a_stream_away(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stream_requests, "is_leaving", lambda space, stream: False)
+    for module in (stream_requests, stream_writers):
+        patch.setattr(module, "is_leaving", lambda space, stream: False)
 
 
 @breaks(checks.DURABLE)

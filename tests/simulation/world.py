@@ -12,8 +12,8 @@ from penstock.core.rows import Row
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import DOOR
+from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.state import DOOR
 from penstock.testing.network import Pipe
 from penstock.testing.world import LATENCY_US, Observer, World
 from tests.simulation.queue import checks

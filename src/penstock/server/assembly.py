@@ -19,7 +19,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.memory import MemoryJournal

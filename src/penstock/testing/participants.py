@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
-from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings
+from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
 from penstock.testing.network import Pipe
 from penstock.transports.outbox import BINARY, PING, TEXT
 

@@ -21,8 +21,8 @@ from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.machines import Machines, install_rules, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces

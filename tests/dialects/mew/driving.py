@@ -19,10 +19,11 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import NOBODY
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.rights import SpaceObserver
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import SpaceMachine, SpaceObserver
-from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.server.auth.tokens import Guard
 from penstock.server.config.load import Config

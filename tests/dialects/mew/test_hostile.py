@@ -11,7 +11,7 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.rows import Row
 from penstock.dialects.mew.accept import ACTS
-from penstock.dialects.mew.space_settings import ParticipantSettings
+from penstock.dialects.mew.settings import ParticipantSettings
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
     Client,

@@ -10,8 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from penstock.core.rows import Row
-from penstock.dialects.mew.space_settings import SpaceSettings, StreamSettings
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.settings import SpaceSettings, StreamSettings
+from penstock.dialects.mew.state import SpaceMemory
 from tests.dialects.mew.driving import (
     Client,
     House,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.dialects.mew.space_settings import StreamSettings
+from penstock.dialects.mew.settings import StreamSettings
 from tests.dialects.mew.driving import House, envelope, error, kinds, only, participant, settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dialects.mew.space_settings import ParticipantSettings, StreamSettings
+from penstock.dialects.mew.settings import ParticipantSettings, StreamSettings
 from penstock.server.admin.reload import differences, merged
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.reference import to_yaml

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.dialects.mew.space import SpaceMachine
-from penstock.dialects.mew.space_state import SpaceMemory, SpaceState
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.state import SpaceMemory, SpaceState
 from penstock.testing.network import HIGH_WATER
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.rows import Row
-from penstock.dialects.mew.space_settings import SpaceSettings
+from penstock.dialects.mew.settings import SpaceSettings
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks
 

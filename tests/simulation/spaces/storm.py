@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
 from penstock.testing.participants import member
 from penstock.testing.world import OPERATOR_TOKEN
 from tests.simulation.queue.storm import Weather

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.rows import Row
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
-from penstock.dialects.mew.space_settings import SpaceSettings
+from penstock.dialects.mew.settings import SpaceSettings
 from penstock.testing.clock import Clock
 from penstock.testing.network import Pipe
 from penstock.testing.participants import Frame, KnownStreams, stream_of, unframed

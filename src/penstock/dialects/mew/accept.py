@@ -14,14 +14,15 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.records import Entry
-from penstock.dialects.mew import stream_requests
+from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.join import KICKED, is_id, put_out
-from penstock.dialects.mew.participants import Answer, Done
-from penstock.dialects.mew.space import OPERATOR, CapabilitySource, Decision, Participant, SpaceMachine
-from penstock.dialects.mew.space_state import DOOR, grant_entry, invite_entry
+from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
+from penstock.dialects.mew.participants import Answer, Done, Participant
+from penstock.dialects.mew.rights import CapabilitySource, Decision
+from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, CapabilitySource] = ({"kind": HEARTBEAT}, "implicit")
@@ -324,8 +325,6 @@ ACTS: dict[str, Act] = {
     "space/kick": _kick,
     "stream/request": stream_requests.request,
     "stream/close": stream_requests.close_asked,
-    "stream/grant-write": stream_requests.grant_write,
-    "stream/revoke-write": stream_requests.revoke_write,
-    "stream/transfer-ownership": stream_requests.transfer,
+    **dict.fromkeys(stream_writers.KINDS, stream_writers.change),
 }
 """Kinds that the gateway acts upon; every other is passed on."""

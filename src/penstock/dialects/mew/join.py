@@ -9,10 +9,11 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
-from penstock.dialects.mew import stream_requests
+from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
-from penstock.dialects.mew.space import OPERATOR, Participant, SpaceMachine
-from penstock.dialects.mew.space_state import DOOR
+from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
+from penstock.dialects.mew.participants import Participant
+from penstock.dialects.mew.state import DOOR, OpenStream
 
 TAKEN_OVER = 4001
 KICKED = 4003
@@ -102,22 +103,21 @@ def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) 
         return
     del space.present[id_]
     space.router.leave(id_)
-    revoked: list[Entry] = []
+    writable = [stream for stream in space.state.streams.values() if id_ in stream.route.writers]
     for stream in space.state.streams.values():
         route = stream.route
         if route.owner == id_:
             space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
-        elif id_ in route.writers:
-            revoked.append(stream_requests.revoke_entry(space, stream, id_, GATEWAY, "disconnected"))
         if id_ in route.targets or participant.party in route.targets:
-            _tell_owner(space, now, stream, participant)
-    for entry in revoked:
-        stream_requests.commit_revoke(space, None, entry)
+            _notify_owner(space, now, stream, participant)
+    for stream in writable:
+        if stream.route.owner != id_:
+            stream_writers.revoke_disconnected(space, stream, id_)
     _observe(space, "leave", participant, reason=reason)
     space.after(now, lambda now: space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), ""))
 
 
-def _tell_owner(space: SpaceMachine, now: Now, stream: stream_requests.OpenStream, gone: Participant) -> None:
+def _notify_owner(space: SpaceMachine, now: Now, stream: OpenStream, gone: Participant) -> None:
     """The owner of a stream hears that a target is gone; the stream stays open."""
     owner = space.present.get(stream.route.owner)
     names = [name for name in (gone.id, gone.party) if name in stream.route.targets]

@@ -17,11 +17,11 @@ from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
 from penstock.core.links import Link
-from penstock.dialects.mew import accept, join
+from penstock.dialects.mew import accept, frames, join
 from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
 from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, GatewayMessages, MewRefusal
-from penstock.dialects.mew.participants import weight
-from penstock.dialects.mew.space import Participant, SpaceMachine
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Participant, weight
 
 IDS = ("participantId", "participant_id", "participant")
 """What joins call the id."""
@@ -164,7 +164,7 @@ class MewSession:
 
     def _frame(self, now: Now, data: bytes, end: int) -> None:
         if self.participant is not None and self.space is not None:
-            self.space.publish(now, self.participant, data, end)
+            frames.publish(self.space, now, self.participant, data, end)
         elif self.closing is None:
             more = {"stream_id": data[1:end][:200].decode(errors="replace")}
             message = "you have not joined a space"

@@ -1,22 +1,25 @@
-"""Streams: opening, closing, who may write, whose they are. Their frames pass in `core/fanout/frame_router.py`."""
+"""Streams of a space: open one on request or by the settings, and close it.
+
+Owns the life of a stream. `stream_writers.py` changes who may write to it, and its frames pass through `core/fanout/frame_router.py`. A
+stream exists for others only once its commit is durable; until then it counts towards the limits in `SpaceMachine.opening`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.fanout.frame_router import FrameRoute
 from penstock.core.records import Entry
+from penstock.dialects.mew import frames
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
-from penstock.dialects.mew.participants import Answer, Done, accepted
-from penstock.dialects.mew.space import Participant, SpaceMachine
-from penstock.dialects.mew.space_settings import Keep, Overflow
-from penstock.dialects.mew.space_state import DOOR, OpenStream, open_entry
-
-__all__ = ["OpenStream"]
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Answer, Done, Participant, accepted
+from penstock.dialects.mew.settings import Keep, Overflow
+from penstock.dialects.mew.state import DOOR, OpenStream, open_entry
 
 OVERFLOWS = ("drop-oldest", "disconnect")
 RECONFIGURED = "reconfigured"
@@ -48,7 +51,10 @@ def request(
         stream.aliases[sender.id] = sender.party
     opened = _open_message(space, now, stream)
     data = envelope.encode()
-    entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.told)]
+    entries = [
+        space.envelope_entry(sender, envelope, data),
+        open_entry(space.id, stream, opened, space.audience),
+    ]
     answer = {"status": "stream_opened", "stream_id": stream.id}
 
     def announce(now: Now) -> Answer:
@@ -143,7 +149,7 @@ def _opened(space: SpaceMachine, now: Now, stream: OpenStream, opened: bytes) ->
     _settle(space, stream)
     space.broadcast(now, opened, stream.open_id)
     if stream.route.owner not in space.present:  # it is gone, or asked without being there
-        _again(space, now, space.state.streams[stream.id])
+        check_owner_later(space, now, space.state.streams[stream.id])
 
 
 def _begin(space: SpaceMachine, stream: OpenStream, entry: Entry) -> None:
@@ -158,7 +164,7 @@ def _settle(space: SpaceMachine, stream: OpenStream) -> None:
     space.opening_bytes -= space.opening.pop(stream.id).size
 
 
-def _again(space: SpaceMachine, now: Now, stream: OpenStream) -> None:
+def check_owner_later(space: SpaceMachine, now: Now, stream: OpenStream) -> None:
     """Look at a stream once more after the time that owners are waited for."""
     space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
@@ -183,14 +189,14 @@ def open_configured(space: SpaceMachine, now: Now, owner: str) -> None:
             name=name,
         )
         opened = _open_message(space, now, stream)
-        entries = [open_entry(space.id, stream, opened, space.told)]
+        entries = [open_entry(space.id, stream, opened, space.audience)]
 
         def announce(now: Now, stream: OpenStream = stream, opened: bytes = opened) -> None:
             _opened(space, now, stream, opened)
 
         def failed(now: Now, stream: OpenStream = stream) -> None:
             _settle(space, stream)
-            _again(space, now, stream)
+            check_owner_later(space, now, stream)
 
         _begin(space, stream, entries[-1])
         space.commit(None, entries, announce, failed=failed)
@@ -244,9 +250,9 @@ def close(
 
     def failed(now: Now) -> None:
         if said is None or stream.route.owner not in space.present:
-            _again(space, now, stream)
+            check_owner_later(space, now, stream)
 
-    space.count_frames()  # what it did is written before its end is
+    frames.journal_counts(space)  # the row of its last frames comes before the row of its end
     cause = None if said is None else said.cause
     space.commit(sender, entries, announce, done, cause=cause, failed=failed)
 
@@ -260,7 +266,7 @@ def close_asked(
         space.relay(sender, envelope, done)
         return None
     if stream.route.owner != sender.id or is_leaving(space, stream):
-        return _unauthorized(space, stream, "close")
+        return unauthorized(space, stream, "close")
     if envelope.text("stream_id") is None:
         envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
     if not envelope.correlations:
@@ -290,204 +296,10 @@ def is_leaving(space: SpaceMachine, stream: OpenStream) -> bool:
     return any(space.undecided(kind, channel=f"{space.id}/{stream.id}") for kind in kinds)
 
 
-def _unauthorized(space: SpaceMachine, stream: OpenStream, what: str) -> MewRefusal:
+def unauthorized(space: SpaceMachine, stream: OpenStream, what: str) -> MewRefusal:
     message = f"only the owner of `{stream.id}`, `{stream.route.owner}`, may {what} it"
     if is_leaving(space, stream):
         message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
     return MewRefusal(
         "unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True
     )
-
-
-def _owned(
-    space: SpaceMachine, sender: Participant, envelope: Envelope, what: str
-) -> OpenStream | MewRefusal:
-    id_ = envelope.text("stream_id")
-    if id_ is None:
-        return MewRefusal("invalid_request", "`payload.stream_id` is required", sender=GATEWAY)
-    stream = space.state.streams.get(id_)
-    if stream is None:
-        message = f"there is no stream `{id_[:200]}`"
-        return MewRefusal(
-            "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
-        )
-    if stream.route.owner != sender.id or is_leaving(space, stream):
-        return _unauthorized(space, stream, what)
-    return stream
-
-
-def _somebody(
-    space: SpaceMachine, envelope: Envelope, name: str, among: OpenStream | None = None
-) -> str | MewRefusal:
-    """The participant that a request is about, who has to be there or among a stream's writers."""
-    who = envelope.text(name)
-    if who is None:
-        return MewRefusal("invalid_request", f"`payload.{name}` is required", sender=GATEWAY)
-    if who in space.present or (among is not None and who in among.route.writers):
-        return who
-    for each in space.present.values():
-        if each.party == who:
-            return each.id
-    message = f"`{who[:200]}` is not in the space"
-    return MewRefusal(
-        "participant_not_found",
-        message,
-        {"participant_id": who[:200]},
-        status=404,
-        sender=GATEWAY,
-        whole=True,
-    )
-
-
-def grant_write(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
-    """The owner lets somebody else write."""
-    stream = _owned(space, sender, envelope, "let others write to")
-    if isinstance(stream, MewRefusal):
-        return stream
-    who = _somebody(space, envelope, "participant_id")
-    if isinstance(who, MewRefusal):
-        return who
-    entry = _stream_entry(space, stream, "grant", envelope, who, {"grant": "write"})
-    _acknowledge(space, sender, envelope, stream, [entry], done, "granted", participant_id=who)
-    return None
-
-
-def revoke_write(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
-    """The owner takes that back."""
-    stream = _owned(space, sender, envelope, "take back who writes to")
-    if isinstance(stream, MewRefusal):
-        return stream
-    who = _somebody(space, envelope, "participant_id", stream)
-    if isinstance(who, MewRefusal):
-        return who
-    if who == stream.route.owner:
-        message = "the owner of a stream always writes to it; transfer or close it instead"
-        return MewRefusal("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
-    entry = _stream_entry(space, stream, "revoke", envelope, who, {"grant": "write"})
-    _acknowledge(space, sender, envelope, stream, [entry], done, "revoked", participant_id=who)
-    return None
-
-
-def transfer(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
-    """The owner gives a stream away, targets and all."""
-    stream = _owned(space, sender, envelope, "give away")
-    if isinstance(stream, MewRefusal):
-        return stream
-    who = _somebody(space, envelope, "new_owner")
-    if isinstance(who, MewRefusal):
-        return who
-    before = stream.route.owner
-    meta = {"grant": "ownership", "previous": before}
-    entry = _stream_entry(space, stream, "grant", envelope, who, meta)
-    _acknowledge(
-        space, sender, envelope, stream, [entry], done, "transferred", previous_owner=before, new_owner=who
-    )
-    return None
-
-
-_ACKS = {
-    "granted": "stream/write-granted",
-    "revoked": "stream/write-revoked",
-    "transferred": "stream/ownership-transferred",
-}
-
-
-def _acknowledge(
-    space: SpaceMachine,
-    sender: Participant,
-    envelope: Envelope,
-    stream: OpenStream,
-    entries: list[Entry],
-    done: Done | None,
-    status: str,
-    **who: str,
-) -> None:
-    """Everybody hears of it once it is durable; the request itself is not passed on."""
-    reason = envelope.text("reason")
-
-    def announce(now: Now) -> Answer:
-        writers = list(stream.route.writers)
-        payload: dict[str, Any] = {"stream_id": stream.id, **who, "authorized_writers": writers}
-        said = payload if reason is None else payload | {"reason": reason}
-        space.say(now, _ACKS[status], said, to=list(space.present), cause=[envelope.id])
-        _leave_to(space, now, stream, who)
-        extra = {name: each for name, each in who.items() if name != "participant_id"}
-        return {"status": status, "stream_id": stream.id, "authorized_writers": writers, **extra}
-
-    def failed(now: Now) -> None:
-        if stream.route.owner not in space.present:  # it may have left while this was being written
-            _again(space, now, stream)
-
-    space.commit(sender, entries, announce, done, cause=envelope.cause, failed=failed)
-
-
-def _leave_to(space: SpaceMachine, now: Now, stream: OpenStream, who: dict[str, str]) -> None:
-    """Whoever was given something may be gone by now, and is treated like those who go later."""
-    if who.get("new_owner", stream.route.owner) not in space.present:
-        _again(space, now, stream)
-    gone = who.get("participant_id", stream.route.owner)
-    if gone in stream.route.writers and gone != stream.route.owner and gone not in space.present:
-        commit_revoke(space, None, revoke_entry(space, stream, gone, GATEWAY, "disconnected"))
-
-
-def _stream_entry(
-    space: SpaceMachine, stream: OpenStream, event: str, envelope: Envelope, who: str, meta: dict[str, Any]
-) -> Entry:
-    alias = space.aliases((who,)) if event == "grant" else {}
-    if alias:
-        meta = {**meta, "as": alias[who]}
-    return Entry(
-        DOOR,
-        event,
-        f"{space.id}/{stream.id}",
-        stream.no,
-        id=envelope.id,
-        kind=envelope.kind,
-        sender=stream.route.owner,
-        peer=who,
-        corr=envelope.corr,
-        reason=envelope.text("reason"),
-        meta=_encode(meta).decode(),
-        fresh=event == "grant",
-    )
-
-
-def revoke_entry(space: SpaceMachine, stream: OpenStream, who: str, by: str, reason: str) -> Entry:
-    """Somebody may not write any more, and nobody asked for it."""
-    meta = _encode({"grant": "write"}).decode()
-    return Entry(
-        DOOR,
-        "revoke",
-        f"{space.id}/{stream.id}",
-        stream.no,
-        kind="stream/revoke-write",
-        sender=by,
-        peer=who,
-        reason=reason,
-        meta=meta,
-        fresh=False,
-    )
-
-
-def commit_revoke(space: SpaceMachine, sender: Participant | None, entry: Entry) -> None:
-    """Take a writer away and tell everybody."""
-    stream = space.state.streams[entry.channel.rpartition("/")[2]]
-
-    def announce(now: Now) -> None:
-        if space.state.streams.get(stream.id) is not stream:
-            return
-        payload = {
-            "stream_id": stream.id,
-            "participant_id": cast(str, entry.peer),
-            "authorized_writers": list(stream.route.writers),
-            "reason": entry.reason,
-        }
-        space.say(now, "stream/write-revoked", payload, to=list(space.present))
-
-    space.commit(sender, [entry], announce)

@@ -17,8 +17,8 @@ from penstock.core.errors import Refusal
 from penstock.dialects.mew import accept
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
-from penstock.dialects.mew.participants import Answer
-from penstock.dialects.mew.space import OPERATOR, Participant, SpaceMachine
+from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
+from penstock.dialects.mew.participants import Answer, Participant
 from penstock.server.http.admin_routes import Ask, Desk
 from penstock.server.logging import logs
 from penstock.server.spaces.host import Spaces

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.dialects.mew.space_settings import ParticipantSettings, SpaceSettings, StreamSettings
+from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
 from penstock.server.config import space_sections, space_token_files
 from penstock.server.config.space_sections import (
     KIND,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, inspect
 
-from penstock.dialects.mew.space_settings import Keep, Overflow
+from penstock.dialects.mew.settings import Keep, Overflow
 from penstock.server.config.validation import Misfit, shorten
 from penstock.server.files import token_digests
 from penstock.server.files.yaml_tree import Path, show

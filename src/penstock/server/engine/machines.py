@@ -14,7 +14,7 @@ from penstock.dialects.courier.triggers.admin import recovered_rules
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, rule_of
 from penstock.dialects.courier.wire import envelopes, ordering_keys
-from penstock.dialects.mew.space_state import DOOR, SpaceMemory
+from penstock.dialects.mew.state import DOOR, SpaceMemory
 from penstock.dialects.streamservice import registration_rows
 
 WRAPPING = Wrapping(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.dialects.mew.space import Decision
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.rights import Decision
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.space_files import LoadedSpace, write_invited_token
 from penstock.server.engine.runtime import Runtime

@@ -14,13 +14,15 @@ from penstock.core.errors import Refusal
 from penstock.core.fanout.frame_router import MARK
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.dialects.mew import join
+from penstock.dialects.mew import frames, join
 from penstock.dialects.mew.gateway_messages import GatewayMessages, MewRefusal
 from penstock.dialects.mew.join import SLOW
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Participant
+from penstock.dialects.mew.rights import SpaceObserver
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Participant, SpaceMachine, SpaceObserver
-from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import SpaceMemory
+from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Connection, Timer
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.outbox import PING, TEXT, frame, frame_head
@@ -324,7 +326,7 @@ class Spaces:
             session.new_second()
         for space in self.spaces.values():
             if space.router.active:
-                space.count_frames()
+                frames.journal_counts(space)
                 self.runtime.schedule_turn()
 
     def _arm(self) -> None:

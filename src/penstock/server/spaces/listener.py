@@ -17,9 +17,9 @@ from penstock.core.scopes import NOBODY
 from penstock.dialects.mew import accept, join
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
-from penstock.dialects.mew.participants import Answer
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Answer, Participant
 from penstock.dialects.mew.session import MewSession
-from penstock.dialects.mew.space import Participant, SpaceMachine
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.logging import logs
 from penstock.server.spaces.host import SpaceConnection, Spaces

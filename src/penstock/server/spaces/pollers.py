@@ -10,7 +10,8 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.fanout.outbox import Outbox
 from penstock.dialects.mew import join
-from penstock.dialects.mew.space import Participant, SpaceMachine
+from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.participants import Participant
 from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:

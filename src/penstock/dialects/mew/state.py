@@ -15,7 +15,7 @@ from penstock.core.fanout.frame_router import FrameRoute
 from penstock.core.records import Entry
 from penstock.core.rows import Row, row_of
 from penstock.dialects.mew.capabilities import Capability, clean, covers
-from penstock.dialects.mew.space_settings import Overflow
+from penstock.dialects.mew.settings import Overflow
 
 DOOR = "mew"
 _encode = msgspec.json.encode

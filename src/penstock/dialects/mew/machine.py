@@ -10,31 +10,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.deadline_heap import Timers
 from penstock.core.errors import Refusal
-from penstock.core.fanout.frame_router import FrameRoute, FrameRouter
+from penstock.core.fanout.frame_router import FrameRouter
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
-from penstock.dialects.mew.capabilities import Capability, Matcher, clean, with_baseline
+from penstock.dialects.mew import frames
+from penstock.dialects.mew.capabilities import Capability, clean
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, GatewayMessages, MewRefusal
-from penstock.dialects.mew.participants import Answer, Done, Participant, PendingCommit, accepted, weight
-from penstock.dialects.mew.space_settings import SpaceSettings
-from penstock.dialects.mew.space_state import DOOR, OpenStream, SpaceState
-
-__all__ = ["Answer", "Done", "Participant"]
+from penstock.dialects.mew.participants import Answer, Done, Participant, PendingCommit, accepted
+from penstock.dialects.mew.rights import Rights, SpaceObserver
+from penstock.dialects.mew.settings import SpaceSettings
+from penstock.dialects.mew.state import DOOR, OpenStream, SpaceState
 
 OPERATOR = "operator"
 """Who the holder of the operator's token is, in every space."""
 _EVERYTHING: tuple[Capability, ...] = ({"kind": "*"},)
 _encode = msgspec.json.encode
-
-CapabilitySource = Literal["static", "dynamic", "implicit"]
 
 
 class _Named(msgspec.Struct):
@@ -58,61 +57,6 @@ class Ledger(Protocol):
     def observe_entry(self, entry: Entry) -> None: ...
 
 
-class SpaceObserver(Protocol):
-    """Somebody who is told what passes, for log files."""
-
-    def received(
-        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str
-    ) -> None: ...
-
-    def delivered(
-        self, now: Now, envelope: bytes, id_: str, participants: Iterable[tuple[str, str]], space: str
-    ) -> None: ...
-
-    def rejected(
-        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str, reason: str
-    ) -> None: ...
-
-    def decided(self, now: Now, decision: Decision) -> None: ...
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """Whether somebody was allowed to send something, and why."""
-
-    envelope: str
-    participant: str
-    space: str
-    kind: str
-    matched: Capability | None
-    source: CapabilitySource | None
-    """`static` from the settings or the invitation, `dynamic` from a grant, `implicit` from the protocol."""
-    held: tuple[Capability, ...]
-    transport: str
-    correlation: tuple[str, ...] = ()
-
-
-class Rights:
-    """What one party may send."""
-
-    __slots__ = ("all", "granted", "static")
-
-    def __init__(self, static: tuple[Capability, ...], granted: Iterable[tuple[Capability, ...]]) -> None:
-        self.static = Matcher(with_baseline(static))
-        dynamic = tuple(capability for capabilities in granted for capability in capabilities)
-        self.granted = Matcher(dynamic) if dynamic else None
-        self.all = with_baseline(clean([*static, *dynamic]))
-
-    def match(self, kind: str, payload: bytes | None) -> tuple[Capability, CapabilitySource] | None:
-        found = self.static.match(kind, payload)
-        if found is not None:
-            return found, "static"
-        if self.granted is not None:
-            found = self.granted.match(kind, payload)
-            if found is not None:
-                return found, "dynamic"
-        return None
-
-
 class SpaceMachine:
     """A space at work."""
 
@@ -133,7 +77,7 @@ class SpaceMachine:
         self.ledger = ledger
         self.messages = messages
         self.watch = watch
-        self.router = FrameRouter(head, self._keep_frame)
+        self.router = FrameRouter(head, partial(frames.journal_frame, self))
         self.present: dict[str, Participant] = {}
         self.timers: Timers[OpenStream] = Timers()
         self.pending: deque[PendingCommit] = deque()
@@ -245,9 +189,10 @@ class SpaceMachine:
 
     def fail(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
         """Tell a participant what went wrong, behind what it sent before."""
-        self.then(now, participant, lambda now: self._fail(now, participant, fault))
+        self.then(now, participant, lambda now: self.fail_now(now, participant, fault))
 
-    def _fail(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
+    def fail_now(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
+        """Report a refusal at once."""
         self.refused += 1
         self.send(now, participant, self.messages.error(now, fault, participant.id))
 
@@ -263,8 +208,8 @@ class SpaceMachine:
         return {"id": participant.id, "capabilities": self.rights(participant.party).all}
 
     @property
-    def told(self) -> int:
-        """How many would hear an envelope now."""
+    def audience(self) -> int:
+        """How many participants would receive an envelope now."""
         return sum(1 for each in self.present.values() if each.outbox is not None)
 
     # Commits
@@ -375,77 +320,8 @@ class SpaceMachine:
         if pending.failed is not None:
             pending.failed(now)
         if pending.done is None and pending.sender is not None:
-            self._fail(now, pending.sender, fault)
+            self.fail_now(now, pending.sender, fault)
         return fault
-
-    # Frames
-
-    def publish(self, now: Now, sender: Participant, data: bytes, end: int) -> None:
-        """Forward a frame, behind what its sender waits for."""
-        if sender.waiting:
-            self.then(now, sender, lambda now: self._publish(now, sender, data, end), weight(data))
-        else:
-            self._publish(now, sender, data, end)
-
-    def _publish(self, now: Now, sender: Participant, data: bytes, end: int) -> None:
-        if self.present.get(sender.id) is sender and self.router.publish(sender.id, data, end):
-            return
-        stream_id = data[1:end][:200].decode(errors="replace")
-        route = self.router.routes.get(data[1:end])
-        why = "there is no such stream" if route is None else "you are not among its writers"
-        fault = MewRefusal(
-            "unauthorized_stream_write",
-            f"not written to stream `{stream_id}`: {why}",
-            {"stream_id": stream_id},
-            status=403,
-            sender=GATEWAY,
-        )
-        self._fail(now, sender, fault)
-
-    def _keep_frame(self, route: FrameRoute, writer: str, data: bytes, no: int, reach: int) -> None:
-        told: dict[str, Any] = {"participants": len(self.router.members)}
-        if route.targets:
-            told["target"] = route.targets
-        entry = Entry(
-            DOOR,
-            "frame",
-            f"{self.id}/{route.id}",
-            no,
-            sender=writer,
-            size=len(data),
-            recipients=reach,
-            meta=_encode(told).decode(),
-            body=data,
-        )
-        self.ledger.observe_entry(entry)
-
-    def count_frames(self) -> None:
-        """Write down what streams did since the last time, where the journal keeps that."""
-        for tally in self.router.take_tallies():
-            route = tally.route
-            if route.keep != "counts":
-                continue
-            told: dict[str, Any] = {
-                "frames": tally.frames,
-                "bytes": tally.bytes,
-                "deliveries": tally.deliveries,
-                "participants": len(self.router.members),
-                "broadcast": tally.broadcast,
-                "dropped": tally.dropped,
-            }
-            if route.targets:
-                told["target"] = route.targets
-            entry = Entry(
-                DOOR,
-                "frame_counts",
-                f"{self.id}/{route.id}",
-                route.seq,
-                sender=route.owner,
-                size=min(tally.bytes, 2**31 - 1),
-                recipients=min(tally.deliveries, 2**31 - 1),
-                meta=_encode(told).decode(),
-            )
-            self.ledger.observe_entry(entry)
 
     # Envelopes
 
@@ -487,7 +363,7 @@ class SpaceMachine:
             sender=sender.id,
             corr=envelope.corr,
             size=len(data),
-            recipients=self.told,
+            recipients=self.audience,
             meta=None if to is None else _encode({"to": to}).decode(),
             body=data,
         )

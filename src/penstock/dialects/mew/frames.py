@@ -1,0 +1,95 @@
+"""Frames of streams on their slow path, and the rows that the journal keeps of them.
+
+The fast path is `MewSession.publish`, which hands a frame to the router at once. A frame comes here when its sender has an envelope that
+waits for its commit, so that the two stay in order, or when the router refuses it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.fanout.frame_router import FrameRoute
+from penstock.core.records import Entry
+from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
+from penstock.dialects.mew.participants import Participant, weight
+from penstock.dialects.mew.state import DOOR
+
+if TYPE_CHECKING:  # the machine journals its frames through this module
+    from penstock.dialects.mew.machine import SpaceMachine
+
+_encode = msgspec.json.encode
+
+
+def publish(space: SpaceMachine, now: Now, sender: Participant, data: bytes, end: int) -> None:
+    """Forward a frame, after what its sender waits for; `end` is where the stream id in it ends."""
+    if sender.waiting:
+        space.then(now, sender, lambda now: _publish(space, now, sender, data, end), weight(data))
+    else:
+        _publish(space, now, sender, data, end)
+
+
+def _publish(space: SpaceMachine, now: Now, sender: Participant, data: bytes, end: int) -> None:
+    if space.present.get(sender.id) is sender and space.router.publish(sender.id, data, end):
+        return
+    stream_id = data[1:end][:200].decode(errors="replace")
+    route = space.router.routes.get(data[1:end])
+    why = "there is no such stream" if route is None else "you are not among its writers"
+    message = f"not written to stream `{stream_id}`: {why}"
+    more = {"stream_id": stream_id}
+    space.fail_now(
+        now, sender, MewRefusal("unauthorized_stream_write", message, more, status=403, sender=GATEWAY)
+    )
+
+
+def journal_frame(
+    space: SpaceMachine, route: FrameRoute, writer: str, data: bytes, no: int, reach: int
+) -> None:
+    """Write a frame to the journal. An observation: the frame does not wait for it."""
+    entry = Entry(
+        DOOR,
+        "frame",
+        f"{space.id}/{route.id}",
+        no,
+        sender=writer,
+        size=len(data),
+        recipients=reach,
+        meta=_meta(route, {"participants": len(space.router.members)}),
+        body=data,
+    )
+    space.ledger.observe_entry(entry)
+
+
+def journal_counts(space: SpaceMachine) -> None:
+    """Write what streams did since the last call, for those of which the journal keeps counts."""
+    for tally in space.router.take_tallies():
+        route = tally.route
+        if route.keep != "counts":
+            continue
+        counts = {
+            "frames": tally.frames,
+            "bytes": tally.bytes,
+            "deliveries": tally.deliveries,
+            "participants": len(space.router.members),
+            "broadcast": tally.broadcast,
+            "dropped": tally.dropped,
+        }
+        entry = Entry(
+            DOOR,
+            "frame_counts",
+            f"{space.id}/{route.id}",
+            route.seq,
+            sender=route.owner,
+            size=min(tally.bytes, 2**31 - 1),
+            recipients=min(tally.deliveries, 2**31 - 1),
+            meta=_meta(route, counts),
+        )
+        space.ledger.observe_entry(entry)
+
+
+def _meta(route: FrameRoute, facts: dict[str, Any]) -> str:
+    if route.targets:
+        facts["target"] = route.targets
+    return _encode(facts).decode()
