@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from penstock.client.sync.tokens import *
     from penstock.client.tokens import *
     from penstock.core.errors import PenstockError as PenstockError
+    from penstock.core.queue.policy import Policy as Policy
+    from penstock.core.queue.policy import Retry as Retry
+    from penstock.core.rules.rate_limits import Rate as Rate
     from penstock.server.embedded import QueueCore as QueueCore
 
     __version__: str
@@ -37,6 +40,8 @@ _EXPORTS = {
         "local_relay new_signing_key"
     ),
     "penstock.core.errors": "PenstockError",
+    "penstock.core.queue.policy": "Policy Retry",
+    "penstock.core.rules.rate_limits": "Rate",
     "penstock.server.embedded": "QueueCore",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
