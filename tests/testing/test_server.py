@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
-from penstock.server.files.errors import ConfigError
+from penstock.server.files.yaml_tree import ConfigError
 from penstock.testing import serve
 
 

@@ -40,7 +40,7 @@ from penstock.server.auth.tokens import (
     write_operator_token,
 )
 from penstock.server.config.load import Config, ConfigError, policy_for, quotas, rates
-from penstock.server.config.space_files import load_spaces
+from penstock.server.config.spaces.files import load_spaces
 from penstock.server.courier.frame_recorder import Recorder, open_control
 from penstock.server.courier.schema_registry import load_registry, reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
@@ -49,7 +49,7 @@ from penstock.server.engine.machines import Machines, install_rules, make_machin
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
-from penstock.server.files.private import write_private
+from penstock.server.files.secret_files import write_private
 from penstock.server.http.admin_routes import Desk
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
@@ -58,7 +58,7 @@ from penstock.server.http.queue_routes import Api
 from penstock.server.journal.lifecycle import JournalLifecycle, progress_bar
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
-from penstock.server.ops.kernel_endpoints import Advertisement
+from penstock.server.ops.kernel.endpoints import Advertisement
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor, pipeline_shown
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import Hosting
@@ -313,10 +313,10 @@ class Service:
                 minted=self._minted.tokens,
             )
         except ConfigError as error:
-            for problem in error.problems:
+            for problem in error.errors:
                 logs.warning("config.problem", problem=problem)
-            logs.warning("config.refused", problems=len(error.problems), note="the old config stays")
-            return Refusal("InvalidConfig", "; ".join(error.problems))
+            logs.warning("config.refused", problems=len(error.errors), note="the old config stays")
+            return Refusal("InvalidConfig", "; ".join(error.errors))
         report = differences(self._config, config)
         report = msgspec.structs.replace(report, closed=self._adopt(merged(self._config, config)))
         for notice in config.notices:

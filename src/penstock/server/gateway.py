@@ -13,12 +13,12 @@ import msgspec
 
 from penstock.ipc.pipeline import PipelineSection
 from penstock.server.assembly import Service
-from penstock.server.config import space_files
 from penstock.server.config.load import Config
 from penstock.server.config.sections import ListenSection, LogsSection
-from penstock.server.config.space_files import LoadedSpace, mewdir_of
+from penstock.server.config.spaces import files as space_files
+from penstock.server.config.spaces.files import LoadedSpace, mewdir_of
 from penstock.server.files.addresses import HostPort, parse_host_port
-from penstock.server.files.errors import ConfigError
+from penstock.server.files.yaml_tree import ConfigError
 from penstock.server.logging import logs
 from penstock.server.up import EXIT_USAGE, Cures, drain, run, stop_signals
 
@@ -70,7 +70,7 @@ def main(options: GatewayOptions) -> int:
     try:
         config = configure(options)
     except ConfigError as error:
-        for problem in error.problems:
+        for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
         print(
             "hint: the gateway does not start with a file that it cannot read whole; mend it, or name another "

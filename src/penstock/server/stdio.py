@@ -33,7 +33,7 @@ def main(config_path: Path | None = None) -> int:
     try:
         config = load(config_path, os.environ)
     except ConfigError as error:
-        for problem in error.problems:
+        for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
         return 2
     writer = logs.setup(config.logs)

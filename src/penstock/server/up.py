@@ -15,7 +15,7 @@ import msgspec
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Service, version
 from penstock.server.config.load import Config, ConfigError, load
-from penstock.server.config.relay_sections import relay_problems
+from penstock.server.config.relay_sections import relay_errors
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging import logs
 from penstock.server.ops.pipeline_supervisor import is_installed
@@ -75,7 +75,7 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         pub=options.pub or config.relay.pub,
         pull=options.pull or config.relay.pull,
     )
-    problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_problems(relay)]
+    problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_errors(relay)]
     if problems:
         raise ConfigError(problems)
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
@@ -91,7 +91,7 @@ def main(options: Options) -> int:
     try:
         config = configure(options, os.environ)
     except ConfigError as error:
-        for problem in error.problems:
+        for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
         print("hint: `penstock config doc` prints every setting", file=sys.stderr)
         return EXIT_USAGE
@@ -111,7 +111,7 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, cures: 
     try:
         return runner(work())
     except ConfigError as error:
-        for problem in error.problems:
+        for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_USAGE
     except (LockedError, DamageError) as error:

@@ -17,7 +17,7 @@ from penstock.server.auth.minted_tokens import MintedTokens, TokenSpec
 from penstock.server.auth.tokens import Guard, TokenStore, start_check
 from penstock.server.config.load import Config
 from penstock.server.config.sections import AuthSection, TokenSection
-from penstock.server.files.errors import ConfigError
+from penstock.server.files.yaml_tree import ConfigError
 
 READ = ("streams:*:read",)
 WALL_US = 1_800_000_000_000_000

@@ -244,7 +244,7 @@ def test_loopback_doors_start_without_tokens(hosts: list[str], control: str | No
 def test_an_open_door_without_tokens_does_not_start(hosts: list[str], control: str | None, door: str) -> None:
     with pytest.raises(ConfigError) as caught:
         start_check(OPEN, hosts, control)
-    (problem,) = caught.value.problems
+    (problem,) = caught.value.errors
     assert problem.startswith(door)
     assert "auth.allowAnonymous" in problem
     start_check(PUBLIC, hosts, control)

@@ -109,7 +109,7 @@ def test_every_problem_is_told_at_once() -> None:
             COURIER_RATE_LIMIT="many",
             COURIER_RATE_LIMIT_WINDOW_MS="0",
         )
-    shown = "\n".join(failure.value.problems)
+    shown = "\n".join(failure.value.errors)
     for name in (
         "COURIER_WS_PORT",
         "COURIER_DISABLE_WS",
@@ -136,7 +136,7 @@ def test_every_problem_is_told_at_once() -> None:
 def test_a_wrong_setting_is_named_with_its_cure(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as failure:
         read(text, tmp_path)
-    (found,) = failure.value.problems
+    (found,) = failure.value.errors
     assert problem in found
 
 

@@ -48,7 +48,7 @@ def problems(read: Read) -> Callable[..., list[str]]:
     def problems(text: str, **env: str) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             read(text, **env)
-        return caught.value.problems
+        return caught.value.errors
 
     return problems
 
@@ -335,7 +335,7 @@ def test_any_text_loads_or_is_refused(read: Read, text: str) -> None:
     try:
         read(text)
     except ConfigError as error:
-        found = error.problems
+        found = error.errors
     assert all(problem and "\n" not in problem for problem in found)
 
 

@@ -81,7 +81,7 @@ class TestConfig:
         file.write_text(text)
         with pytest.raises(ConfigError) as caught:
             load(file, {})
-        return caught.value.problems
+        return caught.value.errors
 
     @pytest.mark.promise("Schemas, skills and seeing", "a broken schema is named; nothing is fetched")
     def test_every_broken_file_is_a_problem_of_the_config(self, tmp_path: Path) -> None:

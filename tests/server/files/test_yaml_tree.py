@@ -19,7 +19,7 @@ plain = st.recursive(
 @example("a\x85b")
 def test_what_is_dumped_is_read_back(value: Any) -> None:
     tree = yaml_tree.parse(yaml_tree.dump(value))
-    assert (tree.value, tree.problems) == (value, [])
+    assert (tree.value, tree.errors) == (value, [])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 @pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {b: *a}", "[" * 40 + "]" * 40, "[" * 20_000])
 def test_a_file_cannot_grow_beyond_the_bounds(text: str) -> None:
     tree = yaml_tree.parse(text)
-    assert [message for _, message in tree.problems] == [yaml_tree.TOO_MUCH]
+    assert [message for _, message in tree.errors] == [yaml_tree.TOO_MUCH]
     assert len(tree.lines) <= yaml_tree.NODES_MAX + 2
 
 

@@ -230,7 +230,7 @@ def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
         report: dict[str, Any] = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
         return report
     from penstock.server.http.journal_routes import report_json
-    from penstock.server.journal.offline import seal_directory
+    from penstock.server.journal.lifecycle import seal_directory
 
     with reading():
         return report_json(seal_directory(data, config))

@@ -123,4 +123,4 @@ def _load(file: Path | None) -> tuple[Config | None, list[str]]:
     try:
         return load(file, os.environ), []
     except ConfigError as error:
-        return None, error.problems
+        return None, error.errors

@@ -116,7 +116,7 @@ def _config(file: Path | None) -> Finding:
     try:
         config = load(file, os.environ)
     except ConfigError as error:
-        return Finding("config", "failed", "; ".join(error.problems))
+        return Finding("config", "failed", "; ".join(error.errors))
     return Finding("config", "ok", config.source or "defaults")
 
 

@@ -52,7 +52,7 @@ def pipe(
       penstock pipe --connect tcp://127.0.0.1:40000 --server tcp://127.0.0.1:9787
     """
     from penstock.client import address
-    from penstock.server.ops.kernel_pipe import PipeOptions, PipeReady, addresses, run
+    from penstock.server.ops.kernel.pipe import PipeOptions, PipeReady, addresses, run
 
     if not listen and not connect:
         hint = "add --listen tcp://127.0.0.1:9788, or --connect with the URL of a host's pipe server"

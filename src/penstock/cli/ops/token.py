@@ -205,7 +205,7 @@ def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output
       penstock token signer-keygen --out keys --name inference
     """
     from penstock.dialects.streamservice.signatures import SigningKey
-    from penstock.server.files.private import write_private
+    from penstock.server.files.secret_files import write_private
 
     _check(out, f"{name}.key")
     seed = secrets.token_bytes(32)

@@ -323,7 +323,7 @@ def _settings(config: Path | None) -> PipelineSection:
     try:
         return load(config, os.environ).pipeline
     except ConfigError as error:
-        raise PenstockError(Refusal("InvalidRequest", "; ".join(error.problems))) from None
+        raise PenstockError(Refusal("InvalidRequest", "; ".join(error.errors))) from None
 
 
 def _refused(message: str, hint: str | None = None) -> PenstockError:

@@ -13,7 +13,7 @@ from penstock.core.limits import Limits
 from penstock.journal.disk import RealDisk
 from penstock.server.admin.tokens import shown
 from penstock.server.auth.minted_tokens import FILE, MintedTokens, TokenSpec
-from penstock.server.files.errors import ConfigError
+from penstock.server.files.yaml_tree import ConfigError
 
 
 def listed(data: Path) -> dict[str, Any]:
@@ -57,4 +57,4 @@ def _read(data: Path) -> MintedTokens:
     try:
         return MintedTokens(data / FILE)
     except ConfigError as error:
-        raise PenstockError(Refusal("InvalidConfig", "; ".join(error.problems))) from None
+        raise PenstockError(Refusal("InvalidConfig", "; ".join(error.errors))) from None

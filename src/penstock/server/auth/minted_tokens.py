@@ -17,11 +17,10 @@ import msgspec
 from penstock.core.clock import rfc3339
 from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
-from penstock.server.config.cross_checks import token_problems
+from penstock.server.config.cross_checks import token_errors
 from penstock.server.config.sections import TokenSection
-from penstock.server.files.errors import ConfigError
-from penstock.server.files.private import write_private
-from penstock.server.files.token_digests import digest_of
+from penstock.server.files.secret_files import digest_of, write_private
+from penstock.server.files.yaml_tree import ConfigError
 
 FILE = "tokens.json"
 FILE_MAX = 16 * 1024 * 1024
@@ -96,7 +95,7 @@ class MintedTokens:
         if made.name in self or made.token.holder_name(0) in taken:
             hint = "choose another name, or revoke the one that has it"
             return Refusal("IdConflict", f"there is a token called `{made.name}` already", hint=hint)
-        problems = token_problems([*configured, *self.tokens, made.token])
+        problems = token_errors([*configured, *self.tokens, made.token])
         if problems:
             hint = "a scope is `streams:<pattern>:<verb>`, `views:<pattern>:<verb>` or `admin:*`"
             return Refusal("InvalidRequest", "; ".join(problems), hint=hint)
@@ -136,7 +135,7 @@ def _read(file: Path) -> dict[str, MintedToken]:
         raise ConfigError([f"`{file}` is no file of tokens: {error}; hint: {cure}"]) from error
     kept: list[TokenSection] = []
     for minted in content.tokens:
-        problems = token_problems([*kept, minted.token])
+        problems = token_errors([*kept, minted.token])
         if problems:
             raise ConfigError([f"`{file}`: token `{minted.name[:80]}`: {problem}" for problem in problems])
         kept.append(minted.token)

@@ -26,7 +26,7 @@ from penstock.server.files.addresses import (
     parse_control,
     parse_network,
 )
-from penstock.server.files.private import write_private
+from penstock.server.files.secret_files import write_private
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket: whoever may open the file is on this machine."""

@@ -13,7 +13,7 @@ from penstock.core.limits import Limits
 from penstock.dialects.courier.triggers import config as rules
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.ipc.pipeline import PipelineSection
-from penstock.server.config.relay_sections import relay_problems
+from penstock.server.config.relay_sections import relay_errors
 from penstock.server.config.sections import (
     AuthSection,
     GitSkill,
@@ -25,9 +25,9 @@ from penstock.server.config.sections import (
     StreamsSection,
     TokenSection,
 )
-from penstock.server.config.validation import Misfit, shorten
+from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
-from penstock.server.files.yaml_tree import Path
+from penstock.server.files.yaml_tree import KeyPath
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
@@ -43,25 +43,25 @@ _NESTED_LIMITS = (
 )
 
 
-def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Misfit]:
+def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[FieldError]:
     """Every problem that is left in sections whose types fit.
 
     A section that could not be read holds its defaults here, so nothing is compared with it.
     """
     if "limits" not in unread:
-        yield from _lease_problems(config.streams, config.limits)
-    yield from _stream_problems(config.streams)
+        yield from _lease_errors(config.streams, config.limits)
+    yield from _stream_errors(config.streams)
     if "schemas" not in unread and config.schemas.dir is None:
-        yield from _schema_problems(config.streams)
-    yield from _trigger_problems(config.triggers, config.limits)
-    yield from _auth_problems(config.auth)
+        yield from _schema_errors(config.streams)
+    yield from _trigger_errors(config.triggers, config.limits)
+    yield from _auth_errors(config.auth)
     for name in config.tenants:
         if name != "*" and not AGENT.fullmatch(name):
             yield ("tenants", name), "expected a name without `/`, `:`, `*` or spaces, or `*` for all others"
-    yield from _listen_problems(config.listen)
-    yield from _rule_problems(config.pipeline)
-    yield from _skill_problems(config.skills.git)
-    yield from relay_problems(config.relay)
+    yield from _listen_errors(config.listen)
+    yield from _rule_errors(config.pipeline)
+    yield from _skill_errors(config.skills.git)
+    yield from relay_errors(config.relay)
     limits = config.limits
     if len(config.spaces) > limits.spaces_max:
         yield (
@@ -77,14 +77,14 @@ def contradictions(config: Sections, unread: Container[str] = ()) -> Iterator[Mi
             yield ("limits", low), message
 
 
-def _settings(streams: StreamsSection) -> Iterator[tuple[Path, StreamsSection | StreamCaps]]:
+def _settings(streams: StreamsSection) -> Iterator[tuple[KeyPath, StreamsSection | StreamCaps]]:
     """The settings of all streams and those of each pattern, with their paths."""
     yield ("streams",), streams
     for pattern, caps in streams.per_stream_caps.items():
         yield ("streams", "perStreamCaps", pattern), caps
 
 
-def _lease_problems(streams: StreamsSection, limits: Limits) -> Iterator[Misfit]:
+def _lease_errors(streams: StreamsSection, limits: Limits) -> Iterator[FieldError]:
     for path, settings in _settings(streams):
         lease_ms = settings.default_lease_ms
         if lease_ms is not UNSET and not limits.lease_min_ms <= lease_ms <= limits.lease_max_ms:
@@ -92,7 +92,7 @@ def _lease_problems(streams: StreamsSection, limits: Limits) -> Iterator[Misfit]
             yield (*path, "defaultLeaseMs"), f"got `{lease_ms}`, expected a number {bounds}"
 
 
-def _stream_problems(streams: StreamsSection) -> Iterator[Misfit]:
+def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
     for pattern in streams.per_stream_caps:
         if ":" in pattern or not pattern.isprintable():
             message = "no stream is called this; a name holds no `:` and no control characters"
@@ -113,13 +113,13 @@ def _stream_problems(streams: StreamsSection) -> Iterator[Misfit]:
             yield (*path, "partitioned"), message
 
 
-def _schema_problems(streams: StreamsSection) -> Iterator[Misfit]:
+def _schema_errors(streams: StreamsSection) -> Iterator[FieldError]:
     for path, settings in _settings(streams):
         if settings.schema_mode not in (UNSET, "off"):
             yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
 
 
-def _skill_problems(git: GitSkill) -> Iterator[Misfit]:
+def _skill_errors(git: GitSkill) -> Iterator[FieldError]:
     path = ("skills", "git")
     if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
         yield (*path, "stream"), f"no stream is called {shorten(git.stream)}"
@@ -133,7 +133,7 @@ def _skill_problems(git: GitSkill) -> Iterator[Misfit]:
         )
 
 
-def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[Misfit]:
+def _trigger_errors(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[FieldError]:
     seen: dict[str, int] = {}
     for index, trigger in enumerate(triggers):
         if trigger.id in seen:
@@ -145,7 +145,7 @@ def _trigger_problems(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator
         yield ("triggers",), f"has {len(triggers)} rules, and `limits.rules_max` allows {limits.rules_max}"
 
 
-def _rule_problems(pipeline: PipelineSection) -> Iterator[Misfit]:
+def _rule_errors(pipeline: PipelineSection) -> Iterator[FieldError]:
     seen: dict[str, int] = {}
     for index, rule in enumerate(pipeline.alerts.rules):
         if rule.id in seen:
@@ -154,7 +154,7 @@ def _rule_problems(pipeline: PipelineSection) -> Iterator[Misfit]:
         seen.setdefault(rule.id, index)
 
 
-def _auth_problems(auth: AuthSection) -> Iterator[Misfit]:
+def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
     if auth.tokens and auth.allow_anonymous:
         yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
     agents: dict[str, str | None] = {}
@@ -171,7 +171,7 @@ def _auth_problems(auth: AuthSection) -> Iterator[Misfit]:
         if rates.setdefault(name, token.rate) != token.rate:
             yield (*path, "rate"), f"another token of `{name}` has another rate, and they share one bucket"
         if token.tenant is not None:
-            yield from _tenant_problems(token, path)
+            yield from _tenant_errors(token, path)
         if token.agent is not None and not AGENT.fullmatch(token.agent):
             message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
             yield (*path, "agent"), message
@@ -180,14 +180,14 @@ def _auth_problems(auth: AuthSection) -> Iterator[Misfit]:
                 yield (*path, "scopes", number), problem
 
 
-def token_problems(tokens: Sequence[TokenSection]) -> list[str]:
+def token_errors(tokens: Sequence[TokenSection]) -> list[str]:
     """What is wrong with the last of these tokens, the others being in order."""
     last = len(tokens) - 1
-    found = _auth_problems(AuthSection(tokens=tuple(tokens)))
+    found = _auth_errors(AuthSection(tokens=tuple(tokens)))
     return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
 
 
-def _tenant_problems(token: TokenSection, path: Path) -> Iterator[Misfit]:
+def _tenant_errors(token: TokenSection, path: KeyPath) -> Iterator[FieldError]:
     assert token.tenant is not None
     if not AGENT.fullmatch(token.tenant):
         message = f"got {shorten(token.tenant)}, expected a name without `/`, `:`, `*` or spaces"
@@ -198,7 +198,7 @@ def _tenant_problems(token: TokenSection, path: Path) -> Iterator[Misfit]:
             yield (*path, "scopes", number), "administers the whole server, which a tenant may not"
 
 
-def _listen_problems(listen: ListenSection) -> Iterator[Misfit]:
+def _listen_errors(listen: ListenSection) -> Iterator[FieldError]:
     for name, parse in (("http", parse_host_port), ("ws", parse_alias), ("control", parse_control)):
         try:
             parse(getattr(listen, name))

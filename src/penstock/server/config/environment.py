@@ -56,11 +56,11 @@ def notices(env: Mapping[str, str]) -> Iterator[str]:
         yield f"`{window}` alone limits nothing; set COURIER_RATE_LIMIT_PER_IP too"
 
 
-def apply(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
+def apply(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
     """Lay the environment over the sections of the file."""
-    _listen(parts, env, problems)
-    _auth(parts, env, problems)
-    _rates(parts, env, problems)
+    _listen(parts, env, errors)
+    _auth(parts, env, errors)
+    _rates(parts, env, errors)
     if env.get("COURIER_RECORD_CONTROL"):
         _change(parts, "logs", LogsSection, record=env["COURIER_RECORD_CONTROL"])
 
@@ -69,7 +69,7 @@ def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **valu
     parts[name] = msgspec.structs.replace(parts.get(name) or kind(), **values)
 
 
-def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
+def _listen(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
     listen: ListenSection = parts.get("listen") or ListenSection()
     bind, port, second = (env.get(PREFIX + name) for name in ("BIND", "HTTP_PORT", "WS_PORT"))
     try:
@@ -81,9 +81,9 @@ def _listen(parts: dict[str, Any], env: Mapping[str, str], problems: list[valida
             _change(parts, "listen", ListenSection, http=http, ws=ws)
     except ValueError as error:
         names = "COURIER_WS_PORT" if second and not (bind or port) else "COURIER_BIND or COURIER_HTTP_PORT"
-        problems.append(((), f"{names}: {error}"))
+        errors.append(((), f"{names}: {error}"))
     for name, field in (("DISABLE_HTTP", "requests"), ("DISABLE_WS", "sockets")):
-        wanted = _flag(env, PREFIX + name, problems)
+        wanted = _flag(env, PREFIX + name, errors)
         if wanted is not None:
             _change(parts, "listen", ListenSection, **{field: not wanted})
 
@@ -94,7 +94,7 @@ def _moved(address: str, host: str | None, port: str | None) -> str:
     return str(parse_host_port(str(after)))
 
 
-def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
+def _auth(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
     texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
     added = tuple(
         TokenSection(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
@@ -103,49 +103,49 @@ def _auth(parts: dict[str, Any], env: Mapping[str, str], problems: list[validati
     if added:
         auth: AuthSection = parts.get("auth") or AuthSection()
         _change(parts, "auth", AuthSection, tokens=auth.tokens + added)
-    is_protected = _flag(env, "COURIER_PROTECT_METRICS", problems)
+    is_protected = _flag(env, "COURIER_PROTECT_METRICS", errors)
     if is_protected is not None:
         _change(parts, "auth", AuthSection, protect_metrics=is_protected)
 
 
-def _rates(parts: dict[str, Any], env: Mapping[str, str], problems: list[validation.Misfit]) -> None:
+def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
     """A number in each window is a bucket of that size which the window fills."""
     switch = env.get("COURIER_RATE_LIMIT", "").lower()
-    count = _number(env, "COURIER_RATE_LIMIT_PER_IP", problems)
-    window_ms = _number(env, "COURIER_RATE_LIMIT_WINDOW_MS", problems) or RATE_WINDOW_MS
+    count = _number(env, "COURIER_RATE_LIMIT_PER_IP", errors)
+    window_ms = _number(env, "COURIER_RATE_LIMIT_WINDOW_MS", errors) or RATE_WINDOW_MS
     if switch and switch in _OFF:
         _change(parts, "rates", RateDefaults, per_address=None, per_token=None)
         return
     if switch and switch not in _ON:
-        count = _number(env, "COURIER_RATE_LIMIT", problems)
+        count = _number(env, "COURIER_RATE_LIMIT", errors)
     elif switch:
         count = count or RATE_COUNT
     if count is None:
         return
     rate = RateSettings(per_second=count * 1000 / window_ms, burst=count)
     if not 0.0001 <= rate.per_second <= 1_000_000:
-        problems.append(((), f"COURIER_RATE_LIMIT: {count} in {window_ms} ms is no rate we can keep"))
+        errors.append(((), f"COURIER_RATE_LIMIT: {count} in {window_ms} ms is no rate we can keep"))
         return
     _change(parts, "rates", RateDefaults, per_address=rate, per_token=rate)
 
 
-def _flag(env: Mapping[str, str], name: str, problems: list[validation.Misfit]) -> bool | None:
+def _flag(env: Mapping[str, str], name: str, errors: list[validation.FieldError]) -> bool | None:
     """Whether a variable says yes; None when it is not set."""
     if name not in env:
         return None
     text = env[name].strip().lower()
     if text not in _ON + _OFF:
-        problems.append(((), f"{name}: got {validation.shorten(env[name])}, expected `1` or `0`"))
+        errors.append(((), f"{name}: got {validation.shorten(env[name])}, expected `1` or `0`"))
         return None
     return None if not text else text in _ON
 
 
-def _number(env: Mapping[str, str], name: str, problems: list[validation.Misfit]) -> int | None:
+def _number(env: Mapping[str, str], name: str, errors: list[validation.FieldError]) -> int | None:
     """A whole number of 1 or more; None when there is none."""
     text = env.get(name, "").strip()
     if not text:
         return None
     if text.isascii() and text.isdecimal() and 0 < len(text) <= 9 and int(text) >= 1:
         return int(text)
-    problems.append(((), f"{name}: got {validation.shorten(text)}, expected a whole number of 1 or more"))
+    errors.append(((), f"{name}: got {validation.shorten(text)}, expected a whole number of 1 or more"))
     return None

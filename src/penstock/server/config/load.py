@@ -20,8 +20,8 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.server.config import environment, space_files, space_sections, validation
-from penstock.server.config.cross_checks import contradictions
+from penstock.server.config import environment, validation
+from penstock.server.config.cross_checks import cross_check
 from penstock.server.config.sections import (
     AuthSection,
     ListenSection,
@@ -34,10 +34,12 @@ from penstock.server.config.sections import (
     StreamsSection,
     TokenSection,
 )
+from penstock.server.config.spaces import files as space_files
+from penstock.server.config.spaces import sections as space_sections
 from penstock.server.courier.schema_registry import read_schemas
 from penstock.server.files import yaml_tree
-from penstock.server.files.errors import ConfigError, placed, read_text
-from penstock.server.files.token_digests import digest_of, token_problem
+from penstock.server.files.secret_files import digest_of, token_error
+from penstock.server.files.yaml_tree import ConfigError, placed, read_text
 
 __all__ = [
     "AuthSection",
@@ -76,32 +78,32 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
     tree = yaml_tree.YamlTree() if path is None else yaml_tree.parse(read_text(path))
-    problems = list(tree.problems)
+    errors = list(tree.errors)
     document: dict[str, Any] = {}
     if isinstance(tree.value, dict):
         # A section whose lines are all commented out is as good as absent.
         empty = {key for key in Sections.__struct_fields__ if tree.value.get(key) is None}
         document = {key: value for key, value in tree.value.items() if key not in empty}
     elif tree.value is not None:
-        problems.append(((), f"got {validation.shorten(tree.value)}, expected a mapping of sections"))
+        errors.append(((), f"got {validation.shorten(tree.value)}, expected a mapping of sections"))
 
     parts: dict[str, Any] = {}
     for name, section in document.items():
-        parts[name] = _section(name, section, problems)
+        parts[name] = _section(name, section, errors)
     unread = [name for name, part in parts.items() if part is None]
-    environment.apply(parts, env, problems)
+    environment.apply(parts, env, errors)
     config = Config(
         **{name: part for name, part in parts.items() if part is not None},
         source=None if path is None else str(path),
         notices=tuple(environment.notices(env)),
     )
-    problems += contradictions(config, unread)
-    problems += _places(config)
+    errors += cross_check(config, unread)
+    errors += _places(config)
     config, missing = _hide_tokens(config, env)
-    problems += missing
-    config = _with_spaces(config, document.get("spaces"), path, problems)
-    if problems:
-        raise ConfigError([placed(where, message, tree.lines) for where, message in problems])
+    errors += missing
+    config = _with_spaces(config, document.get("spaces"), path, errors)
+    if errors:
+        raise ConfigError([placed(where, message, tree.lines) for where, message in errors])
     return config
 
 
@@ -192,27 +194,27 @@ def _overlaid(streams: StreamsSection, caps: StreamCaps) -> StreamsSection:
     return msgspec.structs.replace(streams, **given)
 
 
-def _is_secret(path: yaml_tree.Path) -> bool:
+def _is_secret(path: yaml_tree.KeyPath) -> bool:
     """Whether a value at this path could be a token, even one that is in the wrong place."""
     if path[:1] == ("spaces",):
         return space_sections.is_secret(path)
     return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
 
 
-def _section(name: str, value: Any, problems: list[validation.Misfit]) -> Any:
+def _section(name: str, value: Any, errors: list[validation.FieldError]) -> Any:
     """One section as its type, or None after adding what is wrong with it."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(Sections)}
     if name not in fields:
-        problems.append(((name,), "unknown key" + validation.suggestion(name, list(fields))))
+        errors.append(((name,), "unknown key" + validation.suggestion(name, list(fields))))
         return None
-    found = list(validation.misfits(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
+    found = list(validation.find_errors(value, msgspec.inspect.type_info(fields[name]), (name,), _is_secret))
     if found:
-        problems += found
+        errors += found
         return None
     return msgspec.convert(value, fields[name])
 
 
-def _places(config: Config) -> Iterator[validation.Misfit]:
+def _places(config: Config) -> Iterator[validation.FieldError]:
     """What is wrong with the directories that the config names."""
     if config.schemas.dir is not None:
         for problem in read_schemas(config.schemas.dir)[1]:
@@ -222,36 +224,38 @@ def _places(config: Config) -> Iterator[validation.Misfit]:
         yield ("skills", "git", "root"), f"`{root}` is not a directory"
 
 
-def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.Misfit]]:
+def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.FieldError]]:
     """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
-    problems: list[validation.Misfit] = []
+    errors: list[validation.FieldError] = []
     hidden: list[TokenSection] = []
     seen: dict[str, int] = {}
     for index, token in enumerate(config.auth.tokens):
-        path: yaml_tree.Path = ("auth", "tokens", index, "token")
+        path: yaml_tree.KeyPath = ("auth", "tokens", index, "token")
         text = token.token
         if text.startswith("env:"):
             variable = text.removeprefix("env:")
             text = env.get(variable, "")
             if not text:
-                problems.append((path, f"the environment has no variable `{variable}`"))
+                errors.append((path, f"the environment has no variable `{variable}`"))
                 continue
-        problem = token_problem(text)
+        problem = token_error(text)
         if problem is not None:
-            problems.append((path, problem))
+            errors.append((path, problem))
             continue
         digest = digest_of(text)
         if digest in seen:
-            problems.append((path, f"is the same token as auth.tokens[{seen[digest]}]"))
+            errors.append((path, f"is the same token as auth.tokens[{seen[digest]}]"))
         seen.setdefault(digest, index)
         hidden.append(msgspec.structs.replace(token, token=f"sha256:{digest}"))
     auth = msgspec.structs.replace(config.auth, tokens=tuple(hidden))
-    return msgspec.structs.replace(config, auth=auth), problems
+    return msgspec.structs.replace(config, auth=auth), errors
 
 
-def _with_spaces(config: Config, given: Any, path: Path | None, problems: list[validation.Misfit]) -> Config:
+def _with_spaces(
+    config: Config, given: Any, path: Path | None, errors: list[validation.FieldError]
+) -> Config:
     """The config with the spaces that it names checked, their files found and their tokens hidden."""
     folder = Path() if path is None else path.parent
     entries, found, notices = space_files.check(config.spaces, given, folder.absolute())
-    problems += found
+    errors += found
     return msgspec.structs.replace(config, spaces=entries, notices=(*config.notices, *notices))

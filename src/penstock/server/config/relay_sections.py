@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.core.relay.limits import RelayLimits
-from penstock.server.config.validation import Misfit, shorten
+from penstock.server.config.validation import FieldError, shorten
 from penstock.transports.zeromq_endpoints import endpoint_problem
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -53,7 +53,7 @@ class RelaySection(RelayLimits, frozen=True, forbid_unknown_fields=True):
     that is lost on the way ends its stream here instead of at its reader."""
 
 
-def relay_problems(relay: RelaySection) -> Iterator[Misfit]:
+def relay_errors(relay: RelaySection) -> Iterator[FieldError]:
     """What no type can say of it."""
     for name, endpoint in (("pub", relay.pub), ("pull", relay.pull)):
         if endpoint is not None:

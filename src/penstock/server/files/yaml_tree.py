@@ -8,7 +8,8 @@ str, int, float, bool and None. Size, depth and aliases are bounded, so no file 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ TEXT_MAX = 1024 * 1024
 NODES_MAX = 100_000
 DEPTH_MAX = 32
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 TOO_MUCH = f"the file has more than {NODES_MAX} values, or is nested deeper than {DEPTH_MAX} levels"
@@ -53,15 +54,15 @@ class YamlTree(msgspec.Struct):
     """What a text holds, where, and what is wrong with it."""
 
     value: Any = None
-    lines: dict[Path, int] = {}
-    problems: list[tuple[Path, str]] = []
+    lines: dict[KeyPath, int] = {}
+    errors: list[tuple[KeyPath, str]] = []
 
 
 def parse(text: str) -> YamlTree:
     """Read a text; problems are collected, never raised."""
     tree = YamlTree()
     if len(text) > TEXT_MAX:
-        tree.problems.append(((), f"the file has {len(text)} characters, at most {TEXT_MAX} are read"))
+        tree.errors.append(((), f"the file has {len(text)} characters, at most {TEXT_MAX} are read"))
         return tree
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -69,16 +70,16 @@ def parse(text: str) -> YamlTree:
         # Only the problem, not the lines around it: they may hold a token.
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
-        tree.problems.append(((), f"not valid YAML: {error.problem or error.context}{where}"))
+        tree.errors.append(((), f"not valid YAML: {error.problem or error.context}{where}"))
     except yaml.YAMLError as error:
-        tree.problems.append(((), f"not valid YAML: {str(error).splitlines()[0]}"))
+        tree.errors.append(((), f"not valid YAML: {str(error).splitlines()[0]}"))
     except RecursionError:
-        tree.problems.append(((), TOO_MUCH))
+        tree.errors.append(((), TOO_MUCH))
     else:
         try:
             tree.value = None if node is None else _Builder(tree).build(node, ())
         except _TooMuchError:
-            tree.problems.append(((), TOO_MUCH))
+            tree.errors.append(((), TOO_MUCH))
     return tree
 
 
@@ -90,12 +91,12 @@ def dump(value: Any) -> str:
     return text
 
 
-def show(path: Path) -> str:
+def show(path: KeyPath) -> str:
     """A path as people write it: `auth.tokens[0].scopes`, `perStreamCaps["agents/*"]`."""
     return "".join(_parts(path))
 
 
-def _parts(path: Path) -> Iterator[str]:
+def _parts(path: KeyPath) -> Iterator[str]:
     for index, part in enumerate(path):
         if isinstance(part, int):
             yield f"[{part}]"
@@ -112,7 +113,7 @@ class _Builder:
         self._tree = tree
         self._nodes_left = NODES_MAX
 
-    def build(self, node: yaml.Node, path: Path) -> Any:
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
         self._tree.lines[path] = node.start_mark.line + 1
         self._nodes_left -= 1
         if self._nodes_left < 0 or len(path) > DEPTH_MAX:
@@ -127,7 +128,7 @@ class _Builder:
             case _:
                 return self._problem(path, f"the tag `{node.tag}` is not read here")
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         built: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -144,7 +145,7 @@ class _Builder:
                 self._tree.lines[*path, key] = line
         return built
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         text: str = node.value
         name = node.tag.removeprefix(_TAG)
         if name in ("str", "merge"):
@@ -162,5 +163,32 @@ class _Builder:
             case _:
                 return None
 
-    def _problem(self, path: Path, message: str) -> None:
-        self._tree.problems.append((path, message))
+    def _problem(self, path: KeyPath, message: str) -> None:
+        self._tree.errors.append((path, message))
+
+
+class ConfigError(Exception):
+    """The config cannot be used; holds every problem, not only the first."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def read_text(path: Path) -> str:
+    """A file that people write, whole; ConfigError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4 * TEXT_MAX + 1).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([f"cannot read `{path}`: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"`{path}` is not UTF-8 text"]) from error
+
+
+def placed(where: KeyPath, message: str, lines: Mapping[KeyPath, int]) -> str:
+    """One problem as one line, with the line of the nearest key that the file really has."""
+    if not where:
+        return message
+    known = [lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines]
+    return f"{show(where)}: {message}" + (f" (line {known[0]})" if known else "")

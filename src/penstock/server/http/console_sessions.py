@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.core.scopes import OPERATOR, Principal
 from penstock.server.auth.tokens import TokenStore, is_own_page
-from penstock.server.files.private import write_private
+from penstock.server.files.secret_files import write_private
 from penstock.server.logging import logs
 
 SESSION_S = 7 * 24 * 3600

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 from prometheus_client.core import Metric
 
 from penstock.core.clock import Now
@@ -18,10 +19,15 @@ from penstock.dialects.courier.operations.payload_schemas import Registry
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http.idempotency import Replays
-from penstock.server.metrics.metric_names import TRIGGER_COUNTERS, families, family
+from penstock.server.metrics.metric_names import (
+    RELAY_COUNTERS,
+    SPACE_COUNTERS,
+    SPACE_GAUGES,
+    TRIGGER_COUNTERS,
+    families,
+    family,
+)
 from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
-from penstock.server.metrics.relay import relay_metrics
-from penstock.server.metrics.spaces import space_metrics
 
 if TYPE_CHECKING:
     from penstock.server.journal.lifecycle import JournalLifecycle
@@ -166,3 +172,63 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
         "penstock_pipeline_restarts": status.restarts,
     }
     return [*families(values), offsets, batches, durations]
+
+
+def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
+    """What the relay counts, as of its latest report."""
+    if relay is None:
+        return []
+    values: dict[str, float] = {
+        "penstock_relay_up": int(relay.is_up),
+        "penstock_relay_restarts": relay.restarts,
+        "penstock_relay_sockets_cut": 0 if relay.hub is None else relay.hub.slow_cut,
+    }
+    refusals: list[Metric] = []
+    figures = relay.figures
+    if figures is not None:
+        totals = msgspec.structs.asdict(figures.totals)
+        values |= {f"penstock_relay_{name}": totals[name] for name in RELAY_COUNTERS}
+        values |= {
+            "penstock_relay_topics": figures.topics,
+            "penstock_relay_held_bytes": figures.bytes,
+            "penstock_relay_observations_dropped": figures.dropped,
+            "penstock_relay_facts_dropped": figures.facts_dropped,
+        }
+        refused = family("penstock_relay_refusals")
+        for reason, count in figures.refused.items():
+            refused.add_metric([reason], count)
+        refusals.append(refused)
+    return families(values) + refusals + (_topics(relay, topics_max) if per_topic else [])
+
+
+def _topics(relay: RelaySupervisor, topics_max: int) -> list[Metric]:
+    messages, size = family("penstock_relay_topic_messages"), family("penstock_relay_topic_bytes")
+    waiting = family("penstock_relay_topic_waiting")
+    for number, (topic, figures) in enumerate(relay.topics.items()):
+        if number >= topics_max:
+            break
+        messages.add_metric([topic], figures.messages)
+        size.add_metric([topic], figures.bytes)
+        waiting.add_metric([topic], figures.waiting)
+    return [messages, size, waiting]
+
+
+def space_metrics(spaces: Spaces | None) -> list[Metric]:
+    """What the spaces of a server count."""
+    if spaces is None or not spaces.spaces:
+        return []
+    gauges = {name: family(f"penstock_space_{name}") for name in SPACE_GAUGES}
+    counters = {name: family(f"penstock_space_{name}") for name in SPACE_COUNTERS}
+    for id_, space in spaces.spaces.items():
+        gauges["participants"].add_metric([id_], len(space.present))
+        gauges["streams"].add_metric([id_], len(space.state.streams))
+        gauges["pending_bytes"].add_metric([id_], space.pending_bytes)
+        counts = {
+            "envelopes": space.envelopes,
+            "refused": space.refused,
+            "slow_cut": space.slow_cut,
+            **space.router.counts(),
+        }
+        for name, count in counts.items():
+            counters[name].add_metric([id_], count)
+    return [*gauges.values(), *counters.values()]

@@ -18,15 +18,15 @@ from penstock.demo.sensors import SENSORS
 from penstock.demo.story import HELD_S
 from penstock.demo.task import SPACE, DemoTask, SpaceTask, StoryTask
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.server.config.space_files import id_of
-from penstock.server.config.space_sections import (
+from penstock.server.config.spaces.files import id_of
+from penstock.server.config.spaces.sections import (
     PIPELINE,
     ParticipantSection,
     SpaceHead,
     SpaceSection,
     SpaceStreamSection,
 )
-from penstock.server.config.space_token_files import environment_name, token_file
+from penstock.server.config.spaces.token_files import environment_name, token_file
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.ops.pipeline_supervisor import is_installed
 from penstock.server.relay.supervisor import KEY_FILE

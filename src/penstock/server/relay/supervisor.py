@@ -24,7 +24,7 @@ from penstock.dialects.streamservice.registration_rows import DOOR, RelayMemory,
 from penstock.server.config.relay_sections import PUB, RelaySection
 from penstock.server.engine.child_supervisor import EXIT_NOT_STARTED, AfterExit, Backoff, ChildSupervisor
 from penstock.server.engine.runtime import Runtime
-from penstock.server.files.private import write_private
+from penstock.server.files.secret_files import write_private
 from penstock.server.logging import logs
 from penstock.server.relay.reports import (
     BindFailed,

@@ -12,7 +12,7 @@ from penstock.core.clock import Now
 from penstock.dialects.mew.rights import Decision
 from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.auth.tokens import TokenStore
-from penstock.server.config.space_files import LoadedSpace, write_invited_token
+from penstock.server.config.spaces.files import LoadedSpace, write_invited_token
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Transport

@@ -16,7 +16,7 @@ import msgspec
 from penstock.client.address import Address
 from penstock.core.errors import PenstockError, Refusal
 from penstock.server.files.addresses import is_loopback
-from penstock.server.ops.kernel_bridge import Bridge
+from penstock.server.ops.kernel.bridge import Bridge
 from penstock.transports.kernel_channels import (
     PipeAddress,
     PipeListener,

@@ -15,15 +15,15 @@ from penstock.dialects.mew.settings import ParticipantSettings, StreamSettings
 from penstock.server.admin.reload import differences, merged
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.reference import to_yaml
-from penstock.server.config.space_files import (
+from penstock.server.config.spaces.files import (
     LoadedSpace,
     load_space,
     load_spaces,
     mewdir_of,
     write_invited_token,
 )
-from penstock.server.config.space_sections import id_problem
-from penstock.server.config.space_token_files import environment_name
+from penstock.server.config.spaces.sections import id_error
+from penstock.server.config.spaces.token_files import environment_name
 
 REAL = """\
 space:
@@ -107,7 +107,7 @@ def problems(read: Read) -> Callable[..., list[str]]:
     def problems(text: str, **env: str) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             read(text, **env)
-        return [problem.partition("space.yaml`: ")[2] or problem for problem in caught.value.problems]
+        return [problem.partition("space.yaml`: ")[2] or problem for problem in caught.value.errors]
 
     return problems
 
@@ -259,7 +259,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @given(st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> None:
-    if id_problem(text) is None:
+    if id_error(text) is None:
         path = Path("/a/tokens") / f"{text}.token"
         assert path.parent == Path("/a/tokens") and path.name == f"{text}.token"
         assert len(path.name.encode()) <= 255 and "\0" not in path.name
@@ -416,7 +416,7 @@ def test_a_mistake_in_the_section_is_named_with_its_place(tmp_path: Path, text: 
     (tmp_path / "bad.yaml").write_text("participants:\n  a: 5")
     with pytest.raises(ConfigError) as caught:
         config_of(tmp_path, text)
-    (found,) = caught.value.problems
+    (found,) = caught.value.errors
     assert problem in found
 
 
@@ -436,4 +436,4 @@ def test_problems_of_tokens_are_told_for_every_space(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"spaces: [{', '.join(spaces)}]")
     with pytest.raises(ConfigError) as caught:
         load_spaces(config.spaces, tmp_path, {"MEW_TOKEN_SAM": "a b"})
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["spaces[0]", "spaces[1]"]
+    assert [problem.partition(":")[0] for problem in caught.value.errors] == ["spaces[0]", "spaces[1]"]

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.server.config import space_sections, space_token_files
-from penstock.server.config.space_sections import (
+from penstock.server.config.spaces import sections, token_files
+from penstock.server.config.spaces.sections import (
     KIND,
     PIPELINE,
     STARTED_TYPES,
@@ -24,11 +24,11 @@ from penstock.server.config.space_sections import (
     is_secret,
     targets,
 )
-from penstock.server.config.space_token_files import write_invited_token
-from penstock.server.config.validation import Misfit, misfits, shorten
+from penstock.server.config.spaces.token_files import write_invited_token
+from penstock.server.config.validation import FieldError, find_errors, shorten
 from penstock.server.files import yaml_tree
-from penstock.server.files.errors import ConfigError, placed, read_text
-from penstock.server.files.token_digests import digest_of
+from penstock.server.files.secret_files import digest_of
+from penstock.server.files.yaml_tree import ConfigError, placed, read_text
 
 __all__ = ["LoadedSpace", "check", "id_of", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
 
@@ -73,7 +73,7 @@ def load_spaces(
 ) -> tuple[LoadedSpace, ...]:
     """Every space of a config; those that have no file of their own keep theirs under `place`."""
     loaded: list[LoadedSpace] = []
-    problems: list[str] = []
+    errors: list[str] = []
     for index, entry in enumerate(entries):
         try:
             if isinstance(entry, str):
@@ -81,21 +81,21 @@ def load_spaces(
             else:
                 loaded.append(_loaded(entry, place / entry.space.id, env, ()))
         except ConfigError as error:
-            problems += [f"spaces[{index}]: {problem}" for problem in error.problems]
-    if problems:
-        raise ConfigError(problems)
+            errors += [f"spaces[{index}]: {problem}" for problem in error.errors]
+    if errors:
+        raise ConfigError(errors)
     return tuple(loaded)
 
 
 def check(
     entries: Sequence[str | SpaceSection], given: Any, folder: Path
-) -> tuple[tuple[str | SpaceSection, ...], list[Misfit], list[str]]:
+) -> tuple[tuple[str | SpaceSection, ...], list[FieldError], list[str]]:
     """The entries of a config with whole paths and hidden tokens; then the problems, then the notices.
 
     `given` is the section as it was written; relative paths count from `folder`.
     """
     kept: list[str | SpaceSection] = []
-    problems: list[Misfit] = []
+    errors: list[FieldError] = []
     notices: list[str] = []
     ids: dict[str, int] = {}
     for index, entry in enumerate(entries):
@@ -105,38 +105,38 @@ def check(
             try:
                 section, told = _read(file)
             except ConfigError as error:
-                problems += [((), f"spaces[{index}]: {problem}") for problem in error.problems]
+                errors += [((), f"spaces[{index}]: {problem}") for problem in error.errors]
                 continue
             notices += told
         else:
             section = entry
             kept.append(_hidden(entry))
-            problems += space_sections.problems(entry, ("spaces", index))
-            told = (*space_sections.slips(given[index]), *space_sections.notices(entry))
+            errors += sections.errors(entry, ("spaces", index))
+            told = (*sections.slips(given[index]), *sections.notices(entry))
             notices += [f"spaces[{index}]: {notice}" for notice in told]
         other = ids.setdefault(section.space.id, index)
         if other != index:
             message = f"the space {shorten(section.space.id)} is also that of spaces[{other}]"
-            problems.append((("spaces", index), message))
-    return tuple(kept), problems, notices
+            errors.append((("spaces", index), message))
+    return tuple(kept), errors, notices
 
 
 def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
     """A file of the right shape, and notices about it."""
     tree = yaml_tree.parse(read_text(path))
-    found = list(tree.problems)
+    found = list(tree.errors)
     section = SpaceSection()
     if tree.value is None and not found:
         found.append(((), "is empty, expected a space and its participants"))
     elif tree.value is not None:
-        wrong = list(misfits(tree.value, KIND, (), is_secret))
+        wrong = list(find_errors(tree.value, KIND, (), is_secret))
         found += wrong
         if not wrong:
             section = msgspec.convert(tree.value, SpaceSection)
-            found += space_sections.problems(section)
+            found += sections.errors(section)
     if found:
         raise ConfigError([f"`{path}`: {placed(where, message, tree.lines)}" for where, message in found])
-    told = [*space_sections.slips(tree.value), *space_sections.notices(section)]
+    told = [*sections.slips(tree.value), *sections.notices(section)]
     return section, tuple(f"`{path}`: {notice}" for notice in told)
 
 
@@ -156,7 +156,7 @@ def _hidden(section: SpaceSection) -> SpaceSection:
 def _loaded(
     section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices: tuple[str, ...]
 ) -> LoadedSpace:
-    digests, made = space_token_files.resolve(section, mewdir, env)
+    digests, made = token_files.resolve(section, mewdir, env)
     known = section.known()
     people = {
         name: ParticipantSettings(

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta, inspect
 
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.server.config.validation import Misfit, shorten
-from penstock.server.files import token_digests
-from penstock.server.files.yaml_tree import Path, show
+from penstock.server.config.validation import FieldError, shorten
+from penstock.server.files import secret_files
+from penstock.server.files.yaml_tree import KeyPath, show
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
@@ -133,12 +133,12 @@ class SpaceSection(msgspec.Struct, frozen=True):
 KIND = inspect.type_info(SpaceSection)
 
 
-def is_secret(path: Path) -> bool:
+def is_secret(path: KeyPath) -> bool:
     """Whether a value at this path could be a token."""
     return "tokens" in path
 
 
-def id_problem(text: str) -> str | None:
+def id_error(text: str) -> str | None:
     """Why somebody or something cannot be called this."""
     if not text or len(text.encode(errors="replace")) > ID_BYTES_MAX:
         return f"expected 1 to {ID_BYTES_MAX} bytes"
@@ -147,9 +147,9 @@ def id_problem(text: str) -> str | None:
     return None
 
 
-def problems(section: SpaceSection, path: Path = ()) -> Iterator[Misfit]:
+def errors(section: SpaceSection, path: KeyPath = ()) -> Iterator[FieldError]:
     """Every problem that is left in a space whose types fit."""
-    problem = id_problem(section.space.id)
+    problem = id_error(section.space.id)
     if problem is not None:
         yield (*path, "space", "id"), f"got {shorten(section.space.id)}, {problem}"
     if section.defaults is not None:
@@ -158,22 +158,22 @@ def problems(section: SpaceSection, path: Path = ()) -> Iterator[Misfit]:
         yield from _participant(name, one, (*path, "participants", name))
     for name in section.streams or {}:
         where = (*path, "streams", name)
-        problem = id_problem(name)
+        problem = id_error(name)
         if problem is not None:
             yield where, problem
         elif _GIVEN_STREAM.fullmatch(name):
             yield where, "looks like an id that the gateway gives; choose another name"
 
 
-def _participant(name: str, one: ParticipantSection, path: Path) -> Iterator[Misfit]:
-    problem = id_problem(name)
+def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[FieldError]:
+    problem = id_error(name)
     if problem is not None:
         yield path, problem
     elif name in RESERVED_IDS or name.startswith("system:"):
         yield path, f"`{name}` is a name that the gateway uses itself"
     yield from _capabilities(one.capabilities, (*path, "capabilities"))
     for index, token in enumerate(one.tokens or ()):
-        problem = token_digests.token_problem(token)
+        problem = secret_files.token_error(token)
         if problem is not None:
             yield (*path, "tokens", index), problem
     if one.type == PIPELINE and one.tokens:
@@ -183,7 +183,7 @@ def _participant(name: str, one: ParticipantSection, path: Path) -> Iterator[Mis
         )
 
 
-def _capabilities(given: tuple[dict[str, Any], ...] | None, path: Path) -> Iterator[Misfit]:
+def _capabilities(given: tuple[dict[str, Any], ...] | None, path: KeyPath) -> Iterator[FieldError]:
     for index, capability in enumerate(given or ()):
         kind = capability.get("kind")
         if "kind" not in capability:
@@ -218,7 +218,7 @@ def targets(stream: SpaceStreamSection) -> tuple[str, ...]:
     return tuple(dict.fromkeys((given,) if isinstance(given, str) else given))
 
 
-def slips(value: Any, kind: inspect.Type = KIND, path: Path = ()) -> Iterator[str]:
+def slips(value: Any, kind: inspect.Type = KIND, path: KeyPath = ()) -> Iterator[str]:
     """Keys that we do not read, and that look much like one that we do."""
     match kind:
         case inspect.StructType() if isinstance(value, dict) and not kind.forbid_unknown_fields:

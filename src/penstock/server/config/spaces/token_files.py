@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.credentials import TOKEN_BYTES, token_text
-from penstock.server.config.space_sections import PIPELINE, SpaceSection, id_problem
-from penstock.server.files.errors import ConfigError
-from penstock.server.files.private import write_private
-from penstock.server.files.token_digests import PLAIN, digest_of
+from penstock.server.config.spaces.sections import PIPELINE, SpaceSection, id_error
+from penstock.server.files.secret_files import PLAIN, digest_of, write_private
+from penstock.server.files.yaml_tree import ConfigError
 
 TOKEN_FILE_MAX = 4096
 """Bytes of a token file that are read."""
@@ -34,7 +33,7 @@ def resolve(
     Tokens are made only when everything else is in order.
     """
     found: dict[str, list[str]] = {}
-    problems: list[str] = []
+    errors: list[str] = []
     for name, one in section.known().items():
         if one.type == PIPELINE:
             continue
@@ -44,16 +43,16 @@ def resolve(
             if PLAIN.fullmatch(text):
                 digests.append(digest_of(text))
             else:
-                problems.append(f"{variable}: expected printable ASCII without spaces")
+                errors.append(f"{variable}: expected printable ASCII without spaces")
         try:
             if text := _read(token_file(mewdir, name)):
                 digests.append(digest_of(text))
         except ConfigError as error:
-            problems += error.problems
+            errors += error.errors
         found[name] = list(dict.fromkeys(digests))
-    problems += _shared(found)
-    if problems:
-        raise ConfigError(problems)
+    errors += _shared(found)
+    if errors:
+        raise ConfigError(errors)
     made = tuple(name for name, digests in found.items() if not digests)
     for name in made:
         token = token_text(secrets.token_bytes(TOKEN_BYTES))
@@ -65,16 +64,16 @@ def resolve(
 def _shared(found: Mapping[str, list[str]]) -> list[str]:
     """A token says who somebody is, so no two may have the same."""
     holders: dict[str, str] = {}
-    problems = []
+    errors = []
     for name, digests in found.items():
         for digest in digests:
             other = holders.setdefault(digest, name)
             if other != name:
-                problems.append(
+                errors.append(
                     f"participants.{name}: has a token that `{other}` has too; each needs its own "
                     f"(`tokens`, {environment_name(name)}, or its token file)"
                 )
-    return problems
+    return errors
 
 
 def token_file(mewdir: Path, participant: str) -> Path:
@@ -84,7 +83,7 @@ def token_file(mewdir: Path, participant: str) -> Path:
 
 def write_invited_token(mewdir: Path, participant: str, token: str) -> Path:
     """Keep the token of somebody who was invited, or was given one here; returns the file."""
-    problem = id_problem(participant)
+    problem = id_error(participant)
     if problem is not None:
         raise ValueError(f"`{participant[:80]}` is no id: {problem}")
     path = token_file(mewdir, participant)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.ops.kernel_endpoints import SLICE, Advertisement, totals
+from penstock.server.ops.kernel.endpoints import SLICE, Advertisement, totals
 from tests.dialects.courier.talking import Broker, filled
 
 OTHER = {
