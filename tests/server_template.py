@@ -113,7 +113,7 @@ def shared() -> Template:
 
 def main(asked: socket.socket) -> None:
     """Load the server, then copy this process for each that is asked for."""
-    from penstock.lightness import hide_pandas
+    from penstock.hide_pandas import hide_pandas
 
     # Ctrl-C in a terminal is for the tests, which end what they started, and for the servers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -33,7 +33,7 @@ DOORS = {"connect", "connect_sync", "Space", "SyncSpace", "QueueCore", "StreamOf
     "TokenStream",
     "SyncTokenStream",
 }
-PLAIN = {"Arrival", "Capability", "Complete", "Hello", "Uplink", "VerifierCounts"}
+PLAIN = {"Arrival", "Capability", "Complete", "RawConnection", "ServerHello", "VerifierCounts"}
 """Names in signatures that nobody needs to import: unions, mappings, and what is only looked at."""
 ENDLESS = {"LiveView", "Space", "Subscription", "Subscription.work", "SyncSubscription.work"}
 """Examples that wait for more, as programs do; without `async` there is no way to stop them."""

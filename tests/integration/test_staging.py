@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.staging import Committed, Stage
+from penstock.client.staging import Stage, StageCommitted
 from penstock.core.errors import PenstockError
 from tests.integration.serving import Http, encode, envelope
 from tests.server_process import ServerProcess
@@ -257,7 +257,7 @@ def test_a_full_stream_refuses_the_whole_commit_and_a_later_try_succeeds(start_s
             stage.commit("x", 1, ["p"])
 
 
-def stage_large(server: ServerProcess) -> Committed:
+def stage_large(server: ServerProcess) -> StageCommitted:
     rows = [encode(line("jobs", n)) for n in range(LARGE)]
     names = []
     with Stage(server.http) as stage:

@@ -23,7 +23,7 @@ from penstock.dialects.courier.sessions.view_feed import ViewFeed
 from penstock.dialects.courier.triggers.script import TriggerEnvelope
 from penstock.server.engine.runtime import Runtime
 from penstock.testing.journal import SimJournal
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.storm import STEPS, storm
@@ -311,7 +311,7 @@ def observations_pile_up(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def held_back_peers_are_read_anyway(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Pipe, "hold", lambda pipe, on: None)
+    patch.setattr(SimConnection, "hold", lambda pipe, on: None)
 
 
 @breaks(checks.BAD_INPUT)

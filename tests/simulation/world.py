@@ -14,7 +14,7 @@ from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from penstock.testing.world import LATENCY_US, Observer, World
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
@@ -68,7 +68,7 @@ class CheckedWorld(World):
             observers=[Checker(self, has_triggers=bool(triggers), has_spaces=bool(spaces))],
         )
 
-    def _probe(self, pipe: Pipe) -> tuple[object, int | None]:
+    def _probe(self, pipe: SimConnection) -> tuple[object, int | None]:
         state = checks.digest(self.machine)
         session: Session | None = getattr(pipe.endpoint, "session", None)
         if session is None or session.closing is not None:
@@ -88,19 +88,19 @@ class Checker(Observer):
     def attached(self, world: World) -> None:
         self._world.space_witness.clock = world.clock
 
-    def connected(self, pipe: Pipe, principal: Principal, query: SubscribeQuery | None) -> None:
+    def connected(self, pipe: SimConnection, principal: Principal, query: SubscribeQuery | None) -> None:
         self._world.witness.conversations[pipe.no] = Conversation(principal.name, query)
 
-    def space_connected(self, pipe: Pipe) -> None:
+    def space_connected(self, pipe: SimConnection) -> None:
         self._world.space_witness.connected(pipe)
 
-    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
         if pipe.no in self._world.space_witness.talks:
             self._world.space_witness.arriving(pipe, data)
             return None
         return self._world.witness.arriving(pipe, data)
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         if pipe.no in self._world.space_witness.talks:
             self._world.space_witness.sent(pipe, messages)
         else:

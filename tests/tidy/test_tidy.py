@@ -15,7 +15,7 @@ PROMISES_MIN = 450
 """Fewer means that markers were lost, not that less is promised."""
 DOCUMENT = "docs/reference/document.md"
 OUTBOX = "src/penstock/transports/outbox.py"
-CLIENT_OUTBOX = "src/penstock/client/links/lines.py"
+CLIENT_OUTBOX = "src/penstock/client/control/transport.py"
 
 Checker = Callable[[str], list[Problem]]
 

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError
 
 from penstock.cli.output import print_error, print_usage_error
 from penstock.core.errors import PenstockError
-from penstock.lightness import hide_pandas
+from penstock.hide_pandas import hide_pandas
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.links.frames import Receipt, Recipient, Redriven, Sent, Settled
+from penstock.client.control.frames import Receipt, Recipient, Redriven, Sent, Settled
 from penstock.client.queue.client import Client, connect
 from penstock.client.queue.delivery import Delivery, LeaseLost
 from penstock.client.queue.live_view import Change, LiveView

@@ -33,7 +33,7 @@ class Address(NamedTuple):
     path: str = ""
 
 
-class Endpoints(msgspec.Struct, frozen=True):
+class ServerEndpoints(msgspec.Struct, frozen=True):
     """What `endpoints.json` says about a running server; doors that are off are absent or null."""
 
     pid: int = 0
@@ -72,10 +72,10 @@ def parse(url: str) -> Address:
             raise _unusable(url)
 
 
-def read_endpoints(file: Path = ENDPOINTS_FILE) -> Endpoints | None:
+def read_endpoints(file: Path = ENDPOINTS_FILE) -> ServerEndpoints | None:
     """The endpoints of the server that runs on this data directory, or None when none does."""
     try:
-        endpoints = msgspec.json.decode(file.read_bytes(), type=Endpoints)
+        endpoints = msgspec.json.decode(file.read_bytes(), type=ServerEndpoints)
     except (OSError, msgspec.DecodeError):
         return None
     return endpoints if _is_alive(endpoints.pid) else None

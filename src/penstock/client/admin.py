@@ -18,7 +18,7 @@ TIMEOUT_S = 5.0
 _HIDDEN = ("Unauthorized", "Forbidden", "UnknownRoute")
 
 
-class Figures(msgspec.Struct, frozen=True):
+class ServerFigures(msgspec.Struct, frozen=True):
     """Everything at about one moment."""
 
     health: dict[str, Any]
@@ -35,12 +35,12 @@ class RemoteFigures(RemoteServer):
     def __init__(self, url: str, token: str | None = None) -> None:
         super().__init__(url, token, timeout_s=TIMEOUT_S)
 
-    def read(self) -> Figures:
+    def read(self) -> ServerFigures:
         """Ask for all of them."""
         health = self._object("/health")
         streams = self._object("/v1/metrics").get("streams", [])
         _, text = self._ask("GET", "/metrics?streams=0")
-        return Figures(health, streams, parse_counters(text.decode()), self._spaces())
+        return ServerFigures(health, streams, parse_counters(text.decode()), self._spaces())
 
     def _spaces(self) -> list[dict[str, Any]] | None:
         try:

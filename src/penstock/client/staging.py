@@ -25,7 +25,7 @@ PAUSE_MAX_S = 5.0
 """Between two tries when the server does not say how long to wait: doubled each time, up to this."""
 
 
-class Committed(msgspec.Struct):
+class StageCommitted(msgspec.Struct):
     """What became of a batch."""
 
     app: str
@@ -92,11 +92,11 @@ class Stage:
         )
         return int(answer["staged"])
 
-    def commit(self, app: str, batch: int, parts: Sequence[str]) -> Committed:
+    def commit(self, app: str, batch: int, parts: Sequence[str]) -> StageCommitted:
         """Enqueue these parts of a batch, unless it is in already."""
         body = msgspec.json.encode({"parts": parts})
         answer, tries = self._ask("POST", f"{_path(app, batch)}/commit", body)
-        return msgspec.convert({**answer, "tries": tries}, Committed)
+        return msgspec.convert({**answer, "tries": tries}, StageCommitted)
 
     def abort(self, app: str, batch: int) -> int:
         """Drop what is staged of a batch; how many envelopes that was."""

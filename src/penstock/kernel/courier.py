@@ -26,7 +26,7 @@ _tasks: dict[asyncio.Task[None], None] = {}
 """What carries the pipes that are open; the loop itself would let them be collected."""
 
 
-class Uplink(Protocol):
+class LineConnection(Protocol):
     """A connection that carries lines to and from a server."""
 
     async def read(self) -> bytes: ...
@@ -92,7 +92,7 @@ def _chunks(pipe: Pipe, lines: bytes) -> list[Any]:
 
 
 async def _over_uplink(client: Any, inner: Pipe) -> None:
-    uplink: Uplink = await client.uplink()
+    uplink: LineConnection = await client.uplink()
 
     async def down() -> None:
         while lines := await uplink.read():

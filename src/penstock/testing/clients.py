@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 
 Frame = dict[str, Any]
 
@@ -28,7 +28,7 @@ class LineClient:
     {'type': 'ok', 'reqId': 1, 'result': {}}
     """
 
-    def __init__(self, pipe: Pipe, name: str) -> None:
+    def __init__(self, pipe: SimConnection, name: str) -> None:
         self.pipe = pipe
         self.name = name
         self.lines: list[Frame] = []
@@ -94,7 +94,7 @@ def _ended(frames: tuple[Frame | bytes, ...]) -> list[Frame | bytes]:
 class SocketClient:
     """A subscribe socket: `/v1/subscribe?stream=…`."""
 
-    def __init__(self, pipe: Pipe, name: str, stream: str) -> None:
+    def __init__(self, pipe: SimConnection, name: str, stream: str) -> None:
         self.pipe = pipe
         self.name = name
         self.stream = stream

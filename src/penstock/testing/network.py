@@ -1,6 +1,6 @@
 """The network between clients and the server: late, in pieces, slow to be read, and cut at any moment.
 
-A `Pipe` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.outbox`; to a client it
+A `SimConnection` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.outbox`; to a client it
 is something to write to and to be called back by. A byte stream is cut into pieces anywhere; a pipe of messages
 (a WebSocket) keeps each one whole. Bytes keep their order, and a cut loses what is under way in both directions.
 """
@@ -21,7 +21,7 @@ LOW_WATER = 256
 """Unread bytes at which it is told that there is room again."""
 
 
-class Endpoint(Protocol):
+class ServerEnd(Protocol):
     """The runtime's side: what it is told."""
 
     def received(self, data: bytes) -> None: ...
@@ -31,25 +31,25 @@ class Endpoint(Protocol):
     def congested(self, on: bool) -> None: ...
 
 
-class Watcher(Protocol):
+class TrafficObserver(Protocol):
     """Whoever looks at everything that passes: the witness."""
 
-    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
         """Bytes reach the server; what is returned is called once it has dealt with them."""
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         """The server has spoken."""
 
 
-class Pipe:
+class SimConnection:
     """One connection."""
 
     def __init__(
-        self, no: int, clock: Clock, dice: Random, watcher: Watcher, *, framed: bool, latency_us: int
+        self, no: int, clock: Clock, dice: Random, watcher: TrafficObserver, *, framed: bool, latency_us: int
     ) -> None:
         self.no = no
         self.framed = framed
-        self.endpoint: Endpoint | None = None
+        self.endpoint: ServerEnd | None = None
         """The server's side; None before it accepted and after it crashed."""
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_close: Callable[[int, str], None] = lambda code, reason: None

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from penstock.transports.outbox import BINARY, PING, TEXT
 
 Frame = dict[str, Any]
@@ -106,7 +106,7 @@ class SpaceClient:
     ([b'#stream-1#21.5'], [])
     """
 
-    def __init__(self, pipe: Pipe, name: str) -> None:
+    def __init__(self, pipe: SimConnection, name: str) -> None:
         self.pipe = pipe
         self.name = name
         self.id: str | None = None

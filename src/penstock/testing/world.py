@@ -29,7 +29,7 @@ from penstock.server.spaces.host import Spaces
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.clock import Clock, Life
 from penstock.testing.journal import SimJournal
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from penstock.testing.participants import SpaceClient, token_of
 
 LATENCY_US = 2_000
@@ -46,17 +46,17 @@ class Observer:
     def attached(self, world: World) -> None:
         """The observer belongs to this world, whose server is about to start for the first time."""
 
-    def connected(self, pipe: Pipe, principal: Principal, query: SubscribeQuery | None) -> None:
+    def connected(self, pipe: SimConnection, principal: Principal, query: SubscribeQuery | None) -> None:
         """A client connects to the queue: over Control v1, or with the query of a subscribe socket."""
 
-    def space_connected(self, pipe: Pipe) -> None:
+    def space_connected(self, pipe: SimConnection) -> None:
         """A client connects to the spaces."""
 
-    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
         """Bytes reach the server; the returned function is called when the server has processed them."""
         return None
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         """The server wrote messages."""
 
     def committed(self, rows: list[Row]) -> None:
@@ -110,7 +110,7 @@ class World:
         self.seed = seed
         self.limits = limits or Limits()
         self.clock = Clock()
-        self.pipes: list[Pipe] = []
+        self.pipes: list[SimConnection] = []
         """Connections that are not broken."""
         self.trace: list[TraceEntry] = []
         """What happened, in order: equal for equal seeds."""
@@ -286,7 +286,7 @@ class World:
         if self.on_trace is not None:
             self.on_trace(entry)
 
-    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
         self.note("in", pipe.no, data)
         done = [observer.arriving(pipe, data) for observer in self._observers]
         calls = [call for call in done if call is not None]
@@ -297,7 +297,7 @@ class World:
 
         return processed if calls else None
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         self.note("out", pipe.no, *messages)
         for observer in self._observers:
             observer.sent(pipe, messages)
@@ -318,9 +318,9 @@ class World:
         if event == "session.failed":
             raise AssertionError(f"a session failed: {fields['error']}")
 
-    def _new_pipe(self, *, framed: bool) -> Pipe:
+    def _new_pipe(self, *, framed: bool) -> SimConnection:
         self._pipe_no += 1
-        pipe = Pipe(
+        pipe = SimConnection(
             self._pipe_no, self.clock, self._network, self, framed=framed, latency_us=self._latency_us
         )
         self.pipes = [other for other in self.pipes if not other.broken]

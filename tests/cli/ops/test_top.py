@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.cli import main
 from penstock.cli.ops.top import picture
 from penstock.cli.ops.top_figures import Look, Reading, Watch, read
-from penstock.client.admin import Figures, parse_counters
+from penstock.client.admin import ServerFigures, parse_counters
 from penstock.core.errors import PenstockError, Refusal
 from tests.server_process import ServerProcess
 
@@ -47,11 +47,11 @@ def stream(number: int, frames: int, target: list[str] | None = None) -> dict[st
 
 def figures(
     boot: str, sent: int, *queues: dict[str, Any], streams: list[dict[str, Any]] | None = None
-) -> Figures:
+) -> ServerFigures:
     health = {"bootId": boot, "version": "9", "status": "ok", "uptime": 3.0, "spaces": 2}
     more = {"relay": {"ok": True}, "pipeline": "running"}
     spaces = None if streams is None else [{"id": "a", "streams": streams}]
-    return Figures(health | more, list(queues), parse_counters(TEXT.format(q_in=sent)), spaces)
+    return ServerFigures(health | more, list(queues), parse_counters(TEXT.format(q_in=sent)), spaces)
 
 
 def drawn(reading: Reading, rows: int = 15, trouble: str | None = None) -> str:
@@ -102,12 +102,12 @@ def test_what_is_shown_is_bounded_and_says_what_is_left_out() -> None:
 
 
 class Server:
-    """Figures that are there, or not."""
+    """ServerFigures that are there, or not."""
 
     def __init__(self) -> None:
-        self.answers: list[Figures | PenstockError] = []
+        self.answers: list[ServerFigures | PenstockError] = []
 
-    def fetch(self) -> Figures:
+    def fetch(self) -> ServerFigures:
         answer = self.answers.pop(0)
         if isinstance(answer, PenstockError):
             raise answer

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client import LeaseLost
 from penstock.core.errors import PenstockError
-from tests.client.links.test_connection import linked
+from tests.client.control.test_connection import linked
 from tests.client.scripted_peer import peer, run, until
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.client.space import feed as space_feed
-from penstock.client.space import link, requests
+from penstock.client.space import pending, transport
 from penstock.client.space.feed import Feed
 from penstock.client.space.messages import Frame, SpaceEnvelope, frame_bytes, read_message
 from penstock.client.space.roster import Roster
@@ -204,7 +204,7 @@ class TestSending:
         run(go())
 
     def test_no_more_envelopes_are_open_at_once_than_allowed(self, monkeypatch):
-        monkeypatch.setattr(requests, "OPEN_MAX", 2)
+        monkeypatch.setattr(pending, "OPEN_MAX", 2)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -758,7 +758,7 @@ class TestLosses:
     def test_somebody_who_took_our_name_is_not_fought(self):
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
-                await seat.socket.close(code=link.TAKEN_OVER)
+                await seat.socket.close(code=transport.TAKEN_OVER)
                 with pytest.raises(PenstockError, match="somebody else joined under our name"):
                     await feed.next()
                 assert len(server.seats) == 1

@@ -15,7 +15,7 @@ from penstock.core.errors import TABLE
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.dialects.courier.wire import ordering_keys
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.conversation import Awaited, Conversation, Frame, ends
@@ -35,7 +35,7 @@ class Witness:
         self.brought_back = 0
         """Settles that the journal refused: their records are live again."""
         self.deliveries = 0
-        self.probe: Callable[[Pipe], tuple[object, int | None]] | None = None
+        self.probe: Callable[[SimConnection], tuple[object, int | None]] | None = None
         """The state of the machine, and how many answers a connection has coming unless it is being closed."""
         self.conversations: dict[int, Conversation] = {}
         self._holders: dict[Place, tuple[int, str]] = {}
@@ -68,7 +68,7 @@ class Witness:
 
     # To the server
 
-    def arriving(self, pipe: Pipe, data: bytes) -> Callable[[], None] | None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
         talk = self.conversations[pipe.no]
         if pipe.framed:
             self._message(talk, data)
@@ -137,7 +137,7 @@ class Witness:
 
     # From the server
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         talk = self.conversations[pipe.no]
         if pipe.framed:
             for message in messages:
@@ -146,7 +146,7 @@ class Witness:
             for line in b"".join(messages).splitlines():
                 self._said(pipe, talk, msgspec.json.decode(line))
 
-    def _said(self, pipe: Pipe, talk: Conversation, frame: Frame) -> None:
+    def _said(self, pipe: SimConnection, talk: Conversation, frame: Frame) -> None:
         match frame["type"]:
             case "deliver":
                 one = not isinstance(frame["seq"], list)
@@ -171,7 +171,7 @@ class Witness:
                     raise Broken(checks.ANSWERS, f"{request} succeeded and failed")
                 self._failed(frame, frame["detail"])
 
-    def _said_on_socket(self, pipe: Pipe, talk: Conversation, message: Frame) -> None:
+    def _said_on_socket(self, pipe: SimConnection, talk: Conversation, message: Frame) -> None:
         assert talk.stream is not None
         if "deliver" in message:
             one = not isinstance(message["seq"], list)
@@ -205,7 +205,14 @@ class Witness:
             raise Broken(checks.CREDIT, f"`{talk.who}` granted {talk.granted} and got {talk.delivered}")
 
     def _delivered(
-        self, pipe: Pipe, talk: Conversation, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
+        self,
+        pipe: SimConnection,
+        talk: Conversation,
+        stream: str,
+        env: Frame,
+        seq: int,
+        attempt: int,
+        lease_id: str,
     ) -> None:
         """A subscription got a record: the server writes it in the turn in which it leases it."""
         place = (stream, seq)
@@ -214,7 +221,14 @@ class Witness:
         self._leased(pipe, talk, stream, env, seq, attempt, lease_id)
 
     def _leased(
-        self, pipe: Pipe, talk: Conversation, stream: str, env: Frame, seq: int, attempt: int, lease_id: str
+        self,
+        pipe: SimConnection,
+        talk: Conversation,
+        stream: str,
+        env: Frame,
+        seq: int,
+        attempt: int,
+        lease_id: str,
     ) -> None:
         """Somebody was told of a lease; of a pull's perhaps late, because its answer waited for others."""
         id_ = env["id"]
@@ -264,7 +278,7 @@ class Witness:
         if error["code"] == "AlreadyAcked" and error["ref"] not in self.history.settled_ids:
             raise Broken(checks.DURABLE, f"`{error['ref']}` is called settled and no settle is durable")
 
-    def _succeeded(self, pipe: Pipe, talk: Conversation, request: Frame, result: Frame) -> None:
+    def _succeeded(self, pipe: SimConnection, talk: Conversation, request: Frame, result: Frame) -> None:
         match request["type"]:
             case "enqueue" | "send":
                 many = "ids" in result
@@ -308,7 +322,14 @@ class Witness:
                         raise Broken(checks.VISIBLE, f"{row} counts what is not durable")
 
     def _confirmed(
-        self, pipe: Pipe, talk: Conversation, id_: str, place: Place | None, op: str, *, by_name: bool = False
+        self,
+        pipe: SimConnection,
+        talk: Conversation,
+        id_: str,
+        place: Place | None,
+        op: str,
+        *,
+        by_name: bool = False,
     ) -> None:
         """A final settle is confirmed: it must be durable, and the holder's."""
         if place is None:

@@ -16,7 +16,7 @@ from penstock.core.rows import Row
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.testing.clock import Clock
-from penstock.testing.network import Pipe
+from penstock.testing.network import SimConnection
 from penstock.testing.participants import Frame, KnownStreams, stream_of, unframed
 from penstock.transports.outbox import BINARY, TEXT
 from tests.simulation.queue import checks
@@ -52,7 +52,7 @@ class Sent(msgspec.Struct, frozen=True):
 class SpaceTalk:
     """What was said on one connection."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: SimConnection) -> None:
         self.pipe = pipe
         self.space = ""
         self.id: str | None = None
@@ -105,7 +105,7 @@ class SpaceWitness:
         self.clock: Clock
         self._decided: list[str] = []
 
-    def connected(self, pipe: Pipe) -> None:
+    def connected(self, pipe: SimConnection) -> None:
         self.talks[pipe.no] = SpaceTalk(pipe)
 
     def crashed(self) -> None:
@@ -122,7 +122,7 @@ class SpaceWitness:
 
     # To the server
 
-    def arriving(self, pipe: Pipe, data: bytes) -> None:
+    def arriving(self, pipe: SimConnection, data: bytes) -> None:
         talk = self.talks[pipe.no]
         talk.count += 1
         if data[:1] == b"#" and data.find(b"#", 1) > 0:
@@ -234,7 +234,7 @@ class SpaceWitness:
 
     # From the server
 
-    def sent(self, pipe: Pipe, messages: list[bytes]) -> None:
+    def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
         talk = self.talks[pipe.no]
         for opcode, content in unframed(b"".join(messages)):
             if opcode == BINARY:

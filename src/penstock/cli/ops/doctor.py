@@ -122,10 +122,10 @@ def _config(file: Path | None) -> Finding:
 
 def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
     """The doors: free, or held by our own server."""
-    from penstock.client.address import Endpoints, parse, read_endpoints
+    from penstock.client.address import ServerEndpoints, parse, read_endpoints
     from penstock.server.config.load import ConfigError, load
 
-    endpoints = read_endpoints(data / "run" / "endpoints.json") or Endpoints()
+    endpoints = read_endpoints(data / "run" / "endpoints.json") or ServerEndpoints()
     try:
         config = load(config_file, os.environ)
     except ConfigError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.cli.ops.top_figures import Reading, Watch
-    from penstock.client.admin import Figures
+    from penstock.client.admin import ServerFigures
 
 ROWS = 15
 SHORTEST_S = 0.2
@@ -63,7 +63,7 @@ def top(
     return 0
 
 
-def _fetch(common: Common) -> Figures:
+def _fetch(common: Common) -> ServerFigures:
     """Found anew each time: a server that was restarted may be elsewhere, and has another token."""
     from penstock.client import address
     from penstock.client.admin import RemoteFigures

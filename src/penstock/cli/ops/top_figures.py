@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.admin import Counters, Figures
+from penstock.client.admin import Counters, ServerFigures
 from penstock.core.errors import PenstockError
 
 
@@ -84,10 +84,10 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Figures, and when they were read."""
+    """ServerFigures, and when they were read."""
 
     at_s: float
-    figures: Figures
+    figures: ServerFigures
 
     @property
     def boot(self) -> str:
@@ -124,7 +124,7 @@ def read(before: Look | None, now: Look) -> Reading:
 class Watch:
     """Looks at a server again and again, and goes on when it is gone for a while."""
 
-    def __init__(self, fetch: Callable[[], Figures], clock: Callable[[], float]) -> None:
+    def __init__(self, fetch: Callable[[], ServerFigures], clock: Callable[[], float]) -> None:
         self._fetch = fetch
         self._clock = clock
         self._last: Look | None = None

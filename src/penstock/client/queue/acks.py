@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
-from penstock.client.links.connection import Connection
-from penstock.client.links.frames import head
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import head
 from penstock.client.queue.delivery import Delivery, LeaseLost, State
 from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
@@ -30,7 +30,7 @@ class Acks:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ControlConnection,
         sub_id: str,
         refused: Callable[[Delivery, PenstockError], PenstockError],
     ) -> None:

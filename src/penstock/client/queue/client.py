@@ -18,15 +18,24 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client import address
-from penstock.client.links.connection import Connection
-from penstock.client.links.frames import Hello, Receipt, Redriven, Sent, Settled, Single, head, now_text
-from penstock.client.links.raw_link import Uplink
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import (
+    Receipt,
+    Redriven,
+    Sent,
+    ServerHello,
+    Settled,
+    SingleReceipt,
+    head,
+    now_text,
+)
+from penstock.client.control.raw_connection import RawConnection
 from penstock.client.queue.delivery import Delivery, lease_error
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
-from penstock.client.queue.queries import Looks
+from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
-from penstock.client.queue.request_reply import Asks, no_agent, unanswered
+from penstock.client.queue.request_reply import PendingQuestions, no_agent, unanswered
 from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
 
@@ -43,10 +52,10 @@ RETRY_MAX_S = 5.0
 
 _encode = msgspec.json.Encoder().encode
 _decode_receipt = msgspec.json.Decoder(Receipt).decode
-_decode_single = msgspec.json.Decoder(Single).decode
+_decode_single = msgspec.json.Decoder(SingleReceipt).decode
 
 
-class Client(Looks):
+class Client(Queries):
     """A connection to Penstock; made by `connect`, best inside `async with`.
 
     It comes back by itself after a lost connection, with a back-off, and what may be sent twice is sent again. Subscriptions go on.
@@ -60,8 +69,8 @@ class Client(Looks):
 
     def __init__(
         self,
-        connection: Connection,
-        open_another: Callable[[], Awaitable[Connection]],
+        connection: ControlConnection,
+        open_another: Callable[[], Awaitable[ControlConnection]],
         *,
         agent: str | None = None,
         retries: int = 0,
@@ -69,19 +78,19 @@ class Client(Looks):
         self.agent = agent
         self._connection = connection
         self._open_another = open_another
-        self._idle: list[Connection] = []
+        self._idle: list[ControlConnection] = []
         """Connections for pulls that wait, one for each that waits at the same time."""
         self._retries = retries
         self._renewals = Renewals(connection.loop)
         self._pulled = PulledLeases(connection, self._renewals, self._reply)
-        self._asks = Asks(self._private_inbox)
+        self._asks = PendingQuestions(self._private_inbox)
         self._prefixes: dict[str, bytes] = {}
         self._id_stem = secrets.token_hex(10)
         self._id_serial = 0
         self._sub_serial = 0
 
     @property
-    def server(self) -> Hello:
+    def server(self) -> ServerHello:
         """What the server said when it was greeted last."""
         return self._connection.hello
 
@@ -298,7 +307,7 @@ class Client(Looks):
         """A round trip."""
         await self.query("ping")
 
-    async def uplink(self) -> Uplink:
+    async def uplink(self) -> RawConnection:
         """Another connection to the same server, with the same token, for raw Control v1 lines."""
         return await self._connection.uplink()
 
@@ -433,8 +442,8 @@ class Connecting:
         place = address.parse(address.discover(self._url))
         token = self._token or os.environ.get("PENSTOCK_TOKEN") or None
 
-        async def dial() -> Connection:
-            connection = Connection(
+        async def dial() -> ControlConnection:
+            connection = ControlConnection(
                 place,
                 token,
                 timeout_s=self._timeout_s,

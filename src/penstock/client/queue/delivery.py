@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from penstock.client.links.frames import Head, Sent
+from penstock.client.control.frames import Head, Sent
 from penstock.core.errors import PenstockError, Refusal
 
 LEASE_GONE = frozenset({"LeaseExpired", "NotLeaseHolder"})

@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 from msgspec import Raw, Struct
 
-from penstock.client.links.connection import Connection
-from penstock.client.links.frames import Deliver, Delta, Expired, Live, head
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import DeliverFrame, Delta, ExpiredFrame, LiveFrame, head
 from penstock.core.errors import PenstockError
 
 
@@ -40,7 +40,7 @@ class LiveView:
     """
 
     def __init__(
-        self, connection: Connection, view: str, sub_id: str, *, addr: str | None, credit: int
+        self, connection: ControlConnection, view: str, sub_id: str, *, addr: str | None, credit: int
     ) -> None:
         self.view = view
         self.addr = addr
@@ -146,7 +146,7 @@ class LiveView:
             self._connection.detach(self)
             self.failed(error)
 
-    def changed(self, frame: Live) -> None:
+    def changed(self, frame: LiveFrame) -> None:
         if frame.snapshot is not None:
             self._replace(frame.snapshot.rows, frame.snapshot.watermark)
         elif frame.delta is not None:
@@ -194,13 +194,13 @@ class LiveView:
             body = head("grant", n=grant, subId=self.sub_id)
             self._connection.submit(body).add_done_callback(_ignore)
 
-    def arrived(self, frame: Deliver) -> None:
+    def arrived(self, frame: DeliverFrame) -> None:
         return None
 
-    def expired(self, frame: Expired) -> None:
+    def expired(self, frame: ExpiredFrame) -> None:
         return None
 
-    def link_lost(self, reason: str) -> None:
+    def disconnected(self, reason: str) -> None:
         return None
 
     def failed(self, error: PenstockError) -> None:

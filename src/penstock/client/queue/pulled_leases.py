@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 from msgspec import Raw
 
-from penstock.client.links.connection import Connection
-from penstock.client.links.frames import Pull, Sent, Settled, head
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import PullResult, Sent, Settled, head
 from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.core.errors import PenstockError
 
-decode_pull = msgspec.json.Decoder(Pull).decode
+decode_pull = msgspec.json.Decoder(PullResult).decode
 
 
 class PulledLeases:
@@ -26,7 +26,7 @@ class PulledLeases:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ControlConnection,
         renewals: Renewals,
         replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
     ) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from penstock.client.links.frames import rows_of
+from penstock.client.control.frames import rows_of
 
 PeekState = Literal["ready", "inflight", "delayed", "dead"]
 
 
-class Looks(ABC):
+class Queries(ABC):
     """The reading half of a client."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.links.frames import Sent
+from penstock.client.control.frames import Sent
 from penstock.client.queue.delivery import Delivery
 from penstock.core.errors import PenstockError, Refusal
 
@@ -22,7 +22,7 @@ ASIDE_MAX = 1_000
 """Credit of the private subscription: how many envelopes may be in front of an answer."""
 
 
-class Asks:
+class PendingQuestions:
     """The open questions of one client."""
 
     def __init__(self, subscribe: Callable[[int], Subscription]) -> None:

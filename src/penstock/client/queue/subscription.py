@@ -17,8 +17,16 @@ from typing import Self
 import msgspec
 from msgspec import Raw
 
-from penstock.client.links.connection import Connection
-from penstock.client.links.frames import Deliver, Expired, Live, Sent, Settled, decode_bodies, head
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import (
+    DeliverFrame,
+    ExpiredFrame,
+    LiveFrame,
+    Sent,
+    Settled,
+    decode_bodies,
+    head,
+)
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
 from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error, raise_first
 from penstock.client.queue.renewals import Renewals, half_lease_s
@@ -44,7 +52,7 @@ class Subscription:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ControlConnection,
         renewals: Renewals,
         stream: str,
         *,
@@ -333,7 +341,7 @@ class Subscription:
             self._connection.detach(self)
             self.failed(error)
 
-    def arrived(self, frame: Deliver) -> None:
+    def arrived(self, frame: DeliverFrame) -> None:
         stream = frame.stream or self.stream
         expires_at_ms = frame.lease_expires_at
         renew_at = self._connection.loop.time() + half_lease_s(self.lease_ms, expires_at_ms)
@@ -360,13 +368,13 @@ class Subscription:
             self._connection.mark(self)
         self._wake(len(seqs))
 
-    def expired(self, frame: Expired) -> None:
+    def expired(self, frame: ExpiredFrame) -> None:
         for delivery in list(self._held.values()):
             if delivery.lease_id == frame.lease_id:
                 message = f"the lease on `{frame.id}` expired before it was settled"
                 self.lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
 
-    def changed(self, frame: Live) -> None:
+    def changed(self, frame: LiveFrame) -> None:
         return None
 
     def emit(self) -> None:
@@ -378,7 +386,7 @@ class Subscription:
             answer = self._connection.submit(head("grant", n=grant, subId=self.sub_id))
             answer.add_done_callback(_ignore)
 
-    def link_lost(self, reason: str) -> None:
+    def disconnected(self, reason: str) -> None:
         message = f"the connection that held the lease was lost: {reason}"
         self._drop(LeaseLost(Refusal("LeaseExpired", message)))
 

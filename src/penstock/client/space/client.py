@@ -1,8 +1,8 @@
 """A participant of a MEW space: everything it can do there as a method.
 
-Owns no state itself: the connection keeps the link, the roster what the gateway told, feeds what was not read, exchanges what waits for an
-echo. Invariants: an envelope is sent once. What was sent and not echoed when the link is lost fails as `Unreachable`, because nobody can
-know whether it was taken; what was not sent yet waits for the link, or for its deadline.
+Owns no state itself: the connection keeps the transport, the roster what the gateway told, feeds what was not read, exchanges what waits for an
+echo. Invariants: an envelope is sent once. What was sent and not echoed when the transport is lost fails as `Unreachable`, because nobody can
+know whether it was taken; what was not sent yet waits for the transport, or for its deadline.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any, Literal, Self
 import msgspec
 
 from penstock.client import address
-from penstock.client.space.connection import SpaceConnection, unreachable
+from penstock.client.space.connection import ParticipantConnection, unreachable
 from penstock.client.space.feed import Feed, Feeds, Overflow, kinds
-from penstock.client.space.link import join, socket_url
 from penstock.client.space.messages import (
     Arrival,
     Frame,
@@ -30,9 +29,10 @@ from penstock.client.space.messages import (
     object_of,
     text_of,
 )
-from penstock.client.space.requests import Exchanges, Wanted
+from penstock.client.space.pending import PendingEnvelopes, Wanted
 from penstock.client.space.roster import Capability, Roster
 from penstock.client.space.stream import SpaceStream, closed_error, opened_id
+from penstock.client.space.transport import join, socket_url
 from penstock.core.errors import PenstockError, Refusal
 
 
@@ -79,11 +79,11 @@ class Space:
         self._participant = participant
         self._timeout_s = timeout
         self._roster = Roster()
-        self._exchanges = Exchanges()
+        self._exchanges = PendingEnvelopes()
         self._feeds = Feeds()
         self._streams: weakref.WeakValueDictionary[str, SpaceStream] = weakref.WeakValueDictionary()
         token = token or address.operator_token(door)
-        self._connection = SpaceConnection(
+        self._connection = ParticipantConnection(
             self.url,
             lambda: join(self.url, space, participant, token, timeout_s=connect_timeout),
             self,
@@ -196,13 +196,13 @@ class Space:
                 asyncio.timeout(self._timeout_s if timeout is None else timeout),
                 self._exchanges.slot(),
             ):
-                link = await self._connection.ready()
+                transport = await self._connection.ready()
                 exchange = self._exchanges.begin(wants)
                 try:
                     text = envelope_text(
                         exchange.id, self.id, kind, payload, _names(to), _names(correlation_id)
                     )
-                    await self._connection.write(link, text)
+                    await self._connection.write(transport, text)
                     return exchange.id, await exchange.future
                 finally:
                     self._exchanges.end(exchange)
@@ -213,10 +213,10 @@ class Space:
         """Send one frame of a stream; `SpaceStream.write` is the same."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                link = await self._connection.ready()
+                transport = await self._connection.ready()
                 if stream_id not in self.active_streams:
                     raise closed_error(stream_id)
-                await self._connection.write(link, frame_bytes(stream_id, data))
+                await self._connection.write(transport, frame_bytes(stream_id, data))
         except TimeoutError:
             raise self._late("a frame") from None
 

@@ -1,6 +1,6 @@
 """The connection of a participant that outlives its sockets: joining, reading, and coming back after a loss.
 
-Owns the link and its life. A lost link is joined again under the same name, with growing pauses; a refused join is final, and so is
+Owns the link and its life. A lost transport is joined again under the same name, with growing pauses; a refused join is final, and so is
 somebody else's join under our name. Whoever wants to send waits for the link here, or learns that there will be none.
 """
 
@@ -11,18 +11,18 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from penstock.client.links.connection import AGAIN
-from penstock.client.space.link import SpaceLink
+from penstock.client.control.connection import AGAIN
 from penstock.client.space.messages import Arrival, SpaceEnvelope
+from penstock.client.space.transport import SpaceTransport
 from penstock.core.errors import PenstockError, Refusal
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 5.0
 
-Join = Callable[[], Awaitable[tuple[SpaceLink, SpaceEnvelope]]]
+Join = Callable[[], Awaitable[tuple[SpaceTransport, SpaceEnvelope]]]
 
 
-class Listener(Protocol):
+class ArrivalListener(Protocol):
     """Who hears what arrives, and of losses."""
 
     def arrived(self, arrival: Arrival) -> None: ...
@@ -37,50 +37,50 @@ class Listener(Protocol):
         """And nothing else will come."""
 
 
-class SpaceConnection:
+class ParticipantConnection:
     """The connection of one participant."""
 
-    def __init__(self, url: str, join: Join, listener: Listener, *, reconnect: bool) -> None:
+    def __init__(self, url: str, join: Join, listener: ArrivalListener, *, reconnect: bool) -> None:
         self.reconnects = 0
         """How often the link was lost and found again."""
         self._url = url
         self._join = join
         self._listener = listener
         self._may_reconnect = reconnect
-        self._link: SpaceLink | None = None
+        self._transport: SpaceTransport | None = None
         self._is_decided = asyncio.Event()
-        """There is a link, or there will never be one again."""
+        """There is a transport, or there will never be one again."""
         self._failure: PenstockError | None = None
         self._life: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
-        return self._link is not None
+        return self._transport is not None
 
-    async def ready(self) -> SpaceLink:
+    async def ready(self) -> SpaceTransport:
         """The link; waits while we come back. Raises what ended the connection."""
-        while self._link is None:
+        while self._transport is None:
             if self._failure is not None:
                 raise self._failure
             if self._life is None:
                 hint = "use `async with Space(…)`, or `await space.open()`"
                 raise PenstockError(Refusal("Unreachable", "the space was not joined yet", hint=hint))
             await self._is_decided.wait()
-        return self._link
+        return self._transport
 
-    async def write(self, link: SpaceLink, message: str | bytes) -> None:
+    async def write(self, transport: SpaceTransport, message: str | bytes) -> None:
         """Send on a link that was ready; waits while the gateway does not read."""
         try:
-            await link.send(message)
+            await transport.send(message)
         except OSError as error:
             raise self._loss(str(error)) from error
 
     async def open(self) -> None:
         """Join for the first time; raises PenstockError when that fails."""
         if self._life is None:
-            link, welcome = await self._join()
-            self._arrive(link, welcome)
-            self._life = asyncio.create_task(self._live(link))
+            transport, welcome = await self._join()
+            self._arrive(transport, welcome)
+            self._life = asyncio.create_task(self._live(transport))
             self._life.add_done_callback(self._died)
 
     async def close(self) -> None:
@@ -89,21 +89,21 @@ class SpaceConnection:
             self._failure = PenstockError(
                 Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
             )
-        link = self._link
+        transport = self._transport
         self._depart(self._failure)
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
-        if link is not None:  # whose life may not have begun
-            await link.close()
+        if transport is not None:  # whose life may not have begun
+            await transport.close()
 
-    def _arrive(self, link: SpaceLink, welcome: SpaceEnvelope) -> None:
-        self._link = link
+    def _arrive(self, transport: SpaceTransport, welcome: SpaceEnvelope) -> None:
+        self._transport = transport
         self._listener.arrived(welcome)
         self._is_decided.set()
 
     def _depart(self, error: PenstockError) -> None:
-        self._link = None
+        self._transport = None
         if self._failure is None:
             self._is_decided.clear()
         else:
@@ -116,28 +116,28 @@ class SpaceConnection:
             self._depart(error)
             self._listener.ended(error)
 
-    async def _live(self, link: SpaceLink) -> None:
-        """Read until the link is lost, come back, and again."""
-        found: SpaceLink | None = link
+    async def _live(self, transport: SpaceTransport) -> None:
+        """Read until the transport is lost, come back, and again."""
+        found: SpaceTransport | None = transport
         while found is not None:
             try:
                 await self._read(found)
-                self._link_lost(found)
+                self._transport_lost(found)
             finally:
                 await asyncio.shield(found.close())
             found = await self._come_back()
 
-    async def _read(self, link: SpaceLink) -> None:
-        while (arrival := await link.receive()) is not None:
+    async def _read(self, transport: SpaceTransport) -> None:
+        while (arrival := await transport.receive()) is not None:
             self._listener.arrived(arrival)
             await self._listener.room()
 
-    def _link_lost(self, link: SpaceLink) -> None:
-        if link.is_taken_over:
+    def _transport_lost(self, transport: SpaceTransport) -> None:
+        if transport.is_taken_over:
             hint = "each participant has one connection; give the other one a name of its own"
             self._end(PenstockError(Refusal("Forbidden", "somebody else joined under our name", hint=hint)))
             return
-        error = self._loss(link.reason)
+        error = self._loss(transport.reason)
         if self._may_reconnect:
             self._depart(error)
         else:
@@ -147,21 +147,21 @@ class SpaceConnection:
         hint = AGAIN if self._may_reconnect else None
         return unreachable(f"the connection to {self._url} was lost: {reason}", hint)
 
-    async def _come_back(self) -> SpaceLink | None:
+    async def _come_back(self) -> SpaceTransport | None:
         delay_s = BACKOFF_FIRST_S
         while self._failure is None:
             # Full jitter: participants that lost the same gateway must not return in step.
             await asyncio.sleep(random.uniform(0, delay_s))
             try:
-                link, welcome = await self._join()
+                transport, welcome = await self._join()
             except PenstockError as error:
                 if not error.retryable:
                     self._end(error)
                 delay_s = min(2 * delay_s, BACKOFF_MAX_S)
             else:
                 self.reconnects += 1
-                self._arrive(link, welcome)
-                return link
+                self._arrive(transport, welcome)
+                return transport
         return None
 
     def _died(self, life: asyncio.Task[None]) -> None:

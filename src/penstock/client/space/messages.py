@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.client.links.frames import now_text
+from penstock.client.control.frames import now_text
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 PROTOCOL = "mew/v0.4"

@@ -13,7 +13,7 @@ from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of,
 from penstock.core.errors import PenstockError, Refusal
 
 
-class Room(Protocol):
+class StreamHost(Protocol):
     """The space, as its streams see it."""
 
     @property
@@ -46,7 +46,7 @@ class SpaceStream:
         await stream.close()
     """
 
-    def __init__(self, room: Room, stream_id: str) -> None:
+    def __init__(self, room: StreamHost, stream_id: str) -> None:
         self.id = stream_id
         self._room = room
         self._refusal: SpaceError | None = None

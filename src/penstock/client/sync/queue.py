@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from penstock.client.links.frames import Hello
+from penstock.client.control.frames import ServerHello
 from penstock.client.queue.client import Client, connect
 from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import Change, LiveView
@@ -177,7 +177,7 @@ class SyncClient(Closing, Twin[Client]):
     ping = blocking(Client.ping)
 
     agent = mirrored[Client, str | None](lambda client: client.agent)
-    server = mirrored[Client, Hello](lambda client: client.server)
+    server = mirrored[Client, ServerHello](lambda client: client.server)
     url = mirrored[Client, str](lambda client: client.url)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.tokens.errors import StreamCancelled
-from penstock.client.tokens.sender import DROPPED, Outlet
+from penstock.client.tokens.stream_sender import DROPPED, StreamSender
 from penstock.client.tokens.zmq_socket import Curve
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.block_sizes import Batching
@@ -71,13 +71,13 @@ class TokenPublisher:
         )
         self._began_us = _now_us()
         self._sends = 0
-        self._outlet: Outlet | None = None
-        self._finalizer: weakref.finalize[[Outlet], TokenPublisher] | None = None
+        self._sender: StreamSender | None = None
+        self._finalizer: weakref.finalize[[StreamSender], TokenPublisher] | None = None
 
     @property
     def is_cancelled(self) -> bool:
         """The reader wants no more."""
-        return self._outlet is not None and self._outlet.cancelled.is_set()
+        return self._sender is not None and self._sender.cancelled.is_set()
 
     @property
     def is_over(self) -> bool:
@@ -91,8 +91,8 @@ class TokenPublisher:
 
     async def open(self) -> Self:
         """Connect and register; raises when no relay is there in time."""
-        if self._outlet is None:
-            outlet = self._outlet = Outlet(
+        if self._sender is None:
+            sender = self._sender = StreamSender(
                 self._composer,
                 self._keys,
                 self._signer,
@@ -102,44 +102,44 @@ class TokenPublisher:
                 sub=self._sub,
                 lifetime_s=self._lifetime_s,
             )
-            self._finalizer = weakref.finalize(self, _forget, outlet)
+            self._finalizer = weakref.finalize(self, _forget, sender)
             try:
-                await outlet.linked(self._connect_timeout_s)
+                await sender.linked(self._connect_timeout_s)
             except BaseException:
-                outlet.close()
+                sender.close()
                 raise
             self._began_us = _now_us()
         return self
 
     async def send(self, token: str) -> None:
         """Send a token. Waits while too much waits already; raises `StreamCancelled` when the reader wants no more."""
-        outlet = self._open_outlet()
+        sender = self._open_sender()
         _check(token)
-        outlet.add(Token(token, self._composer.stream_id))
+        sender.add(Token(token, self._composer.stream_id))
         self._composer.tokens += 1
         self._sends += 1
         if self._composer.is_full:
-            await self._wait_for_room(outlet)
+            await self._wait_for_room(sender)
         elif self._sends % TURN_SENDS == 0:
             await asyncio.sleep(0)
 
     async def heartbeat(self) -> None:
         """Show that we live. This happens by itself in silence."""
-        self._open_outlet().add(Heartbeat(self._composer.stream_id))
+        self._open_sender().add(Heartbeat(self._composer.stream_id))
 
     async def flush(self) -> None:
         """Let what waits for company go, and wait until the relay has been sent everything."""
-        outlet = self._open_outlet()
+        sender = self._open_sender()
         self._composer.flush(_now_us())
-        outlet.pump()
-        if not await outlet.room(0, self._timeout_s):
+        sender.pump()
+        if not await sender.room(0, self._timeout_s):
             raise _stuck()
 
     async def complete(
         self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0
     ) -> Complete:
         """End the stream well; returns what the reader is told."""
-        outlet = self._open_outlet()
+        sender = self._open_sender()
         took_us = max(_now_us() - self._began_us, 1)
         stats = Complete(
             tokens=self._composer.tokens,
@@ -150,30 +150,30 @@ class TokenPublisher:
             entropy=entropy,
             stream_id=self._composer.stream_id,
         )
-        outlet.add(stats)
+        sender.add(stats)
         return stats
 
     async def error(self, message: str, code: str = "internal", details: str = "") -> None:
         """End the stream with an error, which the reader is told."""
         texts = (_clipped(message), _clipped(code), _clipped(details))
-        self._open_outlet().add(StreamFailure(*texts, self._composer.stream_id))
+        self._open_sender().add(StreamFailure(*texts, self._composer.stream_id))
 
     def take_control(self, message: bytes) -> bool:
         """Take what a reader's `cancellation()` made and brought by another way; false when it does not count."""
-        outlet = self._outlet
-        return outlet is not None and outlet.take_control(outlet.control_parts(message))
+        sender = self._sender
+        return sender is not None and sender.take_control(sender.control_parts(message))
 
     async def close(self) -> None:
         """Be gone, after what waits was sent. A stream without an end is ended with an error."""
-        outlet = self._outlet
-        if outlet is None or outlet.is_closed:
+        sender = self._sender
+        if sender is None or sender.is_closed:
             return
         if not self.is_over:
-            outlet.add(StreamFailure(DROPPED, "internal", "", self._composer.stream_id))
+            sender.add(StreamFailure(DROPPED, "internal", "", self._composer.stream_id))
         try:
-            await outlet.room(0, self._timeout_s)
+            await sender.room(0, self._timeout_s)
         finally:
-            outlet.close()
+            sender.close()
             if self._finalizer is not None:
                 self._finalizer.detach()
 
@@ -183,7 +183,7 @@ class TokenPublisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.is_over and self._outlet is not None and not self._outlet.is_closed:
+        if not self.is_over and self._sender is not None and not self._sender.is_closed:
             if error is None:
                 await self.complete()
             elif isinstance(error, asyncio.CancelledError):
@@ -193,40 +193,40 @@ class TokenPublisher:
                 await self.error("the publisher failed", "internal", type(error).__name__)
         await self.close()
 
-    def _open_outlet(self) -> Outlet:
-        outlet = self._outlet
-        if outlet is None or outlet.is_closed:
+    def _open_sender(self) -> StreamSender:
+        sender = self._sender
+        if sender is None or sender.is_closed:
             raise PenstockError(
                 Refusal("InvalidRequest", "the publisher is not open", hint="use it inside `async with`")
             )
-        if outlet.cancelled.is_set():
+        if sender.cancelled.is_set():
             raise StreamCancelled
         if self._composer.is_over:
             raise PenstockError(
                 Refusal("InvalidRequest", "the stream has ended", hint="each stream ends once; make another")
             )
-        return outlet
+        return sender
 
-    async def _wait_for_room(self, outlet: Outlet) -> None:
-        if not await outlet.room(None, self._timeout_s):
+    async def _wait_for_room(self, sender: StreamSender) -> None:
+        if not await sender.room(None, self._timeout_s):
             raise _stuck()
-        if outlet.cancelled.is_set():
+        if sender.cancelled.is_set():
             raise StreamCancelled
 
 
-def _forget(outlet: Outlet) -> None:
+def _forget(sender: StreamSender) -> None:
     """The end of a publisher that nobody holds any more, on whichever thread that is found out."""
-    loop = outlet.loop
+    loop = sender.loop
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
     if here is loop or not loop.is_running():
-        outlet.drop()
+        sender.drop()
         return
 
     async def drop() -> None:
-        outlet.drop()
+        sender.drop()
 
     try:
         asyncio.run_coroutine_threadsafe(drop(), loop).result(DROP_S if here is None else 0)

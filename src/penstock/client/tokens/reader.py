@@ -17,7 +17,7 @@ from typing import Self
 import zmq
 
 from penstock.client.tokens.errors import error_of
-from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, Line
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.control import ControlChannel
@@ -69,7 +69,7 @@ class TokenStream:
         self._topic = keys.topic.encode()
         self._tokens: deque[str] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._line: Line | None = None
+        self._socket: ZmqSocket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._was_linked = False
@@ -99,12 +99,12 @@ class TokenStream:
         """Subscribe. Iterating does this by itself."""
         if self._is_closed:
             raise _closed()
-        if self._line is None:
+        if self._socket is None:
             self._follower.rested(_now_us())
-            self._line = Line(
+            self._socket = ZmqSocket(
                 zmq.XSUB, self.endpoint, self._curve, arrived=self._arrived, linked=self._linked
             )
-            self._line.send((b"\x01" + self._topic,))
+            self._socket.send((b"\x01" + self._topic,))
             self._tick()
         return self
 
@@ -181,10 +181,10 @@ class TokenStream:
         done = asyncio.get_running_loop().create_future()
 
         def push() -> None:
-            if not done.done() and line.send(parts):
+            if not done.done() and socket.send(parts):
                 done.set_result(None)
 
-        line = Line(
+        socket = ZmqSocket(
             zmq.PUSH, self._push, self._curve, moved=push, linked=lambda is_up: push() if is_up else None
         )
         try:
@@ -194,7 +194,7 @@ class TokenStream:
             refusal = Refusal("Unreachable", f"nobody takes messages at `{self._push}`")
             raise PenstockError(refusal) from None
         finally:
-            line.close(LINGER_MS)
+            socket.close(LINGER_MS)
 
     # The socket and the clock
 
@@ -205,9 +205,9 @@ class TokenStream:
             for payload in take(now_us, parts):
                 if isinstance(payload, Token):
                     tokens.append(payload.text)
-        if len(tokens) >= WAITING_MAX and self._line is not None:
+        if len(tokens) >= WAITING_MAX and self._socket is not None:
             self._is_paused = True
-            self._line.pause()
+            self._socket.pause()
         self._step(now_us)
         if tokens or self._follower.ending is not None:
             self._wake()
@@ -220,23 +220,23 @@ class TokenStream:
 
     def _go_on(self) -> None:
         """The application takes what came, so read on."""
-        if self._is_paused and len(self._tokens) < WAITING_MAX and self._line is not None:
+        if self._is_paused and len(self._tokens) < WAITING_MAX and self._socket is not None:
             self._is_paused = False
             self._follower.rested(_now_us())
-            self._line.resume()
+            self._socket.resume()
 
     def _step(self, now_us: int) -> None:
-        if self._is_paused or self._line is None:
+        if self._is_paused or self._socket is None:
             return
         ask = self._follower.step(now_us)
         if ask is not None:
             if ask.mark is None:
-                self._line.send((b"\x00" + self._topic,))
-                self._line.send((b"\x01" + self._topic,))
+                self._socket.send((b"\x00" + self._topic,))
+                self._socket.send((b"\x01" + self._topic,))
             else:
                 asked = RESUME + encode.resume(self._topic, ask.mark)
-                self._line.send((b"\x01" + asked,))
-                self._line.send((b"\x00" + asked,))
+                self._socket.send((b"\x01" + asked,))
+                self._socket.send((b"\x00" + asked,))
         if self._follower.ending is not None:
             self._hang_up()
             self._wake()
@@ -255,21 +255,21 @@ class TokenStream:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._line is None:
+        if self._socket is None:
             return
-        self._line.look()
-        if self._line is not None and not self._is_paused:
+        self._socket.look()
+        if self._socket is not None and not self._is_paused:
             self._step(_now_us())
-        if self._line is not None and self._timer is None:
+        if self._socket is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def _hang_up(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

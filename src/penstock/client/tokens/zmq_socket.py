@@ -48,7 +48,7 @@ class Curve(msgspec.Struct, frozen=True):
         return f"Curve(server={self.server!r}, public={self.public!r})"
 
 
-class Line:
+class ZmqSocket:
     """A connected socket."""
 
     def __init__(

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import PenstockError
+from penstock.hide_pandas import hide_pandas
 from penstock.journal.plain_values import plain
 from penstock.journal.sql import QueryResult, ask
-from penstock.lightness import hide_pandas
 
 MEMORY_MAX = 768 * 1024 * 1024
 """Bytes that a question may take; the engine alone needs about 200 MB."""

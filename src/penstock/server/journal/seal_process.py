@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.core.limits import Limits
 from penstock.dialects.mew.state import SpaceMemory
+from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
-from penstock.lightness import hide_pandas
 from penstock.server.config.load import Config, policy_for
 from penstock.server.config.sections import StreamsSection
 from penstock.server.engine.machines import Machines, make_machine

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.address import operator_token, read_endpoints
-from penstock.client.staging import PATIENCE_S, Committed, Stage
+from penstock.client.staging import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
 from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
 from penstock.spark.source.location import parse_locations
@@ -142,7 +142,7 @@ class _Sink:
                 send(stage)
         return staged
 
-    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Committed | None:
+    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> StageCommitted | None:
         """Commit what the winning tasks staged; nothing needs to be said of a batch without rows."""
         parts = [name for message in messages if isinstance(message, StagedParts) for name in message.parts]
         if not parts:

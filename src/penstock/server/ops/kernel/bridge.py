@@ -12,9 +12,9 @@ import contextlib
 import time
 
 from penstock.client.address import Address
-from penstock.client.links.frames import head
-from penstock.client.links.raw_link import HELD_MAX as UPLINK_MAX
-from penstock.client.links.raw_link import READ_HIGH, Uplink
+from penstock.client.control.frames import head
+from penstock.client.control.raw_connection import HELD_MAX as UPLINK_MAX
+from penstock.client.control.raw_connection import READ_HIGH, RawConnection
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.dialects.courier.sessions.control.runs import error_line
@@ -70,9 +70,9 @@ class Bridge:
         self._tap = tap
         self._pipes_max = pipes_max
 
-    async def uplink(self) -> Uplink:
+    async def uplink(self) -> RawConnection:
         """A connection to the server that is ready for a pipe; raises PenstockError."""
-        uplink = await Uplink.open(self._server, self._token)
+        uplink = await RawConnection.open(self._server, self._token)
         if self._tap is not None:
             try:
                 await uplink.ask(head("tap", stream=self._tap))
@@ -134,7 +134,7 @@ class BridgedPipe:
     """One peer: frames in, frames out."""
 
     def __init__(self, channel: PipeTransport, counts: BridgeCounts, *, is_tap: bool) -> None:
-        self.uplink: Uplink | None = None
+        self.uplink: RawConnection | None = None
         self.over = asyncio.Event()
         """Set when nothing of it is left."""
         self._channel = channel
@@ -153,7 +153,7 @@ class BridgedPipe:
         inside = self._decoder.held + self._up_lines.held + self._down_lines.held + self._channel.buffered
         return inside if self.uplink is None else inside + self.uplink.held
 
-    async def run(self, uplink: Uplink) -> bool:
+    async def run(self, uplink: RawConnection) -> bool:
         """Copy both ways until one end has ended; whether that was the peer."""
         self.uplink = uplink
         up = asyncio.ensure_future(self._up(uplink))
@@ -189,7 +189,7 @@ class BridgedPipe:
 
     # From the peer to the server
 
-    async def _up(self, uplink: Uplink) -> None:
+    async def _up(self, uplink: RawConnection) -> None:
         while chunk := await self._channel.read():
             for frame in self._decoder.feed(chunk):
                 if not await self._heard(uplink, frame):
@@ -199,7 +199,7 @@ class BridgedPipe:
                 self._counts.refused += 1
                 return
 
-    async def _heard(self, uplink: Uplink, frame: PipeFrame) -> bool:
+    async def _heard(self, uplink: RawConnection, frame: PipeFrame) -> bool:
         """Whether the peer goes on after this frame."""
         self._counts.frames_in += 1
         if frame.kind == "close" and self._channel.heeds_control:
@@ -215,7 +215,7 @@ class BridgedPipe:
 
     # From the server to the peer
 
-    async def _down(self, uplink: Uplink) -> None:
+    async def _down(self, uplink: RawConnection) -> None:
         while data := await uplink.read():
             for lines in self._down_lines.feed(data):
                 self._note()

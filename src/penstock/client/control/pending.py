@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 
 REQUESTS_MAX = 4096
-"""Requests in flight; under the server's `answers_max`, where it would stop reading us."""
+"""PendingRequests in flight; under the server's `answers_max`, where it would stop reading us."""
 REQUESTS_BYTES = 64 * 1024 * 1024
 """Bytes of requests in flight: they are kept until answered, for sending them again."""
 SENDS_MAX = 5
@@ -27,7 +27,7 @@ FRAME_MAX = Limits().frame_max
 """Bytes of one line that the server takes."""
 
 
-class Pending:
+class PendingRequest:
     """A request without an answer."""
 
     __slots__ = ("deadline", "future", "is_repeatable", "line", "sends")
@@ -42,25 +42,27 @@ class Pending:
         self.sends = 0
 
 
-class Requests:
+class PendingRequests:
     """What is in flight. `late` makes the error of a request whose time is over."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[], PenstockError]) -> None:
         self._loop = loop
         self._late = late
-        self._pending: dict[str, Pending] = {}
+        self._pending: dict[str, PendingRequest] = {}
         self._bytes = 0
         self._serial = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self.is_link_paused: Callable[[], bool] = lambda: False
+        self.is_transport_paused: Callable[[], bool] = lambda: False
 
-    def add(self, body: bytes, future: asyncio.Future[Raw], *, repeat: bool, timeout_s: float) -> Pending:
+    def add(
+        self, body: bytes, future: asyncio.Future[Raw], *, repeat: bool, timeout_s: float
+    ) -> PendingRequest:
         """Number a frame that lacks its last brace, and keep it until it is answered."""
         self._serial += 1
         req_id = str(self._serial)
         line = b'%b,"reqId":"%d"}\n' % (body, self._serial)
-        pending = Pending(line, future, self._loop.time() + timeout_s, repeat)
+        pending = PendingRequest(line, future, self._loop.time() + timeout_s, repeat)
         if len(line) > FRAME_MAX:
             message = f"the request has {len(line)} bytes; a line takes {FRAME_MAX}"
             future.set_exception(PenstockError(Refusal("TooLarge", message)))
@@ -93,7 +95,7 @@ class Requests:
         self.admit()
         return True
 
-    def link_lost(self, error: PenstockError) -> None:
+    def disconnected(self, error: PenstockError) -> None:
         """Fail what was sent and must not, or will not, be sent again."""
         for req_id, pending in list(self._pending.items()):
             if pending.sends and (not pending.is_repeatable or pending.sends >= SENDS_MAX):
@@ -108,7 +110,7 @@ class Requests:
         while self._waiters:
             _wake(self._waiters.popleft())
 
-    def waiting(self) -> list[Pending]:
+    def waiting(self) -> list[PendingRequest]:
         return list(self._pending.values())
 
     def is_full(self) -> bool:
@@ -116,7 +118,9 @@ class Requests:
         return bool(self._waiters) or self._is_at_bound()
 
     def _is_at_bound(self) -> bool:
-        return len(self._pending) >= REQUESTS_MAX or self._bytes >= REQUESTS_BYTES or self.is_link_paused()
+        return (
+            len(self._pending) >= REQUESTS_MAX or self._bytes >= REQUESTS_BYTES or self.is_transport_paused()
+        )
 
     async def room(self) -> None:
         """Wait for room, first come first served."""

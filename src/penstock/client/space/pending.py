@@ -24,7 +24,7 @@ Wanted = Literal["echo", "answer", "gateway"]
 """What settles an exchange: its own echo, anybody's answer, or the gateway's."""
 
 
-class Exchange:
+class PendingEnvelope:
     """One envelope of ours on its way."""
 
     def __init__(self, envelope_id: str, wants: Wanted) -> None:
@@ -33,11 +33,11 @@ class Exchange:
         self.future: asyncio.Future[SpaceEnvelope] = asyncio.get_running_loop().create_future()
 
 
-class Exchanges:
+class PendingEnvelopes:
     """All that are open."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Exchange] = {}
+        self._open: dict[str, PendingEnvelope] = {}
         self._slots = asyncio.Semaphore(OPEN_MAX)
         self._stem = secrets.token_hex(6)
         self._serial = 0
@@ -52,13 +52,13 @@ class Exchanges:
         async with self._slots:
             yield
 
-    def begin(self, wants: Wanted) -> Exchange:
+    def begin(self, wants: Wanted) -> PendingEnvelope:
         """Open one; `end` closes it."""
-        exchange = Exchange(self.next_id(), wants)
+        exchange = PendingEnvelope(self.next_id(), wants)
         self._open[exchange.id] = exchange
         return exchange
 
-    def end(self, exchange: Exchange) -> None:
+    def end(self, exchange: PendingEnvelope) -> None:
         del self._open[exchange.id]
         exchange.future.cancel()
 

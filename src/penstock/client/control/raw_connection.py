@@ -15,8 +15,8 @@ from typing import Self
 import msgspec
 
 from penstock.client.address import Address
-from penstock.client.links.frames import Error, Ok, decode_frame, head
-from penstock.client.links.lines import LINE_MAX, WRITE_HIGH, Link, open_link
+from penstock.client.control.frames import Error, Ok, decode_frame, head
+from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineTransport, open_transport
 from penstock.core.errors import PenstockError, Refusal
 
 READ_HIGH = 1024 * 1024
@@ -29,7 +29,7 @@ OPEN_S = 10.0
 """How long a server may take to answer before traffic starts."""
 
 
-class Uplink:
+class RawConnection:
     """One connection to a server, made by `open`."""
 
     def __init__(self, address: Address) -> None:
@@ -38,7 +38,7 @@ class Uplink:
         """Why the connection ended."""
         self.is_held = False
         """We do not read from the server for now."""
-        self._link: Link | None = None
+        self._transport: LineTransport | None = None
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._last: bytes | None = None
@@ -54,7 +54,7 @@ class Uplink:
         uplink = cls(address)
         try:
             async with asyncio.timeout(OPEN_S):
-                uplink._link = await open_link(address, uplink, token)
+                uplink._transport = await open_transport(address, uplink, token)
                 if token is not None:
                     await uplink.ask(head("hello", version="v1", token=token))
         except TimeoutError:
@@ -108,18 +108,18 @@ class Uplink:
         data = b"".join(self._lines)
         self._lines.clear()
         self._size = 0
-        if self.is_held and self._link is not None:
+        if self.is_held and self._transport is not None:
             self.is_held = False
-            self._link.hold(False)
+            self._transport.hold(False)
         return data
 
     async def write(self, lines: bytes) -> None:
         """Hand over whole lines; waits while the server does not read. Raises PenstockError when it is gone."""
         await self._writable.wait()
-        if self._link is None or self.reason is not None:
+        if self._transport is None or self.reason is not None:
             raise _lost(self.address, self.reason or "the connection is closed")
-        self._link.write([lines])
-        if self._link.is_paused:
+        self._transport.write([lines])
+        if self._transport.is_paused:
             self._writable.clear()
 
     async def finish(self) -> None:
@@ -133,17 +133,17 @@ class Uplink:
 
     async def close(self) -> None:
         """Send what was written, then end; a server that does not take it in time is left alone."""
-        link, self._link = self._link, None
-        self.link_lost("the connection was closed")
-        if link is None:
+        transport, self._transport = self._transport, None
+        self.transport_lost("the connection was closed")
+        if transport is None:
             return
-        link.close()
+        transport.close()
         try:
             async with asyncio.timeout(CLOSE_S):
-                await link.closed()
+                await transport.closed()
         except TimeoutError:
-            link.abandon()
-            await link.closed()  # soon now, and a loop that ends first would leave its socket open
+            transport.abandon()
+            await transport.closed()  # soon now, and a loop that ends first would leave its socket open
 
     # What the link tells us
 
@@ -155,16 +155,16 @@ class Uplink:
                 self._lines.append(line + b"\n")
                 self._size += len(line) + 1
         self._arrived.set()
-        if self._size > READ_HIGH and not self.is_held and self._link is not None:
+        if self._size > READ_HIGH and not self.is_held and self._transport is not None:
             self.is_held = True
-            self._link.hold(True)
+            self._transport.hold(True)
 
-    def link_lost(self, reason: str) -> None:
+    def transport_lost(self, reason: str) -> None:
         self.reason = self.reason or reason
         self._arrived.set()
         self._writable.set()
 
-    def link_writable(self) -> None:
+    def transport_writable(self) -> None:
         self._writable.set()
 
 

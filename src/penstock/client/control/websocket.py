@@ -11,7 +11,7 @@ import asyncio
 import aiohttp
 
 from penstock.client.address import Address
-from penstock.client.links.lines import LINE_MAX, WRITE_HIGH, Link, Receiver
+from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineReceiver, LineTransport
 from penstock.core.errors import PenstockError, Refusal
 
 CLOSE_S = 1.0
@@ -20,16 +20,16 @@ MESSAGE_BYTES = 1024 * 1024
 """Lines are gathered up to this into one message; a longer line travels alone."""
 
 
-class WebSocketLink:
-    """A `Link` on a WebSocket."""
+class WebSocketTransport:
+    """A `LineTransport` on a WebSocket."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, receiver: Receiver
+        self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, receiver: LineReceiver
     ) -> None:
         self.is_paused = False
         self._session = session
         self._socket = socket
-        self._receiver: Receiver | None = receiver
+        self._receiver: LineReceiver | None = receiver
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._wake = asyncio.Event()
@@ -94,7 +94,9 @@ class WebSocketLink:
             code = self._socket.close_code
             receiver, self._receiver = self._receiver, None
             if receiver is not None:
-                receiver.link_lost(self._reason or reason or f"the WebSocket was closed with code {code}")
+                receiver.transport_lost(
+                    self._reason or reason or f"the WebSocket was closed with code {code}"
+                )
 
     async def _write(self) -> None:
         try:
@@ -106,7 +108,7 @@ class WebSocketLink:
                     if self.is_paused and self._outbox_bytes < WRITE_HIGH // 2:
                         self.is_paused = False
                         if self._receiver is not None:
-                            self._receiver.link_writable()
+                            self._receiver.transport_writable()
                 if self._is_closing:
                     await self._socket.close()
                     return
@@ -127,7 +129,7 @@ class WebSocketLink:
         return message
 
 
-async def open_websocket(address: Address, receiver: Receiver, token: str | None) -> Link:
+async def open_websocket(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
     """Dial; raises OSError when nobody answers there or what answers is no control door."""
     session = aiohttp.ClientSession()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -152,4 +154,4 @@ async def open_websocket(address: Address, receiver: Receiver, token: str | None
     except BaseException:
         await session.close()
         raise
-    return WebSocketLink(session, socket, receiver)
+    return WebSocketTransport(session, socket, receiver)

@@ -1,6 +1,6 @@
 """One WebSocket to the gateway of a space: dialling, joining, single messages both ways, and why it ended.
 
-Owns the socket and nothing of its meaning beyond the join. A message larger than `MESSAGE_MAX` ends the link, so a peer can never make us
+Owns the socket and nothing of its meaning beyond the join. A message larger than `MESSAGE_MAX` ends the transport, so a peer can never make us
 hold more than one of these. The library pings, and ends a link that is silent.
 """
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from penstock.client.links.lines import LINE_MAX
+from penstock.client.control.transport import LINE_MAX
 from penstock.client.space.messages import (
     Arrival,
     SpaceEnvelope,
@@ -44,7 +44,7 @@ def socket_url(url: str) -> str:
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
-class SpaceLink:
+class SpaceTransport:
     """A joined WebSocket; made by `join`."""
 
     def __init__(self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -86,7 +86,7 @@ class SpaceLink:
             self.unread += 1
 
     async def send(self, message: str | bytes) -> None:
-        """Hand over a message; waits while the gateway does not read. Raises OSError when the link is gone."""
+        """Hand over a message; waits while the gateway does not read. Raises OSError when the transport is gone."""
         try:
             if isinstance(message, str):
                 await self._socket.send_str(message)
@@ -105,16 +105,16 @@ class SpaceLink:
 
 async def join(
     url: str, space: str | None, participant: str, token: str | None, *, timeout_s: float
-) -> tuple[SpaceLink, SpaceEnvelope]:
+) -> tuple[SpaceTransport, SpaceEnvelope]:
     """Dial and join; returns the link and the welcome. Raises PenstockError."""
     try:
         async with asyncio.timeout(timeout_s):
-            link = await _dial(url)
+            transport = await _dial(url)
             try:
-                await link.send(join_message(space, participant, token))
-                return link, await _welcome(link, url)
+                await transport.send(join_message(space, participant, token))
+                return transport, await _welcome(transport, url)
             except BaseException:
-                await asyncio.shield(link.close())
+                await asyncio.shield(transport.close())
                 raise
     except TimeoutError:
         raise PenstockError(Refusal("Unreachable", f"{url} did not answer in time")) from None
@@ -122,18 +122,20 @@ async def join(
         raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {error}")) from error
 
 
-async def _welcome(link: SpaceLink, url: str) -> SpaceEnvelope:
-    while (arrival := await link.receive()) is not None:
+async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
+    while (arrival := await transport.receive()) is not None:
         if not isinstance(arrival, SpaceEnvelope):
             continue
         if arrival.kind == "system/welcome":
             return arrival
         if arrival.kind == "system/error":
             raise SpaceError(object_of(arrival.payload), is_join=True)
-    raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {link.reason}"))
+    raise PenstockError(
+        Refusal("Unreachable", f"{url} ended the connection before a welcome: {transport.reason}")
+    )
 
 
-async def _dial(url: str) -> SpaceLink:
+async def _dial(url: str) -> SpaceTransport:
     session = aiohttp.ClientSession()
     try:
         socket = await session.ws_connect(
@@ -162,4 +164,4 @@ async def _dial(url: str) -> SpaceLink:
     except BaseException:
         await session.close()
         raise
-    return SpaceLink(session, socket)
+    return SpaceTransport(session, socket)

@@ -18,17 +18,17 @@ WRITE_HIGH = 4 * 1024 * 1024
 """Bytes the socket has not taken yet at which callers start to wait."""
 
 
-class Receiver(Protocol):
+class LineReceiver(Protocol):
     """Who hears of lines and of the end of the connection."""
 
     def lines_received(self, lines: list[bytes]) -> None: ...
 
-    def link_lost(self, reason: str) -> None: ...
+    def transport_lost(self, reason: str) -> None: ...
 
-    def link_writable(self) -> None: ...
+    def transport_writable(self) -> None: ...
 
 
-class Link(Protocol):
+class LineTransport(Protocol):
     """One connection that carries lines; `WebSocketLink` is the other kind."""
 
     is_paused: bool
@@ -50,12 +50,12 @@ class Link(Protocol):
     async def closed(self) -> None: ...
 
 
-class LineLink(asyncio.Protocol):
-    """A `Link` on a stream socket."""
+class StreamTransport(asyncio.Protocol):
+    """A `LineTransport` on a stream socket."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: LineReceiver) -> None:
         self.is_paused = False
-        self._receiver: Receiver | None = receiver
+        self._receiver: LineReceiver | None = receiver
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
@@ -94,7 +94,7 @@ class LineLink(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_paused = False
         if self._receiver is not None:
-            self._receiver.link_writable()
+            self._receiver.transport_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         receiver, self._receiver = self._receiver, None
@@ -102,7 +102,7 @@ class LineLink(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
         if receiver is not None:
-            receiver.link_lost(self._reason or (str(exc) if exc else "the server closed the connection"))
+            receiver.transport_lost(self._reason or (str(exc) if exc else "the server closed the connection"))
 
     def write(self, lines: list[bytes]) -> None:
         if self._transport is not None:
@@ -132,14 +132,16 @@ class LineLink(asyncio.Protocol):
         await asyncio.shield(self._closed)
 
 
-async def open_link(address: Address, receiver: Receiver, token: str | None) -> Link:
+async def open_transport(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
     """Dial; raises OSError when nobody answers."""
     loop = asyncio.get_running_loop()
     if address.kind == "tcp":
-        return (await loop.create_connection(lambda: LineLink(receiver), address.host, address.port))[1]
+        return (await loop.create_connection(lambda: StreamTransport(receiver), address.host, address.port))[
+            1
+        ]
     if address.kind == "unix":
-        return (await loop.create_unix_connection(lambda: LineLink(receiver), address.path))[1]
+        return (await loop.create_unix_connection(lambda: StreamTransport(receiver), address.path))[1]
     # aiohttp costs 160 ms of import, which only a WebSocket user should pay.
-    from penstock.client.links.websocket import open_websocket
+    from penstock.client.control.websocket import open_websocket
 
     return await open_websocket(address, receiver, token)

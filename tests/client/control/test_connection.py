@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import penstock
-from penstock.client.links import pending
+from penstock.client.control import pending
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import peer, run, until
 
@@ -108,7 +108,7 @@ def test_requests_of_one_turn_leave_in_one_write():
         async with peer() as server:
             client, _ = await linked(server)
             writes = []
-            link = client._connection._link
+            link = client._connection._transport
             link.write = writes.append
             tasks = [asyncio.ensure_future(client.enqueue("jobs", {"id": str(n)})) for n in range(50)]
             await until(lambda: writes)

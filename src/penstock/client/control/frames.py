@@ -41,7 +41,7 @@ class Error(Struct, tag="error", tag_field="type", rename="camel"):
         )
 
 
-class Deliver(Struct, tag="deliver", tag_field="type", rename="camel"):
+class DeliverFrame(Struct, tag="deliver", tag_field="type", rename="camel"):
     """One envelope, or arrays of them for a subscription with `batch` above 1."""
 
     env: Raw
@@ -53,7 +53,7 @@ class Deliver(Struct, tag="deliver", tag_field="type", rename="camel"):
     lease_expires_at: int | None = None
 
 
-class Expired(Struct, tag="expired", tag_field="type", rename="camel"):
+class ExpiredFrame(Struct, tag="expired", tag_field="type", rename="camel"):
     """A lease ended by itself."""
 
     id: str
@@ -80,7 +80,7 @@ class Table(Struct):
     watermark: int
 
 
-class Live(Struct, tag="live", tag_field="type", rename="camel"):
+class LiveFrame(Struct, tag="live", tag_field="type", rename="camel"):
     """A message to the follower of a view."""
 
     sub_id: str
@@ -88,7 +88,7 @@ class Live(Struct, tag="live", tag_field="type", rename="camel"):
     delta: Delta | None = None
 
 
-Frame = Ok | Error | Deliver | Expired | Live
+Frame = Ok | Error | DeliverFrame | ExpiredFrame | LiveFrame
 
 decode_frame = msgspec.json.Decoder(Frame).decode
 decode_bodies = msgspec.json.Decoder(list[Raw]).decode
@@ -103,7 +103,7 @@ class Head(Struct):
     sender: str | None = msgspec.field(default=None, name="from")
 
 
-class Pulled(Struct, rename="camel"):
+class PulledRow(Struct, rename="camel"):
     """One delivery of a pull."""
 
     deliver: Raw
@@ -114,11 +114,11 @@ class Pulled(Struct, rename="camel"):
     lease_expires_at: int
 
 
-class Pull(Struct):
-    deliveries: list[Pulled]
+class PullResult(Struct):
+    deliveries: list[PulledRow]
 
 
-class Hello(Struct, frozen=True, rename="camel"):
+class ServerHello(Struct, frozen=True, rename="camel"):
     """What the server said about itself."""
 
     version: str = "v1"
@@ -151,7 +151,7 @@ class Receipt(Struct, frozen=True):
         return self.ids[0] in self.duplicates
 
 
-class Single(Struct):
+class SingleReceipt(Struct):
     id: str
     seq: int
     duplicate: bool = False

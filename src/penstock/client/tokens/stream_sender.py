@@ -13,7 +13,7 @@ import time
 
 import zmq
 
-from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, Line
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.compose_stream import Composer, Parts
 from penstock.dialects.streamservice.control import ControlChannel
@@ -25,7 +25,7 @@ NONCE_SIZE = 16
 DROPPED = "publisher dropped without terminal frame"
 
 
-class Outlet:
+class StreamSender:
     """One stream's sockets."""
 
     def __init__(
@@ -57,11 +57,11 @@ class Outlet:
         self._linked = asyncio.Event()
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._line = Line(zmq.PUSH, push, curve, moved=self.pump, linked=self._link)
-        self._ears: Line | None = None
+        self._socket = ZmqSocket(zmq.PUSH, push, curve, moved=self.pump, linked=self._link)
+        self._control_socket: ZmqSocket | None = None
         if pub is not None:
-            self._ears = Line(zmq.XSUB, pub, curve, arrived=self._heard)
-            self._ears.send((b"\x01" + self._channel.topic,))
+            self._control_socket = ZmqSocket(zmq.XSUB, pub, curve, arrived=self._control_received)
+            self._control_socket.send((b"\x01" + self._channel.topic,))
 
     async def linked(self, timeout: float) -> None:
         """Wait until the relay is there."""
@@ -88,11 +88,11 @@ class Outlet:
         if self.is_closed or not self._is_linked:
             return
         while self._registrations:
-            if not self._line.send(self._registrations[0]):
+            if not self._socket.send(self._registrations[0]):
                 return
             self._registrations.pop(0)
         composer, before = self.composer, self.composer.unsent
-        while (parts := composer.next()) is not None and self._line.send(parts):
+        while (parts := composer.next()) is not None and self._socket.send(parts):
             composer.sent()
         if composer.unsent < before and self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
@@ -173,7 +173,7 @@ class Outlet:
 
     # What readers say
 
-    def _heard(self, burst: list[list[bytes]]) -> None:
+    def _control_received(self, burst: list[list[bytes]]) -> None:
         for parts in burst:
             self.take_control(parts)
 
@@ -208,9 +208,9 @@ class Outlet:
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._line.close(LINGER_MS)
-        if self._ears is not None:
-            self._ears.close()
+        self._socket.close(LINGER_MS)
+        if self._control_socket is not None:
+            self._control_socket.close()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 

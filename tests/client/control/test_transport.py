@@ -8,8 +8,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.links import lines
-from penstock.client.links.lines import LineLink
+from penstock.client.control import transport
+from penstock.client.control.transport import StreamTransport
 
 
 class Heard:
@@ -22,10 +22,10 @@ class Heard:
     def lines_received(self, lines):
         self.lines += lines
 
-    def link_lost(self, reason):
+    def transport_lost(self, reason):
         self.reasons.append(reason)
 
-    def link_writable(self):
+    def transport_writable(self):
         pass
 
 
@@ -45,7 +45,7 @@ class Wire(asyncio.Transport):
 
 def _linked():
     heard, wire = Heard(), Wire()
-    link = LineLink(heard)
+    link = StreamTransport(heard)
     link.connection_made(wire)
     return heard, wire, link
 
@@ -63,7 +63,7 @@ def test_any_chunks_give_the_same_lines(data, cuts):
 
 
 def test_a_line_without_end_is_cut_off(monkeypatch):
-    monkeypatch.setattr(lines, "LINE_MAX", 100)
+    monkeypatch.setattr(transport, "LINE_MAX", 100)
 
     async def go():
         heard, wire, link = _linked()

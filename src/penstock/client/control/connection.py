@@ -19,10 +19,19 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.address import Address
-from penstock.client.links.frames import Deliver, Error, Expired, Hello, Live, Ok, decode_frame, head
-from penstock.client.links.lines import Link, open_link
-from penstock.client.links.pending import Pending, Requests
-from penstock.client.links.raw_link import Uplink
+from penstock.client.control.frames import (
+    DeliverFrame,
+    Error,
+    ExpiredFrame,
+    LiveFrame,
+    Ok,
+    ServerHello,
+    decode_frame,
+    head,
+)
+from penstock.client.control.pending import PendingRequest, PendingRequests
+from penstock.client.control.raw_connection import RawConnection
+from penstock.client.control.transport import LineTransport, open_transport
 from penstock.core.errors import PenstockError, Refusal
 
 BACKOFF_FIRST_S = 0.05
@@ -35,16 +44,16 @@ CLOSE_S = 2.0
 """How long a close waits for the server to take the last lines."""
 
 
-class Listener(Protocol):
+class FrameListener(Protocol):
     """A subscription or a followed view, as the connection sees it."""
 
     sub_id: str
 
-    def arrived(self, frame: Deliver) -> None: ...
+    def arrived(self, frame: DeliverFrame) -> None: ...
 
-    def expired(self, frame: Expired) -> None: ...
+    def expired(self, frame: ExpiredFrame) -> None: ...
 
-    def changed(self, frame: Live) -> None: ...
+    def changed(self, frame: LiveFrame) -> None: ...
 
     def emit(self) -> None:
         """Submit what gathered during this loop turn."""
@@ -52,14 +61,14 @@ class Listener(Protocol):
     def resume(self) -> None:
         """Subscribe again on a fresh link."""
 
-    def link_lost(self, reason: str) -> None: ...
+    def disconnected(self, reason: str) -> None: ...
 
     def failed(self, error: PenstockError) -> None:
         """The connection is over for good."""
 
 
-class Connection:
-    """Requests and answers over whatever link is up."""
+class ControlConnection:
+    """PendingRequests and answers over whatever link is up."""
 
     def __init__(
         self,
@@ -71,7 +80,7 @@ class Connection:
         reconnect: bool = True,
     ) -> None:
         self.address = address
-        self.hello = Hello()
+        self.hello = ServerHello()
         self.loop = asyncio.get_running_loop()
         self.reconnects = 0
         """How often the link was lost and found again."""
@@ -81,15 +90,15 @@ class Connection:
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._may_reconnect = reconnect
-        self._requests = Requests(self.loop, self._late)
-        self._requests.is_link_paused = self._is_link_paused
-        self._listeners: dict[str, Listener] = {}
-        self._marked: dict[Listener, None] = {}
+        self._requests = PendingRequests(self.loop, self._late)
+        self._requests.is_transport_paused = self._is_transport_paused
+        self._listeners: dict[str, FrameListener] = {}
+        self._marked: dict[FrameListener, None] = {}
         self._out: list[bytes] = []
         self._is_flush_due = False
-        self._link: Link | None = None
+        self._transport: LineTransport | None = None
         self._is_ready = False
-        self._greeting: asyncio.Future[Hello] | None = None
+        self._greeting: asyncio.Future[ServerHello] | None = None
         self._last_error: PenstockError | None = None
         self._failure: PenstockError | None = None
         self._comeback: asyncio.Task[None] | None = None
@@ -117,12 +126,12 @@ class Connection:
             self._send(pending)
         return future
 
-    def mark(self, listener: Listener) -> None:
+    def mark(self, listener: FrameListener) -> None:
         """Have `listener.emit()` called at the end of this loop turn."""
         self._marked[listener] = None
         self._flush_soon()
 
-    def _send(self, pending: Pending) -> None:
+    def _send(self, pending: PendingRequest) -> None:
         pending.sends += 1
         self._out.append(pending.line)
         self._flush_soon()
@@ -138,12 +147,12 @@ class Connection:
                 listener.emit()
         self._marked.clear()
         self._is_flush_due = False
-        if self._out and self._link is not None:
-            self._link.write(self._out)
+        if self._out and self._transport is not None:
+            self._transport.write(self._out)
             self._out = []
 
-    def _is_link_paused(self) -> bool:
-        return self._link is not None and self._link.is_paused
+    def _is_transport_paused(self) -> bool:
+        return self._transport is not None and self._transport.is_paused
 
     def _late(self) -> PenstockError:
         if self._is_ready:
@@ -166,12 +175,12 @@ class Connection:
                 self.unread_frames += 1
                 continue
             except msgspec.DecodeError:
-                if self._link is not None:
-                    self._link.abort(
+                if self._transport is not None:
+                    self._transport.abort(
                         "no Control v1 is spoken there; an HTTP port is named as `http://HOST:PORT`"
                     )
                 return
-            if isinstance(frame, Deliver):
+            if isinstance(frame, DeliverFrame):
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:
                     listener.arrived(frame)
@@ -180,7 +189,7 @@ class Connection:
                     self._greeted(frame.result)
             elif isinstance(frame, Error):
                 self._refused(frame)
-            elif isinstance(frame, Live):
+            elif isinstance(frame, LiveFrame):
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:
                     listener.changed(frame)
@@ -191,7 +200,7 @@ class Connection:
 
     def _greeted(self, result: Raw) -> None:
         if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_result(msgspec.json.decode(result, type=Hello))
+            self._greeting.set_result(msgspec.json.decode(result, type=ServerHello))
 
     def _refused(self, frame: Error) -> None:
         error = frame.exception()
@@ -208,21 +217,21 @@ class Connection:
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
 
-    def _evicted(self, listener: Listener, error: PenstockError) -> None:
+    def _evicted(self, listener: FrameListener, error: PenstockError) -> None:
         """The server ended a subscription; it starts anew where that may help."""
         if error.retryable:
-            listener.link_lost(error.refusal.message)
+            listener.disconnected(error.refusal.message)
             listener.resume()
         else:
             self.detach(listener)
             listener.failed(error)
 
-    def link_writable(self) -> None:
+    def transport_writable(self) -> None:
         self._requests.admit()
 
-    def link_lost(self, reason: str) -> None:
+    def transport_lost(self, reason: str) -> None:
         was_ready, self._is_ready = self._is_ready, False
-        self._link = None
+        self._transport = None
         self._out = []
         if self._last_error is not None:
             reason = f"{reason} ({self._last_error.code}: {self._last_error.refusal.message})"
@@ -233,9 +242,9 @@ class Connection:
         if not was_ready:
             return
         for listener in list(self._listeners.values()):
-            listener.link_lost(reason)
+            listener.disconnected(reason)
         if self._may_reconnect:
-            self._requests.link_lost(error)
+            self._requests.disconnected(error)
             self._comeback = self.loop.create_task(self._come_back())
         else:
             self._end(error)
@@ -252,22 +261,22 @@ class Connection:
 
     async def _establish(self) -> None:
         self._last_error = None
-        greeting: asyncio.Future[Hello] = self.loop.create_future()
+        greeting: asyncio.Future[ServerHello] = self.loop.create_future()
         self._greeting = greeting
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                self._link = await open_link(self.address, self, self._token)
+                self._transport = await open_transport(self.address, self, self._token)
                 hello = head("hello", version="v1", features=[], token=self._token)
-                self._link.write([hello + b',"reqId":"hello"}\n'])
+                self._transport.write([hello + b',"reqId":"hello"}\n'])
                 self.hello = await greeting
         except TimeoutError:
-            self._abandon_link()
+            self._abandon_transport()
             raise _error("Unreachable", f"{self.address.url} did not answer in time") from None
         except OSError as error:
-            self._abandon_link()
+            self._abandon_transport()
             raise _error("Unreachable", f"cannot connect to {self.address.url}: {_reason(error)}") from error
         except BaseException:
-            self._abandon_link()
+            self._abandon_transport()
             raise
         finally:
             self._greeting = None
@@ -275,7 +284,7 @@ class Connection:
                 greeting.cancel()
             elif not greeting.cancelled():
                 greeting.exception()  # seen above, or replaced by a better one
-        if self._link is None:
+        if self._transport is None:
             raise _error("Unreachable", f"{self.address.url} closed the connection after hello")
         again = self._requests.waiting()
         self._is_ready = True
@@ -285,10 +294,10 @@ class Connection:
             self._send(pending)
         self._requests.admit()
 
-    def _abandon_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.abandon()
+    def _abandon_transport(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abandon()
 
     async def _come_back(self) -> None:
         delay_s = BACKOFF_FIRST_S
@@ -306,11 +315,11 @@ class Connection:
                 self.reconnects += 1
                 return
 
-    async def uplink(self) -> Uplink:
+    async def uplink(self) -> RawConnection:
         """Another connection to the same place, with the same token, for whoever speaks Control v1 himself."""
-        return await Uplink.open(self.address, self._token)
+        return await RawConnection.open(self.address, self._token)
 
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: FrameListener) -> None:
         """Route deliveries to a subscription and open it, now or when the link is back."""
         if self._failure is not None:
             raise self._failure
@@ -318,7 +327,7 @@ class Connection:
         if self._is_ready:
             listener.resume()
 
-    def detach(self, listener: Listener) -> None:
+    def detach(self, listener: FrameListener) -> None:
         self._listeners.pop(listener.sub_id, None)
         self._marked.pop(listener, None)
 
@@ -338,14 +347,14 @@ class Connection:
         if self._comeback is not None:
             self._comeback.cancel()
             await asyncio.wait([self._comeback])
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
             try:
                 async with asyncio.timeout(CLOSE_S):
-                    await link.closed()
+                    await transport.closed()
             except TimeoutError:
-                link.abandon()
+                transport.abandon()
 
 
 def _reason(error: OSError) -> str:
