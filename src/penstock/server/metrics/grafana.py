@@ -5,6 +5,7 @@ What a plot shows follows from the metric: of a counter its rate, of a gauge its
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,54 +23,12 @@ class Plot(msgspec.Struct, frozen=True):
     metrics: tuple[str, ...]
 
 
-BOARD: dict[str, tuple[Plot, ...]] = {
-    "Queues": (
-        Plot("In, out and settled", "ops", ("q_in", "q_out", "q_ack")),
-        Plot("Waiting", "short", ("q_depth", "q_if", "q_delayed")),
-        Plot("Enqueue to first delivery", "ms", ("q_lat_ms",)),
-        Plot("Deliveries that did not end in an ack", "ops", ("q_nack", "q_re", "q_release", "q_timeout")),
-        Plot("Dead letters", "ops", ("q_dead", "q_moved", "dead_letters_blocked")),
-        Plot("Refused, dropped, purged", "ops", ("q_reject", "q_drop", "q_purged", "q_dup", "rate_limited")),
-    ),
-    "Server and journal": (
-        Plot("Connections and streams", "short", ("links", "streams", "streams_dormant")),
-        Plot("Bytes held", "bytes", ("bytes", "pending_bytes")),
-        Plot("The journal's disk", "bytes", ("journal_disk_free_bytes", "journal_segment_bytes")),
-        Plot("Journal in trouble", "short", ("journal_refusing", "journal_seals_failed", "records_refused", "settles_refused")),
-        Plot("Left out at a bound", "ops", ("observations_dropped", "tap_copies_lost", "log_lines_dropped", "record_frames_dropped", "events_dropped", "slow_peers_cut")),
-        Plot("Payloads that do not fit", "ops", ("schema_warned", "schema_refused")),
-        Plot("Uptime", "s", ("uptime_seconds",)),
-    ),
-    "Triggers and views": (
-        Plot("Triggers", "ops", ("trigger_run", "trigger_emitted", "trigger_fail")),
-        Plot("Matches that did nothing", "ops", ("trigger_suppressed", "trigger_looped", "trigger_hops", "trigger_blocked")),
-        Plot("Views and their followers", "short", ("view_rows", "live_followers")),
-        Plot("What followers are told", "ops", ("live_deltas", "live_snapshots", "view_evicted")),
-    ),
-    "Spaces": (
-        Plot("Who is there, what is open", "short", ("space_participants", "space_streams")),
-        Plot("Envelopes and frames", "ops", ("space_envelopes", "space_frames", "space_refused")),
-        Plot("What targets save", "ops", ("space_deliveries", "space_broadcast")),
-        Plot("Bytes of frames", "Bps", ("space_bytes",)),
-        Plot("Slow readers", "ops", ("space_dropped", "space_slow_cut")),
-        Plot("Waiting for the journal", "bytes", ("space_pending_bytes",)),
-    ),
-    "Token streams": (
-        Plot("Messages", "ops", ("relay_messages", "relay_forwarded", "relay_replayed", "relay_resumes")),
-        Plot("Bytes", "Bps", ("relay_bytes",)),
-        Plot("Topics and what they hold", "short", ("relay_topics", "relay_held_bytes")),
-        Plot("Lost, or not taken", "ops", ("relay_lost", "relay_unregistered", "relay_oversized", "relay_unkept", "relay_resumes_missed", "relay_early_forgotten")),
-        Plot("Registrations", "ops", ("relay_registered", "relay_refused", "relay_refusals", "relay_facts_dropped")),
-        Plot("Running", "short", ("relay_up", "relay_restarts", "relay_sockets_cut")),
-    ),
-    "Pipeline": (
-        Plot("Rows behind the journal", "short", ("pipeline_lag_rows",)),
-        Plot("The latest batch", "ms", ("pipeline_batch_ms",)),
-        Plot("Batches", "ops", ("pipeline_batches",)),
-        Plot("How far", "short", ("pipeline_offset", "journal_rows")),
-        Plot("Running", "short", ("pipeline_up", "pipeline_halted", "pipeline_restarts")),
-    ),
-}  # fmt: skip
+def board() -> dict[str, list[Plot]]:
+    """The rows of the dashboard, each with its plots."""
+    text = (Path(__file__).parent / "templates" / "dashboard.yaml").read_text("utf-8")
+    return msgspec.yaml.decode(text, type=dict[str, list[Plot]])
+
+
 NOT_SHOWN = {
     "dedup_ids": "a size within its bound",
     "dedup_evicted": "a matter of `limits`, and not of a day",
@@ -105,7 +64,7 @@ def _target(number: int, name: str) -> dict[str, Any]:
 def _panels() -> list[dict[str, Any]]:
     panels: list[dict[str, Any]] = []
     top = 0
-    for title, plots in BOARD.items():
+    for title, plots in board().items():
         place = {"h": 1, "w": WIDTH * COLUMNS, "x": 0, "y": top}
         panels.append(
             {"id": len(panels) + 1, "type": "row", "title": title, "gridPos": place, "collapsed": False}
