@@ -124,7 +124,7 @@ class Bench:
 
     def commit(self, *, refused: str | None = None) -> None:
         """Make durable whatever is open, and what that brings about."""
-        while (batch := self.machine.take_batch()) is not None:
+        while (batch := self.machine.commit_log.take_batch()) is not None:
             facts = [fact for fact in batch.facts if refused is None or not is_fresh(fact)]
             self.batches.append([getattr(fact, "event", "enqueue") for fact in facts])
             self.machine.committed(self.now, self.offset, refused)
@@ -133,7 +133,7 @@ class Bench:
 
     def refuse(self) -> None:
         """The journal takes nothing of the open batch."""
-        assert self.machine.take_batch() is not None
+        assert self.machine.commit_log.take_batch() is not None
         self.machine.refused(self.now)
         self.apply()
 

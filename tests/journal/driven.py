@@ -38,7 +38,7 @@ class Driven(Bench):
         super().__init__(POLICY)
 
     def commit(self, *, refused: str | None = None) -> None:
-        while (batch := self.machine.take_batch()) is not None:
+        while (batch := self.machine.commit_log.take_batch()) is not None:
             (outcome,) = self.log.commit([[*batch.facts, *batch.observations]], self.now.wall_us)
             assert isinstance(outcome, Committed)
             self.machine.committed(self.now, outcome.first_offset, outcome.refused)

@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from msgspec.structs import replace
 
 from penstock.core.clock import Now
+from penstock.core.commit_log import Batch
 from penstock.core.effects import Deliver, Expire, Send
 from penstock.core.errors import TABLE, Refusal
 from penstock.core.limits import Limits
@@ -19,7 +20,6 @@ from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.settle import Denied
-from penstock.core.queue.state import Batch
 from penstock.core.records import DELAYED, HELD, LEASED, READY, Record, Settle, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS
@@ -154,14 +154,14 @@ class QueueStateful(RuleBasedStateMachine):
         """Tell the model of facts that are new in the open batch."""
         machine = self.machine
         gate, told = self.told
-        for fact in machine.facts[told if gate == machine.gate else 0 :]:
+        for fact in machine.commit_log.facts[told if gate == machine.commit_log.gate else 0 :]:
             place = (self.home(fact), self.seq(fact))
             if isinstance(fact, Record):
-                self.model.admit(place, fact.id, fact.body, machine.gate)
+                self.model.admit(place, fact.id, fact.body, machine.commit_log.gate)
             elif fact.event in TERMINAL:
                 assert not self.model.is_settled(place), f"{fact.event} of {place}, which is settled"
-                self.model.settle(place, machine.gate)
-        self.told = (machine.gate, len(machine.facts))
+                self.model.settle(place, machine.commit_log.gate)
+        self.told = (machine.commit_log.gate, len(machine.commit_log.facts))
 
     @staticmethod
     def home(fact: Record | Settle) -> str:
@@ -231,7 +231,7 @@ class QueueStateful(RuleBasedStateMachine):
         """Close the open batch; answer for the oldest one."""
         machine = self.machine
         self.settles()
-        batch = machine.take_batch()
+        batch = machine.commit_log.take_batch()
         if batch is not None:
             self.proposed.append(batch)
         if how == "propose" or not self.proposed:
@@ -430,7 +430,7 @@ class QueueStateful(RuleBasedStateMachine):
     @rule(kept=st.integers(0, 3))
     def crash(self, kept: int) -> None:
         """Restart from the rows; of batches without an answer, the disk may have kept the first ones."""
-        is_quiet = not self.machine.facts and not self.proposed
+        is_quiet = not self.machine.commit_log.facts and not self.proposed
         before = self.machine
         for batch in self.proposed[:kept]:
             self.model.commit(batch.no, fresh=True)
@@ -489,13 +489,19 @@ class QueueStateful(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         machine = self.machine
-        in_flight = len(machine.facts) + sum(len(batch.facts) for batch in machine.proposed)
+        in_flight = len(machine.commit_log.facts) + sum(
+            len(batch.facts) for batch in machine.commit_log.proposed
+        )
         self.in_flight_max = max(self.in_flight_max, in_flight)
         for channel in machine.channels.values():
             assert len(channel.live) <= channel.policy.max_depth + self.brought_back
             assert len(channel.order) <= channel.policy.dedup_count + self.in_flight_max
         assert machine.ids <= LIMITS.dedup_max + self.in_flight_max
-        assert len(machine.observations) + sum(len(b.observations) for b in machine.proposed) <= 1
+        assert (
+            len(machine.commit_log.observations)
+            + sum(len(b.observations) for b in machine.commit_log.proposed)
+            <= 1
+        )
         assert machine.waiting_pulls <= LIMITS.waiters_max
 
     @invariant()

@@ -29,7 +29,7 @@ def many(count: int = COUNT, limits: Limits | None = None) -> QueueMachine:
     for number in range(count):
         machine.enqueue(NOW, f"q{number}", [Record(f"e{number % 3}", "t", b"{}")])
     if count:
-        machine.take_batch()
+        machine.commit_log.take_batch()
         machine.committed(NOW, 0)
     return machine
 
@@ -76,7 +76,7 @@ def test_a_stream_that_goes_to_sleep_meanwhile_is_still_found() -> None:
     where.step(NOW)
     last = list(machine.channels.values())[-1]
     machine.purge(NOW, last)
-    machine.take_batch()
+    machine.commit_log.take_batch()
     machine.committed(NOW, COUNT)
     last.touched_us = -machine.limits.idle_unload_ms * 1000
     machine.unload(last, NOW)

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.commit_log import CommitLog
 from penstock.core.errors import Refusal
 from penstock.core.queue import enqueue, settle
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.ready_order import KeyedOrder, PriorityOrder
-from penstock.core.queue.state import QueueState
 from penstock.core.queue.views import View
 from penstock.core.records import READY
 from penstock.core.rows import Row
@@ -300,13 +300,13 @@ def settled_ids_are_never_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def observations_pile_up(patch: pytest.MonkeyPatch) -> None:
-    observe = QueueState.observe
+    observe = CommitLog.observe
 
-    def unbounded(state: Any, *given: Any) -> None:
-        state.observed = 0
-        observe(state, *given)
+    def unbounded(log: Any, *given: Any) -> None:
+        log.observed = 0
+        observe(log, *given)
 
-    patch.setattr(QueueState, "observe", unbounded)
+    patch.setattr(CommitLog, "observe", unbounded)
 
 
 @breaks(checks.BOUNDS)
@@ -338,7 +338,7 @@ def errors_have_no_hint(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.ANSWERS)
 def errors_overtake_answers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Answers, "add", lambda answers, data: answers._session.out.append(data))
+    patch.setattr(Answers, "add", lambda answers, data: answers.session.out.append(data))
 
 
 @breaks(checks.VISIBLE)

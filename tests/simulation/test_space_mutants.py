@@ -180,7 +180,7 @@ def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> Non
         space: SpaceMachine, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any
     ) -> None:
         if all(entry.event == "envelope" for entry in entries):
-            space.ledger.facts.extend(entries)
+            space.commit_log.facts.extend(entries)
             announce(None)
         else:
             commit(space, sender, entries, announce, done, **more)

@@ -47,7 +47,7 @@ class JournalBuilder(Journaled):
         return self._log.position.offset
 
     def commit(self, *, refused: str | None = None) -> None:
-        while (batch := self.machine.take_batch()) is not None:
+        while (batch := self.machine.commit_log.take_batch()) is not None:
             facts: list[Fact] = [*batch.facts, *batch.observations]
             [done] = self._log.commit([facts], self.now.wall_us + COMMIT_US)
             self.machine.committed(self.now, done.first_offset)
@@ -57,7 +57,7 @@ class JournalBuilder(Journaled):
 
     def note(self, entry: Entry) -> None:
         """A row of a space."""
-        self.machine.facts.append(entry)
+        self.machine.commit_log.facts.append(entry)
         self.commit()
 
     def say(self, seq: int, kind: str, id_: str, sender: str, **more: Any) -> None:

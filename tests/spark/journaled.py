@@ -40,7 +40,7 @@ class Journaled(Bench):
         super().__init__(policy)
 
     def commit(self, *, refused: str | None = None) -> None:
-        while (batch := self.machine.take_batch()) is not None:
+        while (batch := self.machine.commit_log.take_batch()) is not None:
             facts: list[Fact] = [*batch.facts, *batch.observations]
             recorded_at = self.now.wall_us + COMMIT_US
             for number, fact in enumerate(facts, len(self.rows)):

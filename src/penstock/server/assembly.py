@@ -255,7 +255,9 @@ class Service:
         desk = Desk()
         desk.add("reload", lambda ask: self.reload())
         data = None if self.archive is None else self.archive.data
-        desk.add("tail", Tail(self.archive, lambda: self.runtime.machine.draining, self.tokens.renewed).tail)
+        desk.add(
+            "tail", Tail(self.archive, lambda: self.runtime.commit_log.draining, self.tokens.renewed).tail
+        )
         desk.add("sql", SqlEndpoint(data, lambda: self._config.console).sql)
         lake = Lake(data)
         desk.add("lake", lake.tables)

@@ -323,7 +323,7 @@ def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
     bench.put("a", "1")
     bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "not an image")
     bench.apply()
-    rows = [row_of(fact) for fact in bench.machine.facts]
+    rows = [row_of(fact) for fact in bench.machine.commit_log.facts]
     dead = next(row for row in rows if row.event == "dead")
     assert (dead.reason, dead.peer) == ("term", "operator")
     assert dead.meta == '{"error":"not an image"}'

@@ -66,7 +66,7 @@ class TestDuplicates:
         assert isinstance(answer, Admitted)
         assert (answer.seqs, answer.duplicates, answer.gate) == ([1], ["1"], 0)
         assert bench.state("a") == before
-        assert bench.machine.facts == []
+        assert bench.machine.commit_log.facts == []
         assert bench.channel("a").counters.dup == 1
         assert bench.channel("a").counters.in_ == 1
 
@@ -86,7 +86,7 @@ class TestDuplicates:
     def test_a_duplicate_of_a_pending_id_waits_for_the_same_commit(self) -> None:
         bench = Bench()
         first = bench.offer("a", record_of("1"))
-        batch = bench.machine.take_batch()
+        batch = bench.machine.commit_log.take_batch()
         assert batch is not None
         again = bench.offer("a", record_of("1"))
         assert isinstance(first, Admitted)
@@ -137,7 +137,7 @@ class TestDuplicates:
         """A duplicate of what is being written, beside something new: each could end differently."""
         bench = Bench()
         bench.offer("a", record_of("1"))
-        assert bench.machine.take_batch() is not None
+        assert bench.machine.commit_log.take_batch() is not None
         refusal = bench.refusal("a", record_of("1"), record_of("2"))
         assert (refusal.code, refusal.kind.retryable) == ("JournalUnavailable", True)
         assert refusal.retry_after_ms is not None
@@ -210,7 +210,7 @@ class TestBounds:
     def test_an_array_that_does_not_fit_is_refused_whole(self) -> None:
         bench = Bench(Policy(max_depth=2))
         assert bench.refusal("a", record_of("1"), record_of("2"), record_of("3")).code == "StreamFull"
-        assert bench.machine.take_batch() is None
+        assert bench.machine.commit_log.take_batch() is None
         assert bench.put("a", "1", "2") == [1, 2]
         bench.refusal("a", record_of("3"), record_of("4"))
         assert bench.channel("a").counters.reject == 2
@@ -431,9 +431,9 @@ class TestRefusedBatches:
     def test_batches_still_under_way_survive_the_refusal_of_an_earlier_one(self) -> None:
         bench = Bench()
         bench.offer("a", record_of("1"))
-        assert bench.machine.take_batch() is not None
+        assert bench.machine.commit_log.take_batch() is not None
         bench.offer("a", record_of("2"))
-        assert bench.machine.take_batch() is not None
+        assert bench.machine.commit_log.take_batch() is not None
         bench.machine.refused(bench.now)
         bench.machine.committed(bench.now, 0)
         bench.apply()
@@ -456,7 +456,7 @@ def test_any_order_of_enqueues_commits_and_refusals_keeps_the_books(
     bench.subscribe("s", 3)
     for id_, note, good in steps:
         bench.offer("s", record_of(id_, note))
-        if bench.machine.facts and not good:
+        if bench.machine.commit_log.facts and not good:
             bench.refuse()
         elif good:
             bench.commit()

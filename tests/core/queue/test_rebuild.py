@@ -23,7 +23,7 @@ class Recorded(Bench):
         super().__init__(policy)
 
     def commit(self, *, refused: str | None = None) -> None:
-        while (batch := self.machine.take_batch()) is not None:
+        while (batch := self.machine.commit_log.take_batch()) is not None:
             facts: list[Fact] = [*batch.facts, *batch.observations]
             self.machine.committed(self.now, self.offset)
             for fact in facts:
@@ -208,7 +208,11 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
 def tick(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
     """Close a minute; what the gauges say."""
     bench.machine.tick(bench.now, minute_us)
-    notes = [note for note in bench.machine.observations if isinstance(note, Note) and note.event == "gauge"]
+    notes = [
+        note
+        for note in bench.machine.commit_log.observations
+        if isinstance(note, Note) and note.event == "gauge"
+    ]
     bench.commit()
     return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
 

@@ -47,7 +47,7 @@ class TestAck:
         bench.put("a", "1")
         bench.machine.ack(bench.now, consumer, ["1"])
         (denied,) = bench.machine.ack(bench.now, consumer, ["1"])
-        assert denied.gate == bench.machine.gate
+        assert denied.gate == bench.machine.commit_log.gate
 
     def test_of_an_id_never_seen_is_unknown(self) -> None:
         bench = Bench()
@@ -335,7 +335,7 @@ class TestRelease:
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.machine.release(bench.now, consumer, bench.held(consumer, "1"))
-        batch = bench.machine.take_batch()
+        batch = bench.machine.commit_log.take_batch()
         assert batch is not None
         assert (batch.facts, [seen.event for seen in batch.observations]) == ([], ["release"])
 
@@ -347,7 +347,7 @@ class TestRelease:
         for _ in range(4):
             bench.machine.release(bench.now, consumer, bench.held(consumer, "1"))
             bench.grant(consumer, 1)
-        assert bench.machine.totals.observations_dropped == 2
+        assert bench.machine.commit_log.observations_dropped == 2
 
 
 class TestDisconnect:

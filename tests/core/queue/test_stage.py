@@ -65,7 +65,7 @@ class TestOneBatch:
         bench = Bench()
         consumer = bench.subscribe("q", 5)
         answer = take(bench, 3, draft_of("a"))
-        assert isinstance(answer, Taken) and answer.gate == bench.machine.gate
+        assert isinstance(answer, Taken) and answer.gate == bench.machine.commit_log.gate
         assert bench.machine.last_batch(APP) is None
         assert bench.ids() == []
         bench.commit()
@@ -86,7 +86,7 @@ class TestOneBatch:
     def test_repeated_while_it_is_written_it_waits_for_the_same_commit(self) -> None:
         bench = Bench()
         first = take(bench, 0, draft_of("a"))
-        batch = bench.machine.take_batch()
+        batch = bench.machine.commit_log.take_batch()
         assert isinstance(first, Taken) and batch is not None
         again = take(bench, 0, draft_of("a"))
         assert isinstance(again, Taken)
@@ -110,7 +110,7 @@ class TestOneBatch:
     def test_without_envelopes_it_is_remembered_when_it_has_something_else(self) -> None:
         bench = Bench()
         answer = bench.machine.take(bench.now, APP, 4, [], is_remembered=True)
-        assert isinstance(answer, Taken) and answer.gate == bench.machine.gate
+        assert isinstance(answer, Taken) and answer.gate == bench.machine.commit_log.gate
         bench.commit()
         assert bench.batches == [["tick"]] and bench.machine.last_batch(APP) == 4
         again = bench.machine.take(bench.now, APP, 4, [], is_remembered=True)
@@ -169,7 +169,7 @@ class TestIds:
     def test_an_id_that_another_commit_is_writing_is_for_later(self) -> None:
         bench = Bench()
         bench.offer("q", record_of("a"))
-        assert bench.machine.take_batch() is not None
+        assert bench.machine.commit_log.take_batch() is not None
         assert refusal(bench, 0, draft_of("a"), draft_of("b")).code == "JournalUnavailable"
         bench.machine.committed(bench.now, 0)
         assert taken(bench, 0, draft_of("a"), draft_of("b")).enqueued == 1
@@ -182,7 +182,7 @@ class TestBounds:
         full = refusal(bench, 0, draft_of("a", "empty"), draft_of("b", "full"))
         assert (full.code, full.ref, full.retry_after_ms) == ("StreamFull", "full", 1_000)
         assert not bench.machine.known("empty")
-        assert bench.machine.take_batch() is None and bench.machine.applied == {}
+        assert bench.machine.commit_log.take_batch() is None and bench.machine.applied == {}
         bench.ack(bench.subscribe("full", 1), "x")
         assert taken(bench, 0, draft_of("a", "empty"), draft_of("b", "full")).enqueued == 2
 
@@ -266,7 +266,7 @@ class TestRefusedCommits:
 
 def rows_of(bench: Bench) -> list[Row]:
     """Commit what is open; its rows as a journal would keep them."""
-    batch = bench.machine.take_batch()
+    batch = bench.machine.commit_log.take_batch()
     assert batch is not None
     rows = [replace(row_of(fact), offset=bench.offset + place) for place, fact in enumerate(batch.facts)]
     bench.machine.committed(bench.now, bench.offset)
@@ -334,7 +334,7 @@ def test_whatever_is_repeated_and_refused_each_batch_comes_in_once(data: st.Data
         for _ in range(20):
             answer = take(bench, batch, *data.draw(st.permutations(drafts)))
             mood = data.draw(st.sampled_from(("well", "full", "failing", "lost")))
-            if mood == "failing" and bench.machine.facts:
+            if mood == "failing" and bench.machine.commit_log.facts:
                 bench.refuse()
             else:
                 bench.commit(refused="full" if mood == "full" else None)

@@ -145,7 +145,7 @@ def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyP
         house.run()
     assert late.wire.closed == (1011, "Internal")
     assert [each["payload"].get("text") for each in p1.heard() if each["kind"] == "chat"] == ["one", "two"]
-    assert house.runtime.finished == house.machine.gate - 1
+    assert house.runtime.finished == house.machine.commit_log.gate - 1
 
 
 # Work that grows
@@ -183,13 +183,13 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     for _ in range(30):
         p1.put(b"#stream-1#" + bytes(100))
         house.run()
-    dropped = house.machine.totals.observations_dropped
-    assert (house.machine.observed_bytes, dropped) == (1_000, 20)
+    dropped = house.machine.commit_log.observations_dropped
+    assert (house.machine.commit_log.observed_bytes, dropped) == (1_000, 20)
     while house.journal.waiting:
         house.journal.commit()
         house.run()
     assert [row.seq for row in house.rows("frame")] == list(range(1, 11))
-    assert house.machine.observed_bytes == 0
+    assert house.machine.commit_log.observed_bytes == 0
     house.journal.is_by_hand = False
     p1.send(b"#stream-1#" + bytes(100))
     assert house.rows("frame")[-1].seq == 31

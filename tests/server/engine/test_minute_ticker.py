@@ -207,10 +207,10 @@ def test_a_journal_far_behind_stops_all_reading_until_it_has_caught_up() -> None
     machine = make_machine(limits, lambda _: Policy(), lambda n: b"\1" * n)
     for id_ in ("1", "2"):
         machine.enqueue(Now(1, 1), "a", [Record(id_, "t", b"{}")])
-    machine.take_batch()
-    assert machine.undecided == 2 > limits.undecided_max
+    machine.commit_log.take_batch()
+    assert machine.commit_log.undecided == 2 > limits.undecided_max
     machine.committed(Now(2, 2), 0)
-    assert machine.undecided == 0
+    assert machine.commit_log.undecided == 0
 
 
 class Refusing(Kept):
@@ -265,4 +265,4 @@ def test_a_queue_that_is_unloaded_while_others_are_gauged_is_left_to_its_next_li
     channel = machine.channels["a"]
     del machine.channels["a"]
     machine.close_minute(bench.scheduler.now(), 0, [channel])
-    assert machine.observations == []
+    assert machine.commit_log.observations == []

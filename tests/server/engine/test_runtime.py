@@ -198,7 +198,7 @@ class TestDurability:
     def test_requests_without_a_connection_are_called_back(self) -> None:
         broker, journal = by_hand()
         outcomes: list[Refusal | None] = []
-        gate = broker.machine.gate
+        gate = broker.machine.commit_log.gate
         broker.control().send(enqueues("a", "1"))
         broker.runtime.when(gate, True, outcomes.append)
         broker.run()
@@ -212,7 +212,7 @@ class TestDurability:
     def test_waiting_for_an_empty_batch_makes_one(self) -> None:
         broker, journal = by_hand()
         outcomes: list[Refusal | None] = []
-        broker.runtime.when(broker.machine.gate, False, outcomes.append)
+        broker.runtime.when(broker.machine.commit_log.gate, False, outcomes.append)
         broker.run()
         assert journal.appended == [0]
         journal.commit()

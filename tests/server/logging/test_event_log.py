@@ -164,9 +164,9 @@ def test_what_a_rule_did_is_told_with_its_cause(
     one = watched()
     one.say(type_="enqueue", to="jobs", env=envelope("a"))
     machine = one.broker.machine
-    machine.observations.append(Settle(event="trigger", record=machine.channels["jobs"].live["a"], peer="rule-1",
+    machine.commit_log.observations.append(Settle(event="trigger", record=machine.channels["jobs"].live["a"], peer="rule-1",
                                        attempt=0, first_wall_us=0, reason=reason))  # fmt: skip
-    machine.observed += 1
+    machine.commit_log.observed += 1
     one.say(type_="ping")
     one.say(type_="enqueue", to="jobs", env=envelope("b"))
     found = next(line for line in one.read() if line["event"].startswith("trigger."))

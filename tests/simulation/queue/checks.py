@@ -167,7 +167,7 @@ def bounds_hold(world: CheckedWorld) -> None:
     # A settle that the journal refused brings its record back, into a channel that may be full by now.
     extra = world.witness.brought_back
     # A settle stays in its window while it may be refused, and then until the next one there.
-    in_flight = sum(len(batch.facts) for batch in machine.proposed) + len(machine.facts)
+    in_flight = sum(len(batch.facts) for batch in machine.commit_log.proposed) + len(machine.commit_log.facts)
     in_flight = world.in_flight_max = max(world.in_flight_max, in_flight)
     for channel in machine.channels.values():
         if len(channel.live) > channel.policy.max_depth + extra:
@@ -176,7 +176,9 @@ def bounds_hold(world: CheckedWorld) -> None:
             raise Broken(BOUNDS, f"`{channel.name}` remembers {len(channel.order)} ids")
     if machine.ids > limits.dedup_max + in_flight:
         raise Broken(BOUNDS, f"{machine.ids} ids are remembered, and at most {limits.dedup_max} may be")
-    observations = len(machine.observations) + sum(len(batch.observations) for batch in machine.proposed)
+    observations = len(machine.commit_log.observations) + sum(
+        len(batch.observations) for batch in machine.commit_log.proposed
+    )
     if observations > limits.observations_max:
         raise Broken(BOUNDS, f"{observations} observations wait, and at most {limits.observations_max} may")
     # What moves is already accepted, and may use the space that is kept for settles.

@@ -57,7 +57,7 @@ def cycle(job: QueueJob) -> LoadReport:
 
 
 def _commit(machine: QueueMachine, now: Now, offset: int) -> int:
-    batch = machine.take_batch()
+    batch = machine.commit_log.take_batch()
     if batch is None:
         return 0
     machine.committed(now, offset)

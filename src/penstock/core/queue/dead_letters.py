@@ -29,7 +29,7 @@ def bury(state: QueueState, now: Now, record: Record, reason: str, peer: str | N
     if is_dead(channel.name):
         channel.counters.dead += 1
         ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
-        state.facts.append(ended)
+        state.commit_log.facts.append(ended)
         state.settle(record, "dead", now)
         if state.triggers.on_dead:
             firing.happened(state, now, "on_dead", record)
@@ -77,7 +77,7 @@ def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
         return Refusal("StreamFull", f"stream `{channel.name}` is full", ref=channel.name)
     seen = channel.settled.get(record.id)
     if seen is not None:
-        if seen.batch > state.decided:
+        if seen.batch > state.commit_log.decided:
             return Refusal(
                 "IdConflict", f"`{record.id}` is just being settled in `{channel.name}`", ref=record.id
             )
@@ -85,7 +85,7 @@ def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
         state.ids -= 1
         state.revived[record] = seen
     record.seq = channel.seq + 1
-    record.batch = state.gate
+    record.batch = state.commit_log.gate
     state.sort(channel, [record])
     admit(state, now, channel, [record], size)
     if channel.holding is not None:
@@ -95,7 +95,7 @@ def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
 
 def _accept_from_rule(state: QueueState, now: Now, send: Send, firing: Firing) -> Refusal | None:
     """Take what a rule sends, as if it had been enqueued. An id that is known came from the same source before."""
-    if send.event == "move" and (send.origin.state != PENDING or send.origin.batch != state.gate):
+    if send.event == "move" and (send.origin.state != PENDING or send.origin.batch != state.commit_log.gate):
         return Refusal("NotLeaseHolder", f"`{send.origin.id}` has been moved already", ref=send.origin.id)
     if send.event == "move" and send.channel == send.origin.channel.name:
         return Refusal("IdConflict", f"`{send.origin.id}` is in `{send.channel}` already", ref=send.origin.id)
@@ -105,7 +105,11 @@ def _accept_from_rule(state: QueueState, now: Now, send: Send, firing: Firing) -
             return admitted
         firing.known += 1
     elif admitted.duplicates:
-        if send.event == "move" and admitted.gate > state.decided and admitted.gate != state.gate:
+        if (
+            send.event == "move"
+            and admitted.gate > state.commit_log.decided
+            and admitted.gate != state.commit_log.gate
+        ):
             # Were that commit refused and this one not, the envelope would be nowhere: it stays where it is.
             busy = f"an earlier commit that brings `{send.record.id}` to `{send.channel}` is being written"
             return Refusal("JournalUnavailable", busy, ref=send.record.id, retry_after_ms=RETRY_WRITE_MS)
@@ -131,7 +135,7 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
         moved = Settle(send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason)
         if send.event == "dead":
             moved.error = record.error
-        state.facts.append(moved)
+        state.commit_log.facts.append(moved)
         state.settle(record, "dead" if send.event == "dead" else "moved", now)
         if send.job is not None:
             send.job.moved += 1
@@ -143,7 +147,7 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
             record.due_wall_us = now.wall_us
             blocked = Settle("nack", record, None, record.attempt, record.first_wall_us, record.error)
             blocked.fate = record.fate
-            state.facts.append(blocked)
+            state.commit_log.facts.append(blocked)
         state.timers.arm(now.us + HELD_RETRY_US, record)
         return
     assert send.job is not None
@@ -186,7 +190,7 @@ def purge(state: QueueState, now: Now, channel: Channel) -> int:
         channel.undelay(record)
     for record in doomed:
         channel.counters.purged += 1
-        state.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
+        state.commit_log.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         state.settle(record, "purged", now)
     state.rest(channel, now)
     return len(doomed)

@@ -26,7 +26,7 @@ FRAME_BYTES = 128
 
 def subscribe(state: QueueState, now: Now, link: Link, name: str, lease_us: int = 0) -> Consumer | Refusal:
     """Add a consumer to a channel, with no credit."""
-    if state.draining:
+    if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down")
     channel = _crowding(state, link) or state.open_channel(name)
     if isinstance(channel, Refusal):
@@ -46,7 +46,7 @@ def pull(
     state: QueueState, now: Now, link: Link, name: str, count: int, wait_us: int, lease_us: int = 0
 ) -> Consumer | Refusal:
     """Take up to `count` records as soon as one is there; a `Deliver` effect follows, at the latest after the wait."""
-    if state.draining:
+    if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down")
     if state.waiting_pulls >= state.limits.waiters_max:
         return Refusal("QuotaExceeded", f"{state.waiting_pulls} pulls wait already", retry_after_ms=1_000)
@@ -142,7 +142,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     """Lease ready records to consumers with credit and room, one each in turn."""
     ready = channel.leasable
     ring = channel.ring
-    if not ready or not ring or state.draining:
+    if not ready or not ring or state.commit_log.draining:
         return
     room_leases = channel.policy.max_inflight - channel.leased if channel.policy.max_inflight else len(ready)
     now_us, wall_us = now

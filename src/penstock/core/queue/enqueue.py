@@ -17,7 +17,7 @@ from penstock.core.queue import taps
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.ready_order import take_out
-from penstock.core.queue.state import Batch, QueueState
+from penstock.core.queue.state import QueueState
 from penstock.core.queue.views import note_arrivals
 from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
 from penstock.core.rules import firing
@@ -52,7 +52,7 @@ def enqueue(
 
     With a cascade they come from a rule: consequences of what was taken before, which a shutdown does not refuse.
     """
-    if state.draining and cascade is None:
+    if state.commit_log.draining and cascade is None:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
     is_new = not state.known(name)
     channel = state.open_channel(name)
@@ -67,8 +67,10 @@ def enqueue(
     gate = 0
     is_split = False
     own: dict[str, Record] = {}
+    log = state.commit_log
+    open_gate = log.gate
     if settled:
-        state.ids -= channel.trim(now.us, state.decided)
+        state.ids -= channel.trim(now.us, log.decided)
     for record in records:
         id_ = record.id
         twin = live.get(id_) or own.get(id_)
@@ -78,14 +80,14 @@ def enqueue(
         elif (seen := settled.get(id_)) is not None:
             same = seen.check == crc32(record.body)
             # A rule may have moved it away in the commit that brings it: then that is what to wait for.
-            is_born = seen.outcome != "moved" or seen.batch <= state.decided
+            is_born = seen.outcome != "moved" or seen.batch <= log.decided
             seq, batch = seen.seq, 0 if is_born else seen.batch
         else:
             fresh.append(record)
             own[id_] = record
             size += len(record.body)
             record.seq = channel.seq + len(fresh)
-            record.batch = state.gate
+            record.batch = open_gate
             seqs.append(record.seq)
             continue
         if batch and gate not in (0, batch):
@@ -99,7 +101,7 @@ def enqueue(
         duplicates.append(id_)
         seqs.append(seq)
         gate = max(gate, batch)
-    if is_split or (fresh and gate not in (0, state.gate)):
+    if is_split or (fresh and gate not in (0, open_gate)):
         # One answer cannot wait for two commits that may end differently.
         leave(state, now, channel, is_new)
         busy = "an earlier request with some of these ids is being written"
@@ -114,7 +116,7 @@ def enqueue(
             channel.counters.reject += len(fresh) * counted
             leave(state, now, channel, is_new)
             return refusal
-        gate = state.gate
+        gate = open_gate
         admit(state, now, channel, fresh, size)
         if rules:
             firing.inserted(state, now, channel, fresh, cascade)
@@ -150,7 +152,7 @@ def admit(state: QueueState, now: Now, channel: Channel, fresh: list[Record], si
     channel.bytes += size
     state.bytes += size
     state.pending_bytes += size
-    state.facts += fresh
+    state.commit_log.facts += fresh
 
 
 def _make_room(state: QueueState, now: Now, channel: Channel, count: int, size: int) -> Refusal | None:
@@ -218,7 +220,7 @@ def drop(state: QueueState, now: Now, channel: Channel, victims: list[Record]) -
             channel.ready_order.remove(record)
         channel.counters.drop += 1
         state.settle(record, "dropped", now)
-        state.facts.append(
+        state.commit_log.facts.append(
             Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
         )
 
@@ -228,7 +230,7 @@ def committed(state: QueueState, now: Now, first_offset: int, refused: str | Non
 
     Offsets are dense over what was kept, facts first, then observations.
     """
-    batch = _decide(state)
+    batch = state.commit_log.decide()
     offset = first_offset
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
@@ -277,17 +279,7 @@ def committed(state: QueueState, now: Now, first_offset: int, refused: str | Non
 
 def refused(state: QueueState, now: Now) -> None:
     """The oldest proposed batch was refused whole: undo it, newest first."""
-    _withdraw(state, now, _decide(state).facts)
-
-
-def _decide(state: QueueState) -> Batch:
-    """The oldest proposed batch has its outcome."""
-    batch = state.proposed.popleft()
-    state.decided = batch.no
-    state.observed -= len(batch.observations)
-    state.observed_bytes -= batch.observed_bytes
-    state.undecided -= len(batch.facts)
-    return batch
+    _withdraw(state, now, state.commit_log.decide().facts)
 
 
 def _withdraw(state: QueueState, now: Now, facts: list[Fact]) -> None:

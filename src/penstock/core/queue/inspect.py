@@ -152,7 +152,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
     def because(code: str, message: str, **more: Any) -> None:
         reasons.append({"code": code, "message": message, **more})
 
-    if state.draining:
+    if state.commit_log.draining:
         because("draining", "the server is shutting down and delivers nothing more")
     if channel.ready:
         if not consumers:
@@ -194,7 +194,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         because("full", "the stream is at its bound and refuses new envelopes")
     return {
         "stream": channel.name,
-        "flowing": bool(channel.leasable and able) and not state.draining,
+        "flowing": bool(channel.leasable and able) and not state.commit_log.draining,
         "reasons": reasons,
         "consumers": [
             {

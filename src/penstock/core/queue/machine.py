@@ -140,7 +140,7 @@ class QueueMachine(QueueState):
 
     def drain(self, now: Now) -> None:
         """Take nothing new and deliver nothing more; leases may still settle."""
-        self.draining = True
+        self.commit_log.draining = True
         for consumer in list(self.consumers.values()):
             if consumer.pull and consumer.no in consumer.channel.consumers:
                 deliver.end_pull(self, now, consumer)

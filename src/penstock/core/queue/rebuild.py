@@ -91,8 +91,7 @@ def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
 
 def tick(state: QueueState, now: Now, minute_us: int | None = None) -> None:
     """Write a `tick`, so that windows over history close; with a minute, close it for every channel at once."""
-    state.observed += 1
-    state.observations.append(Note("tick", "server"))
+    state.commit_log.note(Note("tick", "server"))
     if minute_us is not None:
         close_minute(state, now, minute_us, list(state.channels.values()))
 
@@ -113,9 +112,8 @@ def close_minute(state: QueueState, now: Now, minute_us: int, channels: list[Cha
         )
         channel.gauged = replace(channel.counters)
         channel.wants_gauge = False
-        state.observed += 1
         meta = _measured(gauge, channel)
-        state.observations.append(Note("gauge", "courier", channel.name, channel.seq, meta))
+        state.commit_log.note(Note("gauge", "courier", channel.name, channel.seq, meta))
 
 
 def is_gauged(state: QueueState) -> bool:
@@ -148,8 +146,7 @@ def _oldest_ms(now: Now, channel: Channel) -> float:
 
 def note(state: QueueState, event: str, meta: str) -> None:
     """Write a row about the server itself."""
-    state.observed += 1
-    state.observations.append(Note(event, "server", meta=meta))
+    state.commit_log.note(Note(event, "server", meta=meta))
 
 
 def snapshot(state: QueueState, now: Now) -> Iterator[Row]:

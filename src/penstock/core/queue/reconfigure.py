@@ -28,7 +28,7 @@ def reconfigure(
     quota_for: Callable[[str], Quota],
 ) -> None:
     """Go on with other settings, at once and everywhere."""
-    state.limits = limits
+    state.limits = state.commit_log.limits = limits
     state.policy_for = policy_for
     state.auto_create = auto_create
     limit_rates(state, rates)

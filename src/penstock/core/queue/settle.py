@@ -41,12 +41,13 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
     """Acknowledge by envelope id what this consumer holds. The hot path of settling."""
     channel = consumer.channel
     live = channel.live
-    facts = state.facts
+    log = state.commit_log
+    facts = log.facts
     denied: list[Denied] = []
     leases = consumer.leases
     peer = consumer.link.principal.name
     done = late_acks = size = 0
-    mark_settled, now_us, gate = channel.mark_settled, now.us, state.gate
+    mark_settled, now_us, gate = channel.mark_settled, now.us, log.gate
     on_ack = bool(state.triggers.on_ack)
     order = channel.ready_order
     for id_ in ids:
@@ -73,7 +74,7 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
         channel.leased -= done - late_acks
         channel.bytes -= size
         state.bytes -= size
-        state.remembered(channel, done - channel.trim(now_us, state.decided), now)
+        state.remembered(channel, done - channel.trim(now_us, log.decided), now)
         channel.counters.ack += done
         _after(state, now, consumer, done - late_acks)  # an expiry has given its credit back already
     return denied
@@ -171,7 +172,7 @@ def nack(
         bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
     else:
         _requeue(state, now, record, _backoff_us(state, record) if delay_us is None else delay_us)
-        state.facts.append(
+        state.commit_log.facts.append(
             Settle(
                 "nack",
                 record,
@@ -183,7 +184,7 @@ def nack(
             )
         )
     _after(state, now, consumer, 1)
-    return Done(state.gate)
+    return Done(state.commit_log.gate)
 
 
 def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> Done:
@@ -193,9 +194,9 @@ def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> 
     record.channel.counters.release += 1
     record.due_wall_us = 0
     record.channel.make_ready(record, now.us, first=True)
-    state.observe("release", record, consumer.link.principal.name)
+    state.commit_log.observe("release", record, consumer.link.principal.name)
     _after(state, now, consumer, 1)
-    return Done(state.gate)
+    return Done(state.commit_log.gate)
 
 
 def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason: str | None) -> Done:
@@ -204,7 +205,7 @@ def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason
     record.error = reason
     bury(state, now, record, "term", consumer.link.principal.name)
     _after(state, now, consumer, 1)
-    return Done(state.gate)
+    return Done(state.commit_log.gate)
 
 
 def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, lease_us: int) -> Done | Denied:
@@ -218,7 +219,7 @@ def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, leas
         )
     state.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
     record.deadline_us = deadline_us
-    state.observe("extend", record, consumer.link.principal.name)
+    state.commit_log.observe("extend", record, consumer.link.principal.name)
     return Done(0, deadline_us)
 
 
@@ -231,7 +232,7 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
     record.lapsed = consumer
     channel = record.channel
     channel.counters.timeout += 1
-    state.observe("timeout", record, consumer.link.principal.name)
+    state.commit_log.observe("timeout", record, consumer.link.principal.name)
     if state.triggers.on_timeout:
         firing.happened(state, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
@@ -254,7 +255,7 @@ def abandon(state: QueueState, now: Now, consumer: Consumer) -> None:
     for record in reversed(list(consumer.leases.values())):
         _unlease(record)
         channel.counters.release += 1
-        state.observe("release", record, consumer.link.principal.name)
+        state.commit_log.observe("release", record, consumer.link.principal.name)
         if _exhausted(record):
             bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
         else:

@@ -65,7 +65,7 @@ def last_batch(state: QueueState, app: str) -> int | None:
     applied = state.applied.get(app)
     if applied is None:
         return None
-    return applied.batch if applied.gate <= state.decided else applied.before
+    return applied.batch if applied.gate <= state.commit_log.decided else applied.before
 
 
 def repeated(state: QueueState, app: str, batch: int) -> Taken | Refusal | None:
@@ -76,7 +76,7 @@ def repeated(state: QueueState, app: str, batch: int) -> Taken | Refusal | None:
     last = last_batch(state, app)
     if last is not None and batch <= last:
         return Taken(0, duplicate=True)
-    if applied.gate <= state.decided:
+    if applied.gate <= state.commit_log.decided:
         return None
     if batch <= applied.batch:
         return Taken(applied.gate, duplicate=True)
@@ -112,7 +112,7 @@ def take(
     answer = repeated(state, app, batch)
     if answer is not None:
         return answer
-    if state.draining:
+    if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
     if not drafts and not is_remembered:
         return Taken(0)
@@ -138,10 +138,10 @@ def take(
         load.channel.counters.dup += load.duplicates
         enqueued += len(load.fresh)
         state.rest(load.channel, now)
-    applied = Applied(app, batch, enqueued, state.gate, last_batch(state, app))
+    applied = Applied(app, batch, enqueued, state.commit_log.gate, last_batch(state, app))
     state.applied[app] = applied
-    state.facts.append(applied)
-    return Taken(state.gate, enqueued)
+    state.commit_log.facts.append(applied)
+    return Taken(state.commit_log.gate, enqueued)
 
 
 def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
@@ -154,7 +154,7 @@ def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Dra
             channel = state.open_channel(draft.stream)
             if isinstance(channel, Refusal):
                 return channel
-            state.ids -= channel.trim(now.us, state.decided)
+            state.ids -= channel.trim(now.us, state.commit_log.decided)
             load = loads[draft.stream] = _Load(channel, is_new, {})
         if not draft.is_named:
             key = (draft.stream, draft.id)
@@ -190,11 +190,11 @@ def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
         load.fresh[id_] = record
         load.size += len(draft.body)
         record.seq = channel.seq + len(load.fresh)
-        record.batch = state.gate
+        record.batch = state.commit_log.gate
         return None
     if twin is not None:
         same = _is_same(draft, twin)
-        if same and twin.state == PENDING and twin.batch != state.gate:
+        if same and twin.state == PENDING and twin.batch != state.commit_log.gate:
             # One answer cannot wait for two commits that may end differently.
             busy = f"an earlier request with id `{id_}` is being written"
             return Refusal("JournalUnavailable", busy, ref=id_, retry_after_ms=RETRY_WRITE_MS)

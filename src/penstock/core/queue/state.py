@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.commit_log import CommitLog
 from penstock.core.deadline_heap import Timers
 from penstock.core.effects import Effect
 from penstock.core.errors import Refusal
@@ -28,7 +29,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.queue.ready_order import NORMAL, KeyedOrder
 from penstock.core.queue.taps import Tap
 from penstock.core.queue.views import Views
-from penstock.core.records import Applied, Entry, Fact, Note, Record, Settle
+from penstock.core.records import Applied, Record
 from penstock.core.rules.firing import Cooling, Triggers
 from penstock.core.rules.rate_limits import Meter
 from penstock.core.rules.rule_index import Source
@@ -63,7 +64,6 @@ class Totals(msgspec.Struct):
 
     dormant_forgotten: int = 0
     dedup_evicted: int = 0
-    observations_dropped: int = 0
     settles_refused: int = 0
     records_refused: int = 0
     dead_blocked: int = 0
@@ -97,16 +97,6 @@ class Schemas(Protocol):
         """What is known."""
 
 
-class Batch(msgspec.Struct, eq=False):
-    """Facts that become durable together."""
-
-    no: int
-    facts: list[Fact]
-    observations: list[Settle | Note | Entry]
-    observed_bytes: int = 0
-    """Bytes of what its observations carry."""
-
-
 class QueueState:
     """Everything the queue machine knows."""
 
@@ -136,21 +126,7 @@ class QueueState:
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
         self.effects: list[Effect] = []
-        self.facts: list[Fact] = []
-        self.observations: list[Settle | Note | Entry] = []
-        self.observed = 0
-        """Observations in the open batch and in those the journal has not answered for."""
-        self.observed_bytes = 0
-        """Bytes that those carry, and that the open batch's carry."""
-        self.observing_bytes = 0
-        self.gate = 1
-        self.decided = 0
-        """The newest batch whose outcome is known."""
-        self.gated = False
-        """Somebody waits for the open batch even if it stays empty."""
-        self.proposed: deque[Batch] = deque()
-        self.undecided = 0
-        """Facts in proposed batches."""
+        self.commit_log = CommitLog(limits)
         self.pending_bytes = 0
         self.bytes = 0
         """Bodies held in all channels."""
@@ -170,7 +146,6 @@ class QueueState:
         self.taps_open = 0
         self.link_no = 0
         self.triggers = Triggers()
-        self.draining = False
         self.meter: Meter | None = None
         self.tenants = Tenants()
         """Who may bring how much; None while no rate is set."""
@@ -259,13 +234,13 @@ class QueueState:
         if not channel.is_idle:
             return
         due_us = channel.touched_us + self.limits.idle_unload_ms * 1000
-        if due_us <= now.us and not channel.is_decided(self.decided):
+        if due_us <= now.us and not channel.is_decided(self.commit_log.decided):
             # A settle may yet be refused, and would bring its record back here.
             due_us = now.us + self.limits.idle_unload_ms * 1000
         if due_us > now.us:
             self.timers.arm(due_us, channel)
             return
-        self.ids -= channel.trim(now.us, self.decided)
+        self.ids -= channel.trim(now.us, self.commit_log.decided)
         self.drop_channel(channel)
         if channel.seq <= self.seq_floor and channel.counters.changes == 0:
             return  # nothing ever came here: names that somebody only tried must not push out real ones
@@ -305,14 +280,16 @@ class QueueState:
         """A record leaves its channel for good; its id stays in the window."""
         channel = record.channel
         self.bytes -= len(record.body)
-        batch = 0 if durable else self.gate
-        self.remembered(channel, channel.remember(record, outcome, now.us, batch, self.decided), now)
+        batch = 0 if durable else self.commit_log.gate
+        self.remembered(
+            channel, channel.remember(record, outcome, now.us, batch, self.commit_log.decided), now
+        )
 
     def remembered(self, channel: Channel, count: int, now: Now) -> None:
         """A channel remembers so many ids more: keep the sum of all channels within its bound."""
         self.ids += count
         if self.ids > self.limits.dedup_max:
-            gone = channel.trim(now.us, self.decided, keep=len(channel.order) // 2)
+            gone = channel.trim(now.us, self.commit_log.decided, keep=len(channel.order) // 2)
             self.ids -= gone
             self.totals.dedup_evicted += gone
         if not channel.live:
@@ -325,51 +302,10 @@ class QueueState:
         else:
             self.applied[applied.app] = Applied(applied.app, applied.before)
 
-    def observe(self, event: str, record: Record, peer: str | None) -> None:
-        """Note what happened to a record and gates nothing."""
-        self.observe_settle(Settle(event, record, peer, record.attempt, record.first_wall_us))
-
-    def observe_settle(self, settle: Settle) -> None:
-        """Beyond the bound it is counted instead."""
-        if self.observed >= self.limits.observations_max:
-            self.totals.observations_dropped += 1
-            return
-        self.observed += 1
-        self.observations.append(settle)
-
-    def observe_entry(self, entry: Entry) -> None:
-        """The same of what may carry much."""
-        limits = self.limits
-        size = 0 if entry.body is None else len(entry.body)
-        if (
-            self.observed >= limits.observations_max
-            or self.observed_bytes + size > limits.observations_bytes_max
-        ):
-            self.totals.observations_dropped += 1
-            return
-        self.observed += 1
-        self.observed_bytes += size
-        self.observing_bytes += size
-        self.observations.append(entry)
-
     def take_effects(self) -> list[Effect]:
         effects = self.effects
         self.effects = []
         return effects
-
-    def take_batch(self) -> Batch | None:
-        """Close the open batch, if anything is in it or waits for it."""
-        if not self.facts and not self.gated and not self.observations:
-            return None
-        batch = Batch(self.gate, self.facts, self.observations, self.observing_bytes)
-        self.facts = []
-        self.observations = []
-        self.observing_bytes = 0
-        self.gated = False
-        self.gate += 1
-        self.proposed.append(batch)
-        self.undecided += len(batch.facts)
-        return batch
 
     def lease_id(self, record: Record) -> str:
         """The opaque name of a record's current lease."""

@@ -152,16 +152,18 @@ class Triggers:
 def change(state: QueueState, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
     """Give a rule at run time, or take it back; durable once the returned gate is committed."""
     triggers = state.triggers
-    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > state.decided}
-    if triggers.changing.get(rule_id, state.gate) != state.gate:
+    triggers.changing = {
+        id_: gate for id_, gate in triggers.changing.items() if gate > state.commit_log.decided
+    }
+    if triggers.changing.get(rule_id, state.commit_log.gate) != state.commit_log.gate:
         # Were that one refused and this one not, taking that one back would undo this one.
         busy = f"an earlier change of `{rule_id}` is being written"
         return Refusal("JournalUnavailable", busy, ref=rule_id, retry_after_ms=RETRY_WRITE_MS)
-    triggers.changing[rule_id] = state.gate
+    triggers.changing[rule_id] = state.commit_log.gate
     fact = Ruled(rule_id, text, triggers.texts.get(rule_id), triggers.given.get(rule_id))
     triggers.give(rule_id, text, rule)
-    state.facts.append(fact)
-    return state.gate
+    state.commit_log.facts.append(fact)
+    return state.commit_log.gate
 
 
 def unchange(state: QueueState, fact: Ruled) -> None:
@@ -393,7 +395,7 @@ def _move_away(state: QueueState, now: Now, send: Send) -> None:
     moved = Settle(
         "move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True
     )
-    state.facts.append(moved)
+    state.commit_log.facts.append(moved)
     state.pending_bytes -= len(record.body)
     state.settle(record, "moved", now)
 
@@ -441,7 +443,7 @@ def _observe(
         adds or record.offset < 0
     )  # what is refused with its source, or with what it sent, never happened
     fired.detail = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
-    state.observe_settle(fired)
+    state.commit_log.observe_settle(fired)
 
 
 # What the journal says

@@ -103,7 +103,7 @@ def _check(
         more = {"attempted_kind": kind, "your_capabilities": rights.all}
         message = f"you have no capability for `{kind}`"
         return MewRefusal("capability_violation", message, more, status=403)
-    if space.ledger.draining:
+    if space.commit_log.draining:
         return MewRefusal("draining", "the server is shutting down; reconnect in a moment", status=503)
     size = envelope.size
     if size > space.limits.envelope_max:
@@ -228,7 +228,7 @@ def _invite(
         message = "you may invite nobody to grant, invite or kick beyond what you may yourself"
         more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
         return MewRefusal("capability_violation", message, more, status=403)
-    token = token_text(space.ledger.entropy(TOKEN_BYTES))
+    token = token_text(space.messages.entropy(TOKEN_BYTES))
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()

@@ -59,7 +59,7 @@ def journal_frame(
         meta=_meta(route, {"participants": len(space.router.members)}),
         body=data,
     )
-    space.ledger.observe_entry(entry)
+    space.commit_log.observe_entry(entry)
 
 
 def journal_counts(space: SpaceMachine) -> None:
@@ -86,7 +86,7 @@ def journal_counts(space: SpaceMachine) -> None:
             recipients=min(tally.deliveries, 2**31 - 1),
             meta=_meta(route, counts),
         )
-        space.ledger.observe_entry(entry)
+        space.commit_log.observe_entry(entry)
 
 
 def _meta(route: FrameRoute, facts: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ class GatewayMessages:
     """Makes the gateway's envelopes, each with an id of its own."""
 
     def __init__(self, entropy: Entropy) -> None:
-        self._entropy = entropy
+        self.entropy = entropy
         self._no = 0
         self._boot = entropy(4).hex()
 

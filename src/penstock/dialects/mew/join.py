@@ -170,4 +170,4 @@ def _observe(
     reason: str | None = None,
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
-    space.ledger.observe_entry(entry)
+    space.commit_log.observe_entry(entry)

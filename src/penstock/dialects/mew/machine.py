@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.commit_log import CommitLog
 from penstock.core.deadline_heap import Timers
 from penstock.core.errors import Refusal
 from penstock.core.fanout.frame_router import FrameRouter
@@ -45,18 +46,6 @@ def _id_of(data: bytes) -> str:
     return msgspec.json.decode(data, type=_Named).id
 
 
-class Ledger(Protocol):
-    """Where facts are gathered until the end of a turn."""
-
-    limits: Limits
-    facts: list[Any]
-    gate: int
-    draining: bool
-    entropy: Callable[[int], bytes]
-
-    def observe_entry(self, entry: Entry) -> None: ...
-
-
 class SpaceMachine:
     """A space at work."""
 
@@ -64,7 +53,7 @@ class SpaceMachine:
         self,
         settings: SpaceSettings,
         state: SpaceState,
-        ledger: Ledger,
+        commit_log: CommitLog,
         messages: GatewayMessages,
         *,
         text: Callable[[bytes], bytes],
@@ -74,7 +63,7 @@ class SpaceMachine:
         self.settings = settings
         self.id = settings.id
         self.state = state
-        self.ledger = ledger
+        self.commit_log = commit_log
         self.messages = messages
         self.watch = watch
         self.router = FrameRouter(head, partial(frames.journal_frame, self))
@@ -105,7 +94,7 @@ class SpaceMachine:
 
     @property
     def limits(self) -> Limits:
-        return self.ledger.limits
+        return self.commit_log.limits
 
     # Who may do what
 
@@ -242,9 +231,9 @@ class SpaceMachine:
         failed: Callable[[Now], None] | None = None,
     ) -> None:
         """Make these facts durable together, then have what they change, and tell of them."""
-        self.ledger.facts.extend(entries)
+        self.commit_log.facts.extend(entries)
         pending = PendingCommit(
-            self.ledger.gate, sender, announce, entries=entries, done=done, failed=failed, cause=cause
+            self.commit_log.gate, sender, announce, entries=entries, done=done, failed=failed, cause=cause
         )
         self.pending_bytes += pending.size
         if sender is not None:

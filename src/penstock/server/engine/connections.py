@@ -21,15 +21,11 @@ MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
 """What clients of spaces look for."""
 
 
-class Neighbour(Protocol):
-    """Another door's machines, which share the journal and the turns of this one."""
-
-    @property
-    def count(self) -> int:
-        """How many spaces there are."""
+class TurnListener(Protocol):
+    """Machines of another protocol that share the turns and the commit log of a runtime."""
 
     def turn(self) -> None:
-        """A turn ends: hand over what is to be written."""
+        """A turn ends: add facts to the commit log, and hand over what is to be written."""
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
         """Batch `no` has its outcome."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
 from penstock.core.links import Session
@@ -23,10 +24,9 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.surveys import Survey
-from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
-from penstock.server.engine.connections import MEW_FEATURES, Connection, Neighbour, Scheduler, Timer, Wire
+from penstock.server.engine.connections import MEW_FEATURES, Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
 from penstock.server.engine.view_followers import Live
 from penstock.server.files.addresses import is_ip, payer_address
@@ -60,6 +60,7 @@ class Runtime:
         events: EventLog | None = None,
     ) -> None:
         self.machine = machine
+        self.commit_log = machine.commit_log
         self.journal = journal
         self.scheduler = scheduler
         self.finished = 0
@@ -75,7 +76,7 @@ class Runtime:
         self._dirty: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
         """Peers we do not read from for now."""
-        self._waiting: dict[Answers, None] = {}
+        self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
         self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
@@ -86,7 +87,9 @@ class Runtime:
         self._started = scheduler.now()
         machine.views.begin(self._started)
         self.live = Live(self)
-        self.neighbour: Neighbour | None = None
+        self.turn_listeners: list[TurnListener] = []
+        self.count_spaces: Callable[[], int] = lambda: 0
+        """For `GET /health`."""
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
@@ -159,7 +162,7 @@ class Runtime:
             self._connections_by_ip[link.address] = here
         else:
             del self._connections_by_ip[link.address]
-        self._waiting.pop(connection.session.answers, None)  # type: ignore[call-overload]
+        self._waiting.pop(connection.session.answers, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
         self.live.left(connection.session)
@@ -200,8 +203,8 @@ class Runtime:
     def authenticate(self, token: str | None) -> Principal | None:
         return self._authenticate(token)
 
-    def wait(self, answers: Answers) -> None:
-        self._waiting[answers] = None
+    def wait(self, answers: GatedAnswers) -> None:
+        self._waiting[answers] = answers
 
     def apply(self, now: Now) -> None:
         """Carry out effects until none are left."""
@@ -231,14 +234,14 @@ class Runtime:
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
-        draining = self.machine.draining
+        draining = self.commit_log.draining
         return {
             "ok": not draining,
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
             "features": ["courier", "control", *FEATURES, *MEW_FEATURES],
-            "spaces": 0 if self.neighbour is None else self.neighbour.count,
+            "spaces": self.count_spaces(),
             "clients": len(self._connections),
             "uptime": round((now.us - self._started.us) / 1_000_000, 3),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
@@ -272,8 +275,7 @@ class Runtime:
         if gate <= self.finished:
             call(None)
             return
-        if gate == self.machine.gate:
-            self.machine.gated = True
+        self.commit_log.await_gate(gate)
         self._gates.setdefault(gate, []).append((fresh, call))
         self.schedule_turn()
 
@@ -283,7 +285,7 @@ class Runtime:
         def later(refusal: Refusal | None) -> None:
             self.scheduler.soon(call)
 
-        self.when(self.machine.gate, False, later)
+        self.when(self.commit_log.gate, False, later)
 
     # Turns
 
@@ -296,9 +298,9 @@ class Runtime:
     def _turn(self) -> None:
         """End of a turn: append what is new, write what is due, arm the timer."""
         self._turning = False
-        if self.neighbour is not None:
-            self.neighbour.turn()
-        batch = self.machine.take_batch()
+        for listener in self.turn_listeners:
+            listener.turn()
+        batch = self.commit_log.take_batch()
         if batch is not None:
             facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
             if self.events is not None:
@@ -307,7 +309,7 @@ class Runtime:
         if self._dirty:
             self._flush()
         self._arm()
-        if self._drained is not None and not self.machine.proposed and self.machine.leased == 0:
+        if self._drained is not None and not self.commit_log.proposed and self.machine.leased == 0:
             self._end_drain()
 
     def _flush(self) -> None:
@@ -340,7 +342,7 @@ class Runtime:
             hold = (
                 backlog > limits.outbox_max
                 or len(session.answers) > limits.answers_max
-                or self.machine.undecided > limits.undecided_max
+                or self.commit_log.undecided > limits.undecided_max
             )
             if hold != connection.held:
                 connection.held = hold
@@ -370,7 +372,7 @@ class Runtime:
         """The journal has answered for the oldest batch."""
         machine = self.machine
         now = self.scheduler.now()
-        batch = machine.proposed[0]
+        batch = self.commit_log.proposed[0]
         fresh: Refusal | None = None
         whole: Refusal | None = None
         if isinstance(outcome, Committed):
@@ -388,13 +390,13 @@ class Runtime:
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
         self._note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
-        if self.neighbour is not None:
-            self.neighbour.decided(now, batch.no, fresh, whole)
+        for listener in self.turn_listeners:
+            listener.decided(now, batch.no, fresh, whole)
         if self.live.followed:
             self.live.changed(now)
         # Only now: a delivery that fills a pull's answer must not pass this outcome by.
         self.finished = batch.no
-        for answers in list(self._waiting):
+        for answers in list(self._waiting.values()):
             if not answers.finished(batch.no, fresh, whole):
                 del self._waiting[answers]
             connection = self._connections.get(answers.session.link.no)
@@ -402,7 +404,7 @@ class Runtime:
                 self._dirty[connection] = None
         for is_fresh, call in self._gates.pop(batch.no, ()):
             call(fresh if is_fresh else whole)
-        if self._held and machine.undecided <= machine.limits.undecided_max:
+        if self._held and self.commit_log.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
         if self._ticker is not None and (
             batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from penstock.core.clock import Now, rfc3339
+from penstock.core.commit_log import Batch
 from penstock.core.links import Consumer, Link
-from penstock.core.queue.state import Batch
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
 from penstock.server.config.sections import LogsSection
 from penstock.server.files.line_writer import LineWriter, RotatingFile

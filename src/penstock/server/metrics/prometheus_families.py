@@ -94,7 +94,7 @@ class Exporter:
             "penstock_uptime_seconds": runtime.health(now)["uptime"],
             "penstock_records_refused": totals.records_refused,
             "penstock_settles_refused": totals.settles_refused,
-            "penstock_observations_dropped": totals.observations_dropped,
+            "penstock_observations_dropped": machine.commit_log.observations_dropped,
             "penstock_dead_letters_blocked": totals.dead_blocked,
             "penstock_tap_copies_lost": totals.copies_lost,
             "penstock_dedup_evicted": totals.dedup_evicted,

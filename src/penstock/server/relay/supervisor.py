@@ -249,12 +249,12 @@ class RelaySupervisor:
     def _fact(self, entry: Entry) -> None:
         self._memory.apply(entry)
         if self._keeps_rows:
-            self._runtime.machine.facts.append(entry)
+            self._runtime.commit_log.facts.append(entry)
 
     def _observe(self, entry: Entry) -> None:
         self._memory.apply(entry)
         if self._keeps_rows:
-            self._runtime.machine.observe_entry(entry)
+            self._runtime.commit_log.observe_entry(entry)
 
     def listen(self, principal: Principal, peer: str) -> RelayPlan:
         """Admit a WebSocket that follows a token stream."""

@@ -114,26 +114,22 @@ class Spaces:
         self._is_counting = False
         self._is_pinging = False
         self._sinks: dict[tuple[str, str], Sink] = {}
-        runtime.neighbour = self
+        runtime.turn_listeners.append(self)
+        runtime.count_spaces = lambda: len(self.spaces)
 
     # What spaces there are
 
     def add(self, settings: SpaceSettings, url: str = "") -> SpaceMachine:
         """Begin a space, with what it remembers."""
-        machine = self.runtime.machine
-        state = self.memory.of(settings.id)
+        log, state = self.runtime.commit_log, self.memory.of(settings.id)
         space = SpaceMachine(
-            settings, state, machine, self.messages, text=self.text, head=frame_head, watch=self._watch
+            settings, state, log, self.messages, text=self.text, head=frame_head, watch=self._watch
         )
         space.url = url
         self.spaces[settings.id] = space
         join.begin(space, self.runtime.scheduler.now())
         self.schedule_turn()
         return space
-
-    @property
-    def count(self) -> int:
-        return len(self.spaces)
 
     @property
     def limits(self) -> Limits:

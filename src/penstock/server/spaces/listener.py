@@ -96,7 +96,7 @@ class SpaceEndpoint:
             return json_reply(403, {"error": "forbidden", "message": refusal.message})
         query = dict(exchange.query_pairs)
         if exchange.is_upgrade:
-            if self._spaces.count:
+            if self._spaces.spaces:
                 return SpaceUpgrade(self._spaces, exchange, query)
             message = "this server has no spaces; the config section `spaces` adds them"
             return json_reply(404, {"error": "unknown_space", "message": message})

@@ -587,7 +587,7 @@ def test_a_change_that_the_journal_refuses_never_was() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)
     give(broker)
-    broker.runtime.when(broker.machine.gate, False, lambda _: None)
+    broker.runtime.when(broker.machine.commit_log.gate, False, lambda _: None)
     broker.run()
     journal.refuse()
     broker.run()

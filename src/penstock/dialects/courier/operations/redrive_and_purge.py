@@ -46,7 +46,7 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
         channel = machine.channels.get(dead)
         return {"moved": job.moved, "kept": job.kept, "left": 0 if channel is None else len(channel.ready)}
 
-    return Result(body, machine.gate)
+    return Result(body, machine.commit_log.gate)
 
 
 def purge(machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest) -> Outcome:
@@ -57,4 +57,4 @@ def purge(machine: QueueMachine, now: Now, principal: Principal, request: Stream
     channel = machine.find(principal.to_channel(request.stream))
     if isinstance(channel, Refusal):
         return channel
-    return Result({"purged": machine.purge(now, channel)}, machine.gate)
+    return Result({"purged": machine.purge(now, channel)}, machine.commit_log.gate)

@@ -77,14 +77,14 @@ def settle_held(
         return extension_us
     if request.op == "ack" and request.lease_id is None:
         denied = machine.ack(now, consumer, [request.id])
-        return denied[0] if denied else Done(machine.gate)
+        return denied[0] if denied else Done(machine.commit_log.gate)
     record = machine.held(consumer, request.id, request.lease_id)
     if isinstance(record, Denied):
         return record
     match request.op:
         case "ack":
             machine.ack(now, consumer, [request.id])
-            return Done(machine.gate)
+            return Done(machine.commit_log.gate)
         case "nack" if request.requeue:
             delay_us = None if request.delay_ms is None else request.delay_ms * 1000
             return machine.nack(now, consumer, record, delay_us, request.reason)

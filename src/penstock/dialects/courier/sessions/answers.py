@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.clock import Now
+from penstock.core.commit_log import GatedAnswers
 from penstock.core.errors import Refusal
 from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
@@ -39,7 +40,7 @@ class RuntimePort(Protocol):
     def apply(self, now: Now) -> None:
         """Carry out the machine's effects before it is called again."""
 
-    def wait(self, answers: Answers) -> None:
+    def wait(self, answers: GatedAnswers) -> None:
         """Call `finished` of these answers for each batch until it returns False."""
 
     def authenticate(self, token: str | None) -> Principal | None:
@@ -89,8 +90,8 @@ class Answers:
                 self.session.out.append(render(None))
                 return
             gate = 0
-        elif gate == runtime.machine.gate:
-            runtime.machine.gated = True
+        else:
+            runtime.machine.commit_log.await_gate(gate)
         self._queue.append((gate, fresh, render))
         runtime.wait(self)
 

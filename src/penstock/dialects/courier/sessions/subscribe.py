@@ -186,7 +186,7 @@ class SubscribeSession:
             refused = {one.refusal.ref for one in denied}
             for id_ in ids:
                 if id_ not in refused:
-                    self._confirm(id_, self._machine.gate)
+                    self._confirm(id_, self._machine.commit_log.gate)
 
     def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
         request = SettleRequest(

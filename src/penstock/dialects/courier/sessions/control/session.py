@@ -359,7 +359,7 @@ class ControlSession:
             for one in denied:
                 deny(self.answers, frame.req_id, one)
         elif frame.req_id is not None:
-            self._answer(frame.req_id, Result({"id": frame.id}, self._machine.gate))
+            self._answer(frame.req_id, Result({"id": frame.id}, self._machine.commit_log.gate))
 
     def _settle(
         self, now: Now, frame: frames.NackFrame | frames.ReleaseFrame | frames.TermFrame | frames.ExtendFrame
