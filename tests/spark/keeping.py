@@ -13,7 +13,7 @@ from penstock.ipc.pipeline import AlertsSection
 from penstock.server.assembly import version
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.process import CHECKPOINTS, start_query
+from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.session import make_session
 from penstock.spark.source import location

@@ -35,7 +35,7 @@ from penstock.spark.master import MasterError, check_master, is_local
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.process import Reporter
+from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
 from tests.integration.serving import Http

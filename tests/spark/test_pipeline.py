@@ -17,8 +17,9 @@ from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TA
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.batch import journal_frame
-from penstock.spark.pipeline.ingest import Ingest, LostRowsError, check_kept
-from penstock.spark.pipeline.process import CHECKPOINTS, start_query
+from penstock.spark.pipeline.gaps import LostRowsError, check_kept
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
@@ -74,7 +75,7 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
     lake = tmp_path_factory.mktemp("expected")
     ingest = Ingest(spark, location.open_one(told), lake, steps.built_in())
     ingest.backfill()
-    ingest._note_gap()
+    ingest._record_first_gap()
     ingest.close()
     made = content(lake)
     assert {name: len(rows) for name, rows in made.items() if name != "gaps"} == {
@@ -309,11 +310,11 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
         ingest_of(spark, data).backfill()
     # The same is told before Spark starts, and not of tables that are not there yet.
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
-        check_kept(location.open_one(data), data / "lake", steps.built_in())
-    check_kept(location.open_one(data), tmp_path / "lake", steps.built_in())
+        check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
+    check_kept(location.open_one(data), tmp_path / "lake", [step.table for step in steps.built_in()])
     skipped = gaps.accept(data)
     assert skipped["envelopes"] == (stopped, oldest)
-    check_kept(location.open_one(data), data / "lake", steps.built_in())
+    check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
     ingest_of(spark, data).backfill()
     made = content(data / "lake")
     assert made["gaps"] == [
@@ -472,7 +473,7 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     run(spark, data, AlertWatch(spark, journal, data / "lake", AlertsSection(), None), "watch", 10_000)
     whole = Ingest(spark, journal, tmp_path / "lake", steps.built_in())
     whole.backfill()
-    whole._note_gap()
+    whole._record_first_gap()
     assert content(data / "lake") == content(tmp_path / "lake")
     assert len(content(data / "lake", ["alerts"])["alerts"]) > len(before["alerts"])
     # It had no triggers when that version wrote it, so the table of their minutes came with what followed.

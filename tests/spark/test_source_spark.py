@@ -11,6 +11,7 @@ import pytest
 
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
+from penstock.spark.pipeline.reporter import code_in
 from tests.spark.journals import Written
 
 if TYPE_CHECKING:
@@ -148,4 +149,5 @@ def test_a_journal_that_grows_and_is_sealed_under_a_running_query(
     with pytest.raises(Exception, match="DATA_LOSS") as caught:
         query.awaitTermination(PATIENCE_S)
     text = str(caught.value)
+    assert code_in(text) == "JournalChanged"
     assert written.id in text and OTHER in text and "penstock pipeline reset" in text

@@ -5,7 +5,6 @@ A text under a field becomes its line in `docs/reference/config.md`.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -173,23 +172,7 @@ HALT_HINTS = {
     "SchemaChanged": "`penstock pipeline rebuild TABLE` makes the table anew",
     "CheckpointUnusable": "`penstock pipeline reset QUERY` forgets its checkpoint; the tables keep their rows and offsets",
 }
-"""What to do about each failure that halts the pipeline, by its code."""
-HALT_MARK = re.compile(r"\[halt:([A-Za-z]+)\]")
-"""How a code survives Spark, which turns the exceptions of its Python workers into text."""
-
-
-class PipelineHaltError(Exception):
-    """A failure that a restart cannot fix. Its text starts with its code as `HALT_MARK`, because Spark keeps only text."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"[halt:{code}] {message}")
-        self.code = code
-
-
-def halt_code(text: str) -> str | None:
-    """The code of the last `PipelineHaltError` in an error text of Spark."""
-    codes = [code for code in HALT_MARK.findall(text) if code in HALT_HINTS]
-    return codes[-1] if codes else None
+"""What to do about each failure that halts the pipeline, by its code: the `code` of the exception's class."""
 
 
 class PipelineTask(msgspec.Struct):

@@ -29,7 +29,9 @@ exec '{java}' "$@"
 
 
 class JavaError(Exception):
-    """No Java that Spark could run on; the message says how to get one."""
+    """No usable Java; the message says how to get one."""
+
+    code = "NoJava"
 
 
 @dataclass(frozen=True)

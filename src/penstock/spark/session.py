@@ -1,4 +1,4 @@
-"""The Spark session of the pipeline and of everything else here that needs one."""
+"""The Spark session of the pipeline, and of your own programs that use its formats."""
 
 from __future__ import annotations
 
@@ -18,29 +18,45 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Lists and maps are handed to Python in a time that grows with the square of this.
+    # The time to pass lists and maps to Python grows with the square of this.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-"""Batches are small and many: plans that are made twice cost more than they save."""
+"""Batches are small and many: adaptive replanning costs more than it saves."""
 PYTHON_SETTING = "spark.pyspark.python"
-"""Spark obeys it only where its own launcher starts the driver, so we obey it here."""
+"""Spark reads it only if its own launcher starts the driver, so `make_session` applies it."""
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -Xss4m"
+"""Quick to warm up and small. A code cache for many small plans; deep stacks, because Spark matches long texts recursively."""
 
 
 def make_session(
     name: str, *, master: str | None = None, memory: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the right Java and the Python that runs this; `conf` has the last word.
+    """Make a Spark session that finds Java, uses the current Python, and has the settings of the pipeline.
 
-    `memory` is the driver's heap, which in local mode is all of Spark; that of executors is `spark.executor.memory`. Executors start a
-    Python of the same path as the driver's, or as `spark.pyspark.python` says; the driver starts it too, to plan what a source reads.
+    Parameters
+    ----------
+    name
+        The name of the application.
+    master
+        `local[N]`, or the address of a cluster; by default that of Spark's own configuration.
+    memory
+        The heap of the driver, which in local mode is all of Spark. For executors set `spark.executor.memory`.
+    conf
+        Spark settings that override the others. Executors start the Python at the path of the driver's, or that of
+        `spark.pyspark.python`.
+
+    Returns
+    -------
+    SparkSession
+        The session, or the one that this process already has.
     """
     java.use()
     python = (conf or {}).get(PYTHON_SETTING)
-    # Functions run in the first and sources are read by the second, on executors too.
+    # Spark runs functions with the first and reads sources with the second, on executors too.
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if python is not None:
             os.environ[variable] = python
@@ -66,3 +82,12 @@ def make_session(
         if master is None or "stopped SparkContext" not in str(error):
             raise
         raise master_refused(master) from error
+
+
+def pipeline_conf(scratch: str) -> dict[str, str]:
+    """Spark settings of the pipeline's own session; `scratch` is a directory for temporary files."""
+    return {
+        "spark.local.dir": scratch,
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    }

@@ -19,7 +19,7 @@ from penstock.ipc.pipeline import EXIT_HALTED, PipelineStatus
 from penstock.journal.retention import Retention
 from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.process import Reporter
+from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.source import location
 from penstock.spark.tables.token_keys import KeysError
 from tests.integration.serving import Http
@@ -83,7 +83,7 @@ def recomputed(spark: SparkSession, data: Path, lake: Path) -> dict[str, Any]:
     """The tables of a journal made in one go, in another place."""
     ingest = Ingest(spark, location.open_one(data), lake, steps.built_in())
     ingest.backfill()
-    ingest._note_gap()
+    ingest._record_first_gap()
     ingest.close()
     return content(lake)
 
@@ -192,15 +192,15 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
 @pytest.mark.parametrize(
     ("error", "query", "code", "word"),
     [
-        (RuntimeError("Caused by: x\nDataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
-        (RuntimeError("DataLossError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
+        (RuntimeError("Caused by: x\npenstock.spark.source.errors.DataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
+        (RuntimeError("penstock.spark.source.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
         (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
         (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
         (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
         (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
     ],
 )  # fmt: skip
-def test_what_only_a_person_can_mend_says_how(
+def test_a_failure_that_needs_a_person_says_what_to_do(
     tmp_path: Path, error: Exception, query: str | None, code: str, word: str
 ) -> None:
     reporter = Reporter(tmp_path)

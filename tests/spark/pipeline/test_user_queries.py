@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.checkpoints import repair_checkpoint
+from penstock.spark.pipeline.queries import repair_checkpoint
 from penstock.spark.pipeline.user_queries import PAUSE_MAX_S, STABLE_S, QueryError, UserQuery, load_queries
 
 SPARK: Any = object()
@@ -28,8 +28,8 @@ class Query:
         self.isActive, self.failure = False, failure
 
 
-class Desk:
-    """One query of a user's, and what was asked of it."""
+class QueryDriver:
+    """One user query, and the starts that were asked of it."""
 
     def __init__(self) -> None:
         self.started: list[tuple[Any, Any, str]] = []
@@ -44,17 +44,17 @@ class Desk:
         self.queries.append(Query())
         return self.queries[-1]
 
-    def look(self, now_s: float) -> int:
-        self.own.look(now_s, SPARK, {"path": "/data"}, Path("/lake/_checkpoints"), str)
+    def check(self, now_s: float) -> int:
+        self.own.check(now_s, SPARK, {"path": "/data"}, Path("/lake/_checkpoints"), str)
         return len(self.started)
 
 
 def test_a_query_is_started_once_with_its_place_and_its_checkpoint() -> None:
-    desk = Desk()
-    assert [desk.look(now_s) for now_s in (0.0, 1.0, 500.0)] == [1, 1, 1]
-    assert desk.started == [(SPARK, {"path": "/data"}, "/lake/_checkpoints/own-x")]
-    assert desk.own.state == "running"
-    assert desk.own.query is desk.queries[0]
+    driver = QueryDriver()
+    assert [driver.check(now_s) for now_s in (0.0, 1.0, 500.0)] == [1, 1, 1]
+    assert driver.started == [(SPARK, {"path": "/data"}, "/lake/_checkpoints/own-x")]
+    assert driver.own.state == "running"
+    assert driver.own.query is driver.queries[0]
 
 
 @pytest.mark.promise(
@@ -62,17 +62,17 @@ def test_a_query_is_started_once_with_its_place_and_its_checkpoint() -> None:
     "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
 )
 def test_one_that_fails_is_started_again_later_each_time() -> None:
-    desk = Desk()
-    desk.failures = [RuntimeError("no such stream") for _ in range(12)]
+    driver = QueryDriver()
+    driver.failures = [RuntimeError("no such stream") for _ in range(12)]
     starts = []
     for now_s in range(2_000):
-        before = len(desk.started)
-        if desk.look(float(now_s)) > before:
+        before = len(driver.started)
+        if driver.check(float(now_s)) > before:
             starts.append(now_s)
     pauses = [later - sooner for sooner, later in pairwise(starts)]
     assert pauses[:5] == [2, 4, 8, 16, 32]
     assert set(pauses[5:]) == {int(PAUSE_MAX_S)}
-    assert desk.own.state == "running"
+    assert driver.own.state == "running"
 
 
 @pytest.mark.promise(
@@ -80,29 +80,29 @@ def test_one_that_fails_is_started_again_later_each_time() -> None:
     "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
 )
 def test_why_it_does_not_run_is_told() -> None:
-    desk = Desk()
-    desk.look(0.0)
-    desk.queries[0].fail(RuntimeError("no such stream"))
-    desk.look(1.0)
-    assert desk.own.state == "no such stream; tried again after 2 s"
-    assert desk.own.query is None
-    assert desk.look(2.9) == 1
-    assert desk.look(3.0) == 2
-    desk.queries[1].fail(None)
-    desk.look(4.0)
-    assert desk.own.state == "it ended by itself; tried again after 4 s"
+    driver = QueryDriver()
+    driver.check(0.0)
+    driver.queries[0].fail(RuntimeError("no such stream"))
+    driver.check(1.0)
+    assert driver.own.state == "no such stream; next attempt after 2 s"
+    assert driver.own.query is None
+    assert driver.check(2.9) == 1
+    assert driver.check(3.0) == 2
+    driver.queries[1].fail(None)
+    driver.check(4.0)
+    assert driver.own.state == "it ended by itself; next attempt after 4 s"
 
 
 def test_one_that_ran_long_is_tried_again_soon() -> None:
-    desk = Desk()
-    desk.failures = [RuntimeError("not yet")] * 3
+    driver = QueryDriver()
+    driver.failures = [RuntimeError("not yet")] * 3
     now_s = 0.0
-    while not desk.queries:
-        desk.look(now_s)
+    while not driver.queries:
+        driver.check(now_s)
         now_s += 1
-    desk.queries[0].fail(RuntimeError("a hiccup"))
-    desk.look(now_s + STABLE_S)
-    assert desk.own.state == "a hiccup; tried again after 2 s"
+    driver.queries[0].fail(RuntimeError("a hiccup"))
+    driver.check(now_s + STABLE_S)
+    assert driver.own.state == "a hiccup; next attempt after 2 s"
 
 
 @pytest.mark.promise(
@@ -146,9 +146,9 @@ def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_startin
     offsets.mkdir(parents=True)
     (offsets / ".0.d320ac9c.tmp").write_text("v1")
     (offsets / "..0.d320ac9c.tmp.crc").write_text("crc")
-    desk = Desk()
-    desk.own.look(0.0, SPARK, {}, tmp_path, str)
-    assert len(desk.started) == 1
+    driver = QueryDriver()
+    driver.own.look(0.0, SPARK, {}, tmp_path, str)
+    assert len(driver.started) == 1
     assert list(offsets.iterdir()) == []
 
 

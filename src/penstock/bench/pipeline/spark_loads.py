@@ -151,7 +151,7 @@ def growth(job: SparkJob) -> LoadReport:
 
     Each table is filled by itself, as `penstock pipeline backfill` does, with the pipeline's own settings.
     """
-    from penstock.spark.pipeline.process import tables_only
+    from penstock.spark.pipeline.rebuild import tables_only
 
     warm = min(WARM_ROWS, *job.rows)
     announce(note=f"warming up with {warm:,} rows")

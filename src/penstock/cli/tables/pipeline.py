@@ -103,7 +103,8 @@ def _in_process(task: PipelineTask) -> int:
     """Run a task in this process until it is done or Ctrl-C."""
     import signal
 
-    from penstock.spark.pipeline.process import Reporter, Runner
+    from penstock.spark.pipeline.process import Runner
+    from penstock.spark.pipeline.reporter import Reporter
 
     runner = Runner(task, Reporter(Path(task.data)))
     before = {
@@ -233,7 +234,7 @@ def reset(
     """
     import shutil
 
-    from penstock.spark.pipeline.process import CHECKPOINTS, QUERIES
+    from penstock.spark.pipeline.queries import CHECKPOINTS, QUERIES
     from penstock.spark.pipeline.user_queries import OWN
 
     if not place.data.is_dir():
@@ -403,7 +404,7 @@ def _not_running(data: Path) -> None:
 def _session(data: Path, config: Path | None) -> Iterator[Ingest]:
     """Everything that bringing tables forward needs, without a query."""
     _need_spark()
-    from penstock.spark.pipeline.process import tables_only
+    from penstock.spark.pipeline.rebuild import tables_only
 
     settings = _settings(config)
     with _explaining(), tables_only(data, settings) as ingest:
@@ -417,7 +418,7 @@ def _explaining() -> Iterator[None]:
     from penstock.spark.lake.data_files import SchemaError
     from penstock.spark.lake.snapshots import LakeError
     from penstock.spark.master import MasterError
-    from penstock.spark.pipeline.ingest import LostRowsError
+    from penstock.spark.pipeline.gaps import LostRowsError
     from penstock.spark.pipeline.steps import StepError
     from penstock.spark.source.errors import SourceError
 

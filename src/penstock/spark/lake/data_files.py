@@ -34,7 +34,9 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class SchemaError(ValueError):
-    """Rows do not fit their table; the message names the column and the cure."""
+    """Rows do not fit their table; the message names the column and what to do."""
+
+    code = "SchemaChanged"
 
 
 @dataclass(frozen=True)

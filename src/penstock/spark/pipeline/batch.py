@@ -1,4 +1,4 @@
-"""A stretch of the journal as DataFrames: what a step of the pipeline is given to work on."""
+"""A batch of journal rows as DataFrames: the input of every step of the pipeline."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from penstock.spark.source.location import JournalLocation, SourceJournal
 
 SMALL_ROWS = 50_000
-"""So many rows are worked on in one piece: moving them about would take longer than the work."""
+"""Up to this many rows are processed in one partition: a shuffle would take longer than the work."""
 RECENT_ROWS = 100_000
-"""Journal rows, without bodies, that the driver keeps."""
-ROWS_PER_PART = 250_000
+"""Journal rows, without bodies, that the driver caches."""
+TASK_ROWS = 250_000
 """Journal rows that one task reads."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
-"""Columns for counts and times, which need no bodies."""
+"""Columns without the body, for counts and times."""
 
 
 def journal_frame(
     spark: SparkSession, location: JournalLocation, first: int, end: int, columns: list[str] | None = None
 ) -> DataFrame:
-    """Rows `first` to `end - 1` as a DataFrame, read where the tasks run."""
+    """Rows `first` to `end - 1` as a DataFrame, read by the tasks."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    count = max(1, -(-(end - first) // ROWS_PER_PART))
+    count = max(1, -(-(end - first) // TASK_ROWS))
     step = -(-(end - first) // count)
     names = columns or FILE_SCHEMA.names
     schema = pa.schema([FILE_SCHEMA.field(name) for name in names])
@@ -47,7 +47,7 @@ def journal_frame(
     known = location.open().id
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from penstock.spark.source.partitions import check_present
+        from penstock.spark.source.partition_reader import check_present
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -58,11 +58,11 @@ def journal_frame(
                 yield from journal.batches(start, stop, names)
 
     rows = spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
-    return rows.coalesce(1) if count == 1 else rows  # which tells Spark that there is nothing to move about
+    return rows.coalesce(1) if count == 1 else rows  # one partition: Spark plans no shuffle
 
 
 class RecentRows:
-    """The latest rows of a journal without their bodies, kept so that a batch need not read the minutes it falls into again."""
+    """A cache of the latest journal rows without bodies, so that a batch need not read the whole minutes that it touches again."""
 
     def __init__(self, journal: SourceJournal) -> None:
         self._journal = journal
@@ -72,7 +72,7 @@ class RecentRows:
         self._lock = threading.Lock()
 
     def rows(self, first: int, end: int) -> pa.Table | None:
-        """Rows `first` to `end - 1`; None when they are too many to be kept."""
+        """Rows `first` to `end - 1`; None if they are too many to cache."""
         import pyarrow as pa
 
         with self._lock:
@@ -85,14 +85,14 @@ class RecentRows:
             else:
                 kept = held.slice(first - self._first)
                 held = pa.concat_tables([kept, self._read(first + kept.num_rows, end)])
-            # In one piece: kept as it came it would be thousands.
+            # Combine the chunks: there would be thousands after a while.
             self._rows, self._first = held.combine_chunks(), first
             return self._rows.slice(0, end - first)
 
     def _read(self, first: int, end: int) -> pa.Table:
         import pyarrow as pa
 
-        from penstock.spark.source.partitions import check_present
+        from penstock.spark.source.partition_reader import check_present
 
         schema = pa.schema([FILE_SCHEMA.field(name) for name in MEASURED])
         check_present(self._journal, self._id, end)
@@ -108,9 +108,9 @@ def open_batch(
     recent: RecentRows,
     conditions: Sequence[str] = (),
 ) -> Iterator[JournalBatch | None]:
-    """A batch of a query as a slice, kept at hand while it is worked on; None for one without rows.
+    """A batch of a query, cached while it is processed; None if it has no rows.
 
-    It knows which of some conditions, given as SQL, no row meets.
+    `conditions` are SQL: `unmet` of the batch names those that no row meets.
     """
     rows = rows.persist()
     try:
@@ -128,7 +128,7 @@ def open_batch(
 
 @dataclass
 class JournalBatch:
-    """Rows `first` to `end - 1` of one journal, and what else a step may need to know about them."""
+    """Rows `first` to `end - 1` of one journal, and the older rows that a step may need with them."""
 
     spark: SparkSession
     journal: SourceJournal
@@ -136,13 +136,13 @@ class JournalBatch:
     first: int
     end: int
     until_us: int
-    """Time of the last of them."""
+    """Time of the last row."""
     given: DataFrame | None = None
-    """The rows, where the caller has them already."""
+    """The rows, if the caller has them already."""
     unmet: tuple[str, ...] = ()
-    """Conditions that are known to be met by none of them."""
+    """Conditions that no row of the batch meets."""
     recent: RecentRows | None = None
-    """Rows before them that may be at hand."""
+    """A cache of the rows before the batch."""
 
     @property
     def until(self) -> datetime:
@@ -150,7 +150,7 @@ class JournalBatch:
 
     @cached_property
     def events(self) -> DataFrame:
-        """The rows, without what the pipeline itself sent."""
+        """The rows, without those that the pipeline itself caused."""
         rows = self.given
         if rows is None:
             rows = journal_frame(self.spark, self.journal.location, self.first, self.end)
@@ -159,7 +159,7 @@ class JournalBatch:
         return without_own(rows)
 
     def since(self, first: int) -> JournalBatch:
-        """The same up to its end, from another row on."""
+        """The batch from row `first` to the same end; `first` may lie before the batch."""
         if first == self.first:
             return self
         rows = None
@@ -171,30 +171,30 @@ class JournalBatch:
 
     @property
     def inboxes(self) -> DataFrame:
-        """Those about the inboxes of agents."""
+        """The rows of envelopes to inboxes."""
         return self.events.where(INBOXES)
 
     @cached_property
     def _reach(self) -> tuple[int, int]:
-        """From which row, and from which minute on, minutes may change by these rows."""
+        """The first row, and the time, of the minutes that this batch may change."""
         oldest = self.journal.bounds().first
         if self.first <= oldest:
             return self.first, self.journal.time_of(self.first)
         reach = reach_us(self.journal.time_of(self.first - 1))
         first = min(self.first, self.journal.offset_at(reach))
         if first == oldest and oldest > 0:
-            # The beginning of that minute is gone: what was counted while it was there is better than a new count.
+            # Retention removed the beginning of that minute. Its stored row was counted from all rows, so keep it and begin with the next.
             return first, (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
         return first, reach
 
     @property
     def minutes_since(self) -> datetime:
-        """The first of the minutes that these rows touch or may close."""
+        """The first minute that this batch touches or may close."""
         return from_us(self._reach[1] // MINUTE_US * MINUTE_US)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:
-        """Every row, without bodies, of the minutes that these rows touch or may close."""
+        """Every row, without bodies, of the minutes that this batch touches or may close."""
         first, since_us = self._reach
         if first == self.first and self.given is not None:
             return self.events.select(*MEASURED)
@@ -207,7 +207,7 @@ class JournalBatch:
         return without_own(rows).where(f"recorded_at >= timestamp_micros({since_us})")
 
     def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
-        """Every envelope and every delivery of the conversations that these rows are part of."""
+        """Every envelope and delivery of the conversations that this batch touches."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -219,18 +219,18 @@ class JournalBatch:
             is_touched = pc.field("corr").isin(touched.column("corr").combine_chunks())
             known = conversations.rows(["started_at"], (pc.field("journal") == self.journal.id) & is_touched)
             if known.num_rows:
-                # By time and not by offset: silver still has the rows of a conversation that the journal let go.
+                # By time, not by offset: the table still has rows of the conversation that retention removed from the journal.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
         names = self.spark.createDataFrame(touched).hint("broadcast")
-        sent = self._silver("envelopes", "recorded_at", since_us).selectExpr(
+        sent = self._table_rows("envelopes", "recorded_at", since_us).selectExpr(
             "*", f"coalesce(corr, {BEGUN}) as talk"
         )
         of_them = (sent["journal"] == names["journal"]) & (sent["talk"] == names["corr"])
-        ended = self._silver("deliveries", "settled_at", since_us)
+        ended = self._table_rows("deliveries", "settled_at", since_us)
         return sent.join(names, of_them, "left_semi"), ended.join(names, ["journal", "corr"], "left_semi")
 
-    def _silver(self, name: str, moment: str, since_us: int) -> DataFrame:
-        """Rows of a silver table from a time on, through Spark's own Parquet reader."""
+    def _table_rows(self, name: str, moment: str, since_us: int) -> DataFrame:
+        """Rows of an append table from a time on, through Spark's own Parquet reader."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = self.lake(name)

@@ -1,25 +1,56 @@
-"""Rows that retention removed before a table had them: noted as a gap, so that the pipeline can go on behind them."""
+"""Rows that retention removed before a table had them: refused, or recorded as a gap so that the pipeline can continue."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from penstock.journal.tables import table_names
 from penstock.spark.lake.catalog import open_table
-from penstock.spark.lake.schemas import EVENTS, GAPS
+from penstock.spark.lake.schemas import EVENTS, GAPS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.pipeline.ingest import note_gap
+from penstock.spark.pipeline.queries import SHARD
 from penstock.spark.source import location
+from penstock.spark.source.location import SourceJournal
+
+
+class LostRowsError(Exception):
+    """The journal no longer has rows that a table needs, or has fewer rows than a table; `code` says which."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check_kept(journal: SourceJournal, lake: Path, tables: Sequence[TableDefinition]) -> None:
+    """Refuse to begin if a table needs rows that are gone. Needs no Spark, which is slow to start."""
+    oldest = journal.bounds().first
+    for table in tables:
+        stored = LakeTable(lake, table).progress(f"{journal.id}/{SHARD}")
+        if stored is not None:
+            check_not_gone(table.name, stored, oldest)
+
+
+def check_not_gone(name: str, first: int, oldest: int) -> None:
+    """Refuse a table that needs row `first` when `oldest` is the oldest row kept."""
+    if first < oldest:
+        raise LostRowsError(
+            "DataLoss",
+            f"DATA_LOSS: the table `{name}` needs rows {first} to {oldest - 1}, which are no longer kept; "
+            "`penstock pipeline reset --accept-loss` records the gap and continues from the oldest row",
+        )
 
 
 def accept(data: Path) -> dict[str, tuple[int, int]]:
-    """Move every table that needs rows which are gone to the oldest row that is kept; returns what each misses."""
+    """Move every table that needs lost rows on to the oldest row kept; returns the rows that each table lacks."""
     journal = location.open_one(data)
     oldest = journal.bounds().first
-    app = f"{journal.id}/0"
+    app = f"{journal.id}/{SHARD}"
     lake = data / "lake"
     skipped: dict[str, tuple[int, int]] = {}
-    for name in table_names(lake):  # those of users too
+    for name in table_names(lake):  # user tables too
         if name in (EVENTS.name, GAPS.name):
             continue
         table = open_table(lake, name)
@@ -31,5 +62,11 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
     if skipped:
         gaps = LakeTable(lake, GAPS)
         with gaps.writing():
-            note_gap(gaps, journal.id, app, min(first for first, _ in skipped.values()), oldest)
+            record_gap(gaps, journal.id, app, min(first for first, _ in skipped.values()), oldest)
     return skipped
+
+
+def record_gap(gaps: LakeTable, journal: str, app: str, first: int, end: int) -> None:
+    """Record that rows `first` to `end - 1` were never read; an empty range records that nothing was missed so far."""
+    rows = [{"journal": journal, "from_offset": first, "to_offset": end - 1, "reason": "retention"}]
+    gaps.append(pa.Table.from_pylist(rows if end > first else [], GAPS.schema), {app: Progress(first, end)})

@@ -1,7 +1,7 @@
-"""How each table of the lake comes from the journal: one `Step` a table, built in or a user's own.
+"""How each lake table is computed from the journal: one `Step` a table, built in or a user's own.
 
-A step is a function from a stretch of the journal to the rows of one table. It keeps no state and knows no batch: the same
-stretch gives the same rows, and any way of cutting the journal into stretches ends in the same table.
+A step is a function from a batch of journal rows to rows of one table. It keeps no state: the same batch gives the same rows, and any
+way of cutting the journal into batches ends in the same table.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ Window = Literal["minute"]
 
 
 class StepError(Exception):
-    """A table of a user's that cannot be made; the message says what to change."""
+    """A user table that cannot be built; the message says what to change."""
+
+    code = "BadTable"
 
 
 @dataclass(frozen=True)
 class Step:
-    """How one table comes from the journal."""
+    """How one table is computed from the journal."""
 
     table: TableDefinition
     rows: Rows
     after: tuple[str, ...] = ()
-    """Tables that it reads, which are brought forward before it."""
+    """Tables that it reads; they are written before it."""
     when: str = "true"
-    """Which journal rows it needs, as SQL: a batch without any moves the table on without asking Spark."""
+    """The journal rows it needs, as SQL: a batch without any moves the table's progress without a Spark job."""
     by_minute: bool = False
-    """Whether its rows become final: a batch that has no row for it may still close a minute that the table has open."""
+    """Whether its rows become final: then a batch without rows for it may still close an open minute."""
 
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
-    """The tables that everybody has; a file of keys lets them see into token streams."""
+    """The built-in tables; a file of keys lets `token_streams` read tokens."""
     from penstock.spark.tables.conversations import conversations
     from penstock.spark.tables.deliveries import SETTLED, deliveries
     from penstock.spark.tables.envelopes import INBOXES, SENT, envelopes
@@ -61,7 +63,7 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
     return [
-        # First, because people watch it.
+        # First, because the console shows it.
         Step(
             schemas.QUEUE_MINUTES,
             lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
@@ -107,7 +109,7 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
 
 @dataclass(frozen=True)
 class UserTable:
-    """A function of a user's, marked as a table."""
+    """A user function marked as a table."""
 
     name: str
     function: Callable[[DataFrame], DataFrame]
@@ -127,11 +129,19 @@ def table(
     window: Window | None = None,
     newest: str | None = None,
 ) -> Callable[[Callable[[DataFrame], DataFrame]], Callable[[DataFrame], DataFrame]]:
-    """Mark a function from journal rows to table rows; `pipeline.tables` of the config names the file it is in.
+    """Mark a function from journal rows to table rows. `pipeline.tables` of the config names the file that it is in.
 
-    Without more it is given the new rows and what it returns is appended. With `window="minute"` it is given every row of the minutes
-    that new rows fell into, and its rows replace those of the same key: for counts and percentiles. With `newest="offset"` it is
-    given the new rows, and of each key the row with the greatest value there stays: for the latest of something.
+    Parameters
+    ----------
+    name
+        The name of the table; by default that of the function.
+    key
+        Columns that identify a row.
+    window
+        With `"minute"` the function is given every row of the minutes that new rows fell into, and its rows replace those of the
+        same key: for counts and percentiles. Otherwise it is given the new rows only, and its rows are appended.
+    newest
+        A column: of the rows of one key, the one with the greatest value in it is kept. For the latest of something.
     """
 
     def mark(function: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], DataFrame]:
@@ -143,14 +153,14 @@ def table(
 
 
 def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
-    """The steps of the tables in these files."""
+    """Load the steps of the tables in these files."""
     steps: list[Step] = []
     for file in files:
         for found in _marks(Path(file)):
             if found.name in schemas.TABLES:
                 raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
             if any(step.table.name == found.name for step in steps):
-                raise StepError(f"`{file}`: there is a table `{found.name}` already; choose another name")
+                raise StepError(f"`{file}`: there is already a table `{found.name}`; choose another name")
             if not NAME.fullmatch(found.name):
                 raise StepError(
                     f"`{file}`: `{found.name}` cannot be a table's name; begin with a letter or a digit, "
@@ -162,7 +172,7 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
 
 def _marks(file: Path) -> list[UserTable]:
     if not file.is_file():
-        raise StepError(f"`pipeline.tables` names `{file}`, which is not there")
+        raise StepError(f"`pipeline.tables` names `{file}`, which does not exist")
     spec = importlib.util.spec_from_file_location(f"penstock_tables_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -195,14 +205,14 @@ def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
 
 
 def ordered(steps: Sequence[Step]) -> list[list[Step]]:
-    """Steps in rounds: those of one round need nothing of one another."""
+    """Sort steps into rounds; steps of one round do not read each other's tables."""
     rounds: list[list[Step]] = []
     left = list(steps)
     done: dict[str, None] = {}
     while left:
         ready = [step for step in left if all(name in done for name in step.after)]
         if not ready:
-            raise StepError(f"`{left[0].table.name}` reads a table that nobody makes: {left[0].after}")
+            raise StepError(f"`{left[0].table.name}` reads a table that no step writes: {left[0].after}")
         rounds.append(ready)
         done.update(dict.fromkeys(step.table.name for step in ready))
         left = [step for step in left if step not in ready]
@@ -210,7 +220,7 @@ def ordered(steps: Sequence[Step]) -> list[list[Step]]:
 
 
 def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
-    """The steps of some tables, as if nothing had to come before them."""
+    """The steps of some tables, without the tables that they depend on."""
     known = {step.table.name: step for step in steps}
     for name in names:
         if name not in known:

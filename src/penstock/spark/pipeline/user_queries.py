@@ -1,7 +1,7 @@
-"""Streaming queries of users' own, in the pipeline's session: started with it, started again when they fail, ended with it.
+"""Users' streaming queries in the pipeline's session: started and stopped with it, restarted when they fail.
 
-A file has a function `start(spark, place, checkpoint)` that returns a query which has begun. `place` are the options that tell the formats of Penstock
-where the journal and the server are. A query that fails costs nobody else anything: it alone is started again, later each time.
+A file has a function `start(spark, place, checkpoint)` that returns a started query. `place` holds the options that tell the formats
+of Penstock where the journal and the server are. A query that fails does not affect the others; it is restarted with growing pauses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.pipeline.checkpoints import repair_checkpoint
+from penstock.spark.pipeline.queries import repair_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 PAUSE_FIRST_S = 2.0
 PAUSE_MAX_S = 60.0
 STABLE_S = 120.0
-"""A query that ran this long was a good one: its next failure is tried again soon."""
+"""After running this long, a query is restarted with the first pause again."""
 MESSAGE_MAX = 500
-"""Characters of a failure that are kept."""
+"""Characters of a failure that the state keeps."""
 RUNNING = "running"
 OWN = "own-"
-"""What the names of such queries begin with, and so those of their checkpoints."""
+"""Prefix of the names of user queries and of their checkpoints."""
 
 Start = Callable[["SparkSession", Mapping[str, str], str], "StreamingQuery"]
 
@@ -33,14 +33,16 @@ Start = Callable[["SparkSession", Mapping[str, str], str], "StreamingQuery"]
 class QueryError(Exception):
     """A file of `pipeline.queries` that cannot be used; the message says what to change."""
 
+    code = "BadQuery"
+
 
 class UserQuery:
-    """One query of a user's."""
+    """One query of a user."""
 
     def __init__(self, name: str, start: Start) -> None:
         self.name = name
         self.state = "starting"
-        """`running`, or why not."""
+        """`running`, or the reason why not."""
         self._start = start
         self._query: StreamingQuery | None = None
         self._due_s = 0.0
@@ -49,19 +51,24 @@ class UserQuery:
 
     @property
     def query(self) -> StreamingQuery | None:
-        """The query that runs now."""
+        """The running query, if any."""
         return self._query
 
-    def look(
-        self, now_s: float, spark: SparkSession, place: Mapping[str, str], checkpoints: Path, say: Say
+    def check(
+        self,
+        now_s: float,
+        spark: SparkSession,
+        place: Mapping[str, str],
+        checkpoints: Path,
+        describe: Describe,
     ) -> None:
-        """Start it when it is due, and notice when it has ended."""
+        """Start the query if it is due, and schedule a restart if it has ended."""
         query = self._query
         if query is not None:
             if query.isActive:
                 return
             self._query = None
-            self._failed(now_s, say(query.exception() or RuntimeError("it ended by itself")))
+            self._failed(now_s, describe(query.exception() or RuntimeError("it ended by itself")))
         elif now_s >= self._due_s:
             self._began_s = now_s
             try:
@@ -69,22 +76,22 @@ class UserQuery:
                 self._query = self._start(spark, place, str(checkpoints / self.name))
                 self.state = RUNNING
             except Exception as error:
-                self._failed(now_s, say(error))
+                self._failed(now_s, describe(error))
 
     def _failed(self, now_s: float, why: str) -> None:
         if now_s - self._began_s >= STABLE_S:
             self._pause_s = PAUSE_FIRST_S
-        self.state = f"{why[:MESSAGE_MAX]}; tried again after {self._pause_s:g} s"
+        self.state = f"{why[:MESSAGE_MAX]}; next attempt after {self._pause_s:g} s"
         self._due_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
 
-Say = Callable[[BaseException], str]
-"""Makes one line of a failure."""
+Describe = Callable[[BaseException], str]
+"""Formats a failure as one line."""
 
 
 def load_queries(files: Sequence[str]) -> list[UserQuery]:
-    """The queries of these files; QueryError when one cannot be used."""
+    """Load the queries of these files; QueryError if one cannot be used."""
     found: dict[str, UserQuery] = {}
     for file in files:
         name = f"{OWN}{Path(file).stem}"
@@ -96,7 +103,7 @@ def load_queries(files: Sequence[str]) -> list[UserQuery]:
 
 def _function(file: Path) -> Start:
     if not file.is_file():
-        raise QueryError(f"`pipeline.queries` names `{file}`, which is not there")
+        raise QueryError(f"`pipeline.queries` names `{file}`, which does not exist")
     spec = importlib.util.spec_from_file_location(f"penstock_query_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None

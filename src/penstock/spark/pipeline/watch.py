@@ -1,8 +1,8 @@
-"""The query `watch`: the rules of the config, told as rows of `alerts` and as envelopes to an inbox.
+"""The query `watch`: evaluates the alert rules of the config, writes the table `alerts` and sends alerts as envelopes.
 
-Its state is in its tables: what is firing, and when each agent was last seen. So it can be stopped, killed and run again, and ends with the
-same alerts. Order matters: envelopes go out before the commit that remembers them, with ids that the server knows again, so that a crash
-between the two tells nobody twice and forgets nothing.
+Its state is in its tables: which alerts are firing, and when each agent was last active. So it can be killed at any point and still ends
+with the same alerts. The order matters: an envelope is sent before the commit that records it, under an id that the server
+deduplicates. A crash between the two sends nothing twice and loses nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
-from penstock.spark.pipeline.ingest import SHARD
+from penstock.spark.pipeline.queries import SHARD
 from penstock.spark.tables.agents import agents, turns
 from penstock.spark.tables.queue_minutes import queue_minutes
 from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from penstock.spark.source.location import SourceJournal
 
 APP = "penstock"
-"""The application under which the server knows the pipeline's batches; `from` is `pipeline/penstock`."""
+"""The application id of the pipeline's batches on the server; `from` is `pipeline/penstock`."""
 PART = "alerts"
 _BATCH_BITS = 20
-"""A batch of rows has the number of its end, with this many bits behind it for what the clock brings up before the next."""
+"""The number of a staged batch is its end offset, shifted by this many bits to leave room for batches of the clock in between."""
 
 
 class AlertWatch:
-    """Looks for what the rules describe."""
+    """Evaluates the rules for new rows and, for silence, by the clock."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AlertWatch:
         self._rewind()
         looked = self._stored(self._alerts)
         if looked > self._stored(self._agents):
-            # Killed between the two commits: who was seen in those rows must not seem silent.
+            # Killed between the two commits: agents that were active in those rows must not seem silent.
             until_us = journal.time_of(looked - 1)
             self._update_agents(
                 JournalBatch(spark, journal, self._table, self._stored(self._agents), looked, until_us)
@@ -78,16 +78,16 @@ class AlertWatch:
         self._firing = self._read_firing()
         self._seen = self._read_seen()
         self.end = min(self._stored(self._alerts), self._stored(self._agents))
-        """Rows before this have been looked at."""
+        """Rows before this have been evaluated."""
 
     def _stored(self, table: LakeTable) -> int:
         stored = table.progress(self._app)
         return self._journal.bounds().first if stored is None else stored
 
     def _rewind(self) -> None:
-        """Go back with a journal that lost rows when it recovered: those that took their place are new."""
+        """Go back to the end of a journal that lost rows in a recovery: the rows written there since are new."""
         end = self._journal.mark().end
-        # Alerts that were told stay told. An agent's newest row must not be one that is lost, or nothing newer would count.
+        # Alerts that were sent stay. Agents lose their lost rows: the newest offset wins, so new rows with lower offsets would not count.
         is_there = (pc.field("journal") != self._journal.id) | (pc.field("offset") < end)
         for table, kept in ((self._alerts, None), (self._agents, is_there)):
             if self._stored(table) > end:
@@ -109,29 +109,29 @@ class AlertWatch:
     # Rows
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
-        """Look at a batch of journal rows. For `foreachBatch`."""
-        asked = [TRIGGERED] if self._watches_triggers else []
-        with open_batch(self._spark, self._journal, self._table, rows, self._recent, asked) as batch:
+        """Evaluate a batch of journal rows. For `foreachBatch`."""
+        conditions = [TRIGGERED] if self._watches_triggers else []
+        with open_batch(self._spark, self._journal, self._table, rows, self._recent, conditions) as batch:
             if batch is not None:
-                self._look(batch)
+                self._evaluate(batch)
 
     def _table(self, name: str) -> LakeTable:
         return LakeTable(self._lake, TABLES[name])
 
-    def _look(self, batch: JournalBatch) -> None:
+    def _evaluate(self, batch: JournalBatch) -> None:
         with self._lock:
             stored = self._stored(self._alerts)
             if stored < batch.end:
                 batch = batch.since(stored)
                 acts = self._acts(batch)
                 known = list(self._firing.values())
-                found = self._found(batch)
+                found = self._breaches(batch)
                 rules = self._settings.rules
                 made = alerts.episodes(self._journal.id, rules, known, found, batch.until_us)
                 silent, seen = alerts.silences(
                     self._journal.id, rules, self._seen, acts, known, batch.until_us
                 )
-                self._tell([*made, *silent], batch.first, batch.end)
+                self._publish([*made, *silent], batch.first, batch.end)
                 self._seen = seen
             self._update_agents(batch)
             self.end = batch.end
@@ -142,8 +142,8 @@ class AlertWatch:
             batch = batch.since(stored)
             self._agents.merge(agents(batch.events).toArrow(), {self._app: Progress(stored, batch.end)})
 
-    def _found(self, batch: JournalBatch) -> list[Breach]:
-        """Minutes in which a rule was broken, of those that the new rows may have changed."""
+    def _breaches(self, batch: JournalBatch) -> list[Breach]:
+        """Minutes that break a rule, of those that the new rows may have changed."""
         found: list[Breach] = []
         if self._watches_minutes:
             minutes = queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)
@@ -155,7 +155,7 @@ class AlertWatch:
         return found
 
     def _acts(self, batch: JournalBatch) -> list[Act]:
-        """When agents were at work, with every pause that a rule may mind."""
+        """When agents were active, with every pause that a rule may report."""
         shortest_ms = min(
             (rule.for_ms for rule in self._settings.rules if isinstance(rule, SilenceRule)), default=None
         )
@@ -166,29 +166,29 @@ class AlertWatch:
     # The clock
 
     def on_clock(self, now_us: int) -> None:
-        """Notice who has gone silent, when everything that was sent so far has been looked at."""
+        """Raise alerts for silent agents, unless rows are waiting to be evaluated."""
         if not self._watches_agents or not self._lock.acquire(blocking=False):
             return
         try:
             if self.end < self._journal.mark().end:
-                return  # rows are on their way: who seems silent may not be
+                return  # an agent that seems silent may be active in the waiting rows
             made, _ = alerts.silences(
                 self._journal.id, self._settings.rules, self._seen, [], list(self._firing.values()), now_us
             )
             if made:
-                self._tell(made, self.end, self.end)
+                self._publish(made, self.end, self.end)
         finally:
             self._lock.release()
 
-    # Telling
+    # Alerts
 
-    def _tell(self, made: Sequence[Alert], first: int, end: int) -> None:
-        """Send what is new, then write it down; with `first == end` no rows were looked at."""
-        told = [self._addressed(alert) for alert in made]
-        self._send(told, end, is_clock=first == end)
+    def _publish(self, made: Sequence[Alert], first: int, end: int) -> None:
+        """Send the changed alerts, then record them; with `first == end` the clock raised them, not rows."""
+        changed = [self._addressed(alert) for alert in made]
+        self._send(changed, end, is_clock=first == end)
         progress = {self._app: Progress(first, end)} if end > first else {}
-        self._alerts.merge(alerts.table(told), progress)
-        for alert in told:
+        self._alerts.merge(alerts.table(changed), progress)
+        for alert in changed:
             if alert.state == "firing":
                 self._firing[alert.id] = alert
             else:
@@ -199,14 +199,14 @@ class AlertWatch:
             return alert
         return replace(alert, envelope_id=str(alerts.envelope(alert, self._settings.to)["id"]))
 
-    def _send(self, told: Sequence[Alert], end: int, *, is_clock: bool) -> None:
-        """Enqueue an envelope for each change of state, whatever happened before."""
+    def _send(self, changed: Sequence[Alert], end: int, *, is_clock: bool) -> None:
+        """Enqueue an envelope for each change of state."""
         to = self._settings.to
-        news = [alert for alert in told if self._is_news(alert)]
+        news = [alert for alert in changed if self._is_news(alert)]
         if to is None or self._stage is None or not news:
             return
         lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
-        # A batch that comes again has the number it had, and the server knows it; the clock's come after it.
+        # A repeated batch has the same number, so the server drops it. Batches of the clock get the next free number.
         number = end << _BATCH_BITS
         if is_clock:
             number = max(number, self._stage.last(APP) or 0) + 1
@@ -218,6 +218,6 @@ class AlertWatch:
         return known is None or known.state != alert.state
 
     def compact_tables(self) -> None:
-        """Merge small files and shorten logs, where that is due."""
+        """Compact the tables if they are due."""
         self._alerts.compact()
         self._agents.compact()

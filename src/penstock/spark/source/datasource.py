@@ -1,9 +1,9 @@
-"""The format `penstock`: journals as DataFrames, in batches and as streams, and streams back into queues.
+"""The format `penstock`: journals as batch and streaming DataFrames, and DataFrames written to queues.
 
     spark.readStream.format("penstock").option("columns", "recorded_at,channel").load("penstock-data")
     spark.read.format("penstock").option("url", "http://localhost:8787").option("tokenFile", FILE).load()
 
-A row is a row of the journal: the columns of the table `events` without its date. Every option is in `options.py`.
+A row is a journal row: the columns of the table `events` without `date`. `options.py` lists every option.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.spark.source.bounds import ending, starting
 from penstock.spark.source.errors import SourceError
 from penstock.spark.source.location import absolute_paths, open_journals
 from penstock.spark.source.offsets import EARLIEST
 from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options
-from penstock.spark.source.partitions import JournalPartition, plan, read_partition
+from penstock.spark.source.partition_reader import read_partition
+from penstock.spark.source.partitions import JournalPartition, ending, plan, starting
 from penstock.spark.source.stream_reader import JournalStreamReader
 
 if TYPE_CHECKING:
@@ -35,7 +35,16 @@ if TYPE_CHECKING:
 
 
 class PenstockSource(DataSource):
-    """What Spark makes of `format("penstock")`."""
+    """The data source behind `format("penstock")`.
+
+    Notes
+    -----
+    Spark creates it by name; see `penstock.spark.source.options` for reading and `penstock.spark.sink.writer` for writing.
+
+    Examples
+    --------
+    >>> spark.readStream.format("penstock").option("columns", "channel").load("penstock-data")
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = dict(options)
@@ -49,7 +58,7 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The columns that the options choose."""
+        """The columns that the options select."""
         return from_arrow_schema(parse_options(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -69,7 +78,7 @@ class PenstockSource(DataSource):
         return make_stream_writer(self.options, schema, overwrite)
 
     def _checked(self, schema: StructType) -> SourceOptions:
-        """The options, when the schema is theirs: a journal's rows have the columns they have."""
+        """The options; refuses a user schema that differs from theirs, because journal rows have fixed columns."""
         options = parse_options(self.options)
         declared = from_arrow_schema(options.schema)
         wanted = [(field.name, field.dataType) for field in schema.fields]
@@ -90,7 +99,7 @@ class JournalBatchReader(DataSourceReader):
         self._selection = replace(options.selection, with_pipeline=options.includes_pipeline is not False)
 
     def partitions(self) -> list[InputPartition]:
-        """The spans of everything that the options bound."""
+        """The partitions of everything that the options select."""
         journals = open_journals(self._options)
         begin = starting(self._options, journals, EARLIEST)
         end = ending(self._options, journals)
@@ -98,12 +107,12 @@ class JournalBatchReader(DataSourceReader):
         for one, (first, stop) in ranges.items():
             if first > stop:
                 raise SourceError(
-                    f"the read of {journals[one].location} begins at row {first} and ends at {stop}, before that; swap them"
+                    f"the read of {journals[one].location} begins at row {first} and ends before it, at {stop}; swap them"
                 )
         return [*plan(self._options, journals, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a span; runs in executors. Spark asks for a partition even where there is none."""
+        """The rows of a partition; runs in executors. Without partitions Spark passes an empty one of its own."""
         if not isinstance(partition, JournalPartition):
             return iter(())
         return read_partition(self._options, self._selection, partition)

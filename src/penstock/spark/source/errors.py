@@ -1,7 +1,7 @@
-"""What can go wrong between Spark and a journal, in words that end with the cure.
+"""Errors between Spark and a journal. Each message says what to do.
 
-Spark wraps what a Python source raises and keeps only its text, so the text has to be enough. `DATA_LOSS` in it is how a
-supervisor knows that starting again would not help.
+Errors that a restart does not fix have a `code`, which the pipeline reports. `DATA_LOSS` in a message is for supervisors of other queries:
+Spark passes on only the text of what a source raises.
 """
 
 from __future__ import annotations
@@ -15,31 +15,45 @@ from penstock.journal.segments import DamageError
 
 
 class SourceError(Exception):
-    """A source that cannot go on; the message says what to do."""
+    """A source that cannot continue; the message says what to do."""
 
 
 class DataLossError(SourceError):
     """Rows that a query needs are gone."""
+
+    code = "DataLoss"
 
     def __init__(self, message: str) -> None:
         super().__init__(f"DATA_LOSS: {message}")
 
 
 class GoneError(DataLossError):
-    """Rows that are no longer kept, with where to go on."""
+    """Retention removed the rows."""
 
     def __init__(self, where: str, first: int | None, oldest: int | None, what: str) -> None:
         super().__init__(
-            f"{what}, in the journal at {where}. To go on from the oldest row that is kept, set"
-            " `failOnDataLoss` to false; to have history wait for this query next time, give it a `reader`."
+            f"{what}, in the journal at {where}. To continue from the oldest row that is kept, set"
+            " `failOnDataLoss` to false; to make retention wait for this query next time, give it a `reader`."
         )
         self.first = first
         self.oldest = oldest
 
 
+class JournalChangedError(DataLossError):
+    """The checkpoint belongs to another journal."""
+
+    code = "JournalChanged"
+
+
+class JournalRewoundError(DataLossError):
+    """The journal lost rows that the query has read."""
+
+    code = "JournalRewound"
+
+
 @contextmanager
 def source_errors(where: str) -> Iterator[None]:
-    """Failures of a journal as a source's. `where`: the directory or the URL, never a token."""
+    """Raise failures of a journal as `SourceError`. `where` is the directory or the URL, never a token."""
     try:
         yield
     except RangeGoneError as error:
@@ -48,7 +62,7 @@ def source_errors(where: str) -> Iterator[None]:
         raise SourceError(f"{error} ({where})") from None
     except DamageError as error:
         raise SourceError(
-            f"{error}, in the journal at {where}. `penstock log check` names every such place; restore the file from a backup."
+            f"{error}, in the journal at {where}. `penstock log check` lists all damage; restore the file from a backup."
         ) from None
     except PermissionError as error:
         raise SourceError(
@@ -57,36 +71,38 @@ def source_errors(where: str) -> Iterator[None]:
         ) from None
     except FileNotFoundError as error:
         raise SourceError(
-            f"the journal at {where} is not there any more: `{error.filename}` is missing. Restore the directory, or start"
+            f"the journal at {where} no longer exists: `{error.filename}` is missing. Restore the directory, or start"
             " a server on it; a query on a new journal needs a new checkpoint."
         ) from None
     except PenstockError as error:
-        raise _of_server(where, error) from None
+        raise _from_server(where, error) from None
 
 
-def _of_server(where: str, error: PenstockError) -> SourceError:
+def _from_server(where: str, error: PenstockError) -> SourceError:
     refusal = error.refusal
     match error.code:
         case "RangeGone":
             return GoneError(where, None, None, refusal.message)
         case "Unauthorized" | "Forbidden":
             return SourceError(
-                f"the server at {where} refuses the token: {refusal.message}. The journal needs the operator's token, which"
+                f"the server at {where} rejects the token: {refusal.message}. The journal needs the operator's token, which"
                 " the server writes to `run/operator.token` of its data directory, or one with the scope `admin:*`;"
-                " give it with the option `token`, `tokenFile`, or `token` = `env:NAME`."
+                " pass it with the option `token`, `tokenFile`, or `token` = `env:NAME`."
             )
         case "Unreachable":
             return SourceError(
                 f"{refusal.message}. Is the server running, and is this the URL of its HTTP door? To wait longer for"
-                " one that restarts, raise the option `retryTimeout`."
+                " a server that restarts, raise the option `retryTimeout`."
             )
         case "UnknownRoute":
             return SourceError(
-                f"the server at {where} keeps no journal, or is none of ours: {refusal.message}."
+                f"the server at {where} has no journal, or is not a Penstock server: {refusal.message}."
                 " Start it with `--data DIR`, or correct the option `url`."
             )
         case _:
-            return SourceError(f"the server at {where} refuses: {refusal.message}. {_hint(error)}")
+            return SourceError(
+                f"the server at {where} rejects the request: {refusal.message}. {_hint(error)}"
+            )
 
 
 def _hint(error: PenstockError) -> str:

@@ -1,32 +1,77 @@
-"""Spans: the ranges of offsets that tasks read, how a batch is cut into them, and the reading of one.
+"""Which offsets a query reads, from its options, and how they are cut into partitions for the tasks.
 
-A span names rows, not files: whether they are in a segment or sealed is found out when it is read, by any process, any number
-of times, with the same result (invariant 9).
+A partition names rows, not files: any process can read it any number of times with the same result (invariant 9), whether the rows are
+still in a segment or sealed by then. Runs on the driver.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.journal.selection import Selection
-from penstock.spark.source.body_format import fit_schema
-from penstock.spark.source.errors import DataLossError, GoneError, SourceError
+from penstock.spark.source.errors import GoneError, SourceError
 from penstock.spark.source.location import SourceJournal
+from penstock.spark.source.offsets import EARLIEST, LATEST, Point, Points
 from penstock.spark.source.options import SourceOptions
 
 PARTITION_ROWS = 256 * 1024
-"""Rows of a span, about, where the query does not ask for more of them."""
+"""Rows of a partition, about, unless the query asks for more partitions."""
 
 _log = logging.getLogger("penstock.spark")
 
 
+def starting(options: SourceOptions, journals: Mapping[str, SourceJournal], default: int) -> Points:
+    """The first row of each journal for a new query."""
+    return _points("startingOffsets", options.starting, options.starting_us, journals, default)
+
+
+def ending(options: SourceOptions, journals: Mapping[str, SourceJournal]) -> Points:
+    """The end (exclusive) of each journal for a batch read."""
+    return _points("endingOffsets", options.ending, options.ending_us, journals, LATEST)
+
+
+def _points(
+    option: str,
+    given: Points | int | None,
+    time_us: int | None,
+    journals: Mapping[str, SourceJournal],
+    default: int,
+) -> Points:
+    if isinstance(given, dict):
+        _check_same(option, given, journals)
+    points: Points = {}
+    for one, journal in journals.items():
+        bounds = journal.bounds()
+        if time_us is not None:
+            points[one] = Point(journal.offset_at(time_us), bounds.epoch)
+            continue
+        wanted = given[one].offset if isinstance(given, dict) else default if given is None else given
+        if wanted > bounds.end:
+            raise SourceError(
+                f"`{option}` is {wanted} for the journal at {journal.location}, which ends at {bounds.end}; begin or end there"
+                " or before"
+            )
+        named = {EARLIEST: bounds.first, LATEST: bounds.end}
+        points[one] = Point(named.get(wanted, wanted), bounds.epoch)
+    return points
+
+
+def _check_same(option: str, given: Points, journals: Mapping[str, SourceJournal]) -> None:
+    """Require offsets for exactly the journals that are read: a forgotten one must not be skipped silently."""
+    unknown = sorted(set(given) - set(journals))
+    missing = sorted(set(journals) - set(given))
+    here = ", ".join(f"{journal.location} is journal {one}" for one, journal in sorted(journals.items()))
+    if unknown:
+        raise SourceError(f"`{option}` names journal {unknown[0]}, which is not read here; {here}")
+    if missing:
+        raise SourceError(f"`{option}` has no offset for journal {missing[0]}; {here}")
+
+
 class JournalPartition(InputPartition):
-    """Rows `first` to `end - 1` of the journal at one of a query's places."""
+    """Rows `first` to `end - 1` of the journal at one of the query's locations."""
 
     def __init__(self, location: int, journal: str, first: int, end: int) -> None:
         super().__init__(None)
@@ -42,9 +87,9 @@ class JournalPartition(InputPartition):
 def plan(
     options: SourceOptions, journals: Mapping[str, SourceJournal], ranges: Mapping[str, tuple[int, int]]
 ) -> list[JournalPartition]:
-    """The spans of a batch: every range, without what is no longer kept, cut for the tasks."""
+    """The partitions of a batch: every range, without rows that are no longer kept, cut for the tasks."""
     kept = {
-        journal: _kept(options, journals[journal], first, end)
+        journal: without_gone(options, journals[journal], first, end)
         for journal, (first, end) in ranges.items()
         if first < end
     }
@@ -67,7 +112,7 @@ def plan(
 
 
 def cut(first: int, end: int, seams: Sequence[int], rows: int) -> list[tuple[int, int]]:
-    """A range in parts of about so many rows, cut at seams where that is possible."""
+    """Cut a range into parts of about `rows` rows, at seams (segment and file boundaries) where possible."""
     points = [first, *(seam for seam in seams if first < seam < end), end]
     parts: list[tuple[int, int]] = []
     begin = first
@@ -82,7 +127,7 @@ def cut(first: int, end: int, seams: Sequence[int], rows: int) -> list[tuple[int
     return parts
 
 
-def _kept(options: SourceOptions, journal: SourceJournal, first: int, end: int) -> tuple[int, int]:
+def without_gone(options: SourceOptions, journal: SourceJournal, first: int, end: int) -> tuple[int, int]:
     oldest = journal.bounds().first
     if first >= oldest:
         return first, end
@@ -90,48 +135,5 @@ def _kept(options: SourceOptions, journal: SourceJournal, first: int, end: int) 
     what = f"rows {first} to {gone - 1} are no longer kept; the oldest is {oldest}"
     if options.fails_on_loss:
         raise GoneError(str(journal.location), first, oldest, what)
-    _log.warning("%s, in the journal at %s: left out, as failOnDataLoss is false", what, journal.location)
+    _log.warning("%s, in the journal at %s: skipped, because failOnDataLoss is false", what, journal.location)
     return gone, end
-
-
-def read_partition(
-    options: SourceOptions, selection: Selection, partition: JournalPartition
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a span, with exactly the schema that the source declares."""
-    journal = options.locations[partition.location].open()
-    check_present(journal, partition.journal, partition.end)
-    schema = options.schema
-    first = partition.first
-    while True:
-        try:
-            for batch in journal.batches(first, partition.end, options.columns, selection):
-                yield fit_schema(batch, schema, options.body_as)
-            return
-        except GoneError:
-            oldest = journal.bounds().first
-            if options.fails_on_loss or oldest <= first:
-                raise
-            first, _ = _kept(options, journal, first, partition.end)
-
-
-def check_present(journal: SourceJournal, known: str, end: int) -> None:
-    """The journal is the one that was planned with, and reaches as far as it did."""
-    mark = journal.mark()
-    if mark.journal != known:
-        raise journal_changed([known], {mark.journal: journal})
-    if mark.end < end:
-        raise DataLossError(
-            f"rows {mark.end} to {end - 1} of the journal at {journal.location} were there and are not any more. Where the"
-            " directory is a network mount, start the query again; else restore it, or start with a new checkpoint"
-            " (`penstock pipeline reset` for the built-in pipeline)."
-        )
-
-
-def journal_changed(known: Sequence[str], found: Mapping[str, SourceJournal]) -> SourceError:
-    """The error for a checkpoint of journals that are not there."""
-    here = ", ".join(f"{journal.location} holds journal {one}" for one, journal in sorted(found.items()))
-    return DataLossError(
-        f"the checkpoint is of journal {', '.join(known)}, and {here or 'no other is there'}: the directory was made anew, or"
-        " is another one. Read the directory that belongs to the checkpoint, or start with a new checkpoint"
-        " (`penstock pipeline reset` for the built-in pipeline)."
-    )

@@ -1,7 +1,7 @@
-"""The streaming reader: how far a query may read next, and in which spans.
+"""The streaming reader: how far a query may read next, and in which partitions.
 
-The driver keeps one of these for the whole query and asks it for the latest offset all day, so that looks at nothing but the
-watermark. Executors get a copy, which only reads spans.
+The driver keeps one for the whole query and polls it for the latest offset, so that call reads only the watermark. Executors get a
+copy, which only reads partitions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.journal.reader import Mark
-from penstock.spark.source.bounds import starting
-from penstock.spark.source.errors import DataLossError
+from penstock.spark.source.errors import JournalRewoundError
 from penstock.spark.source.location import SourceJournal, open_journals
 from penstock.spark.source.offsets import LATEST, Point, Points, decode, encode
 from penstock.spark.source.options import BATCH_ONLY, SourceOptions
-from penstock.spark.source.partitions import JournalPartition, journal_changed, plan, read_partition
+from penstock.spark.source.partition_reader import journal_changed, read_partition
+from penstock.spark.source.partitions import JournalPartition, plan, starting
 
 _log = logging.getLogger("penstock.spark")
 
@@ -41,7 +41,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection = replace(options.selection, with_pipeline=bool(options.includes_pipeline))
         self._frozen: dict[str, int] | None = None
-        """Where an AvailableNow query ends."""
+        """The end of an AvailableNow query."""
         self._newest: Points = {}
         self._triggered_at: float | None = None
 
@@ -52,7 +52,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(points)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """What `maxOffsetsPerTrigger` or else `minOffsetsPerTrigger` says."""
+        """The limit of `maxOffsetsPerTrigger`, else of `minOffsetsPerTrigger`."""
         if self._options.rows_max is not None:
             return ReadMaxRows(self._options.rows_max)
         if self._options.rows_min is not None:
@@ -60,13 +60,13 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """What is committed now is the end, whatever comes later."""
+        """Fix the current end: rows that arrive later are not read."""
         self._frozen = {one: journal.mark().end for one, journal in open_journals(self._options).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """How far the next batch may read."""
         points = decode(start)
-        journals, marks = self._look(points)
+        journals, marks = self._open(points)
         begin = self._resumed(points, journals, marks)
         frozen = self._frozen
         ends = {
@@ -81,11 +81,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({one: Point(end, marks[one].epoch) for one, end in ends.items()})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 (Spark's name)
-        """How far the journals reached when that was last looked at."""
+        """The ends of the journals at the last `latestOffset`."""
         return encode(self._newest) if self._newest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The spans of a batch."""
+        """The partitions of a batch."""
         begin, stop = decode(start), decode(end)
         journals = open_journals(self._options)
         missing = sorted(set(stop) - set(journals))
@@ -98,12 +98,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*plan(self._options, journals, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a span; runs in executors."""
+        """The rows of a partition; runs in executors."""
         assert isinstance(partition, JournalPartition)
         return read_partition(self._options, self._selection, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before `end` is done: a named reader may let it go."""
+        """Everything before `end` is processed: retention need not wait for this reader with it."""
         self._hold(decode(end))
 
     def _hold(self, points: Points) -> None:
@@ -113,8 +113,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if one in points:
                 journal.hold(self._options.reader, points[one].offset)
 
-    def _look(self, points: Points) -> tuple[dict[str, SourceJournal], dict[str, Mark]]:
-        """The journals and how far they reach; a journal of the checkpoint that is not there is an error."""
+    def _open(self, points: Points) -> tuple[dict[str, SourceJournal], dict[str, Mark]]:
+        """The journals and their ends; a missing journal of the checkpoint is an error."""
         journals: dict[str, SourceJournal] = {}
         marks: dict[str, Mark] = {}
         for location in self._options.locations:
@@ -129,7 +129,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _resumed(
         self, points: Points, journals: Mapping[str, SourceJournal], marks: Mapping[str, Mark]
     ) -> Points:
-        """Where reading goes on: the checkpoint, unless rows that were read are lost; the oldest row of a new journal."""
+        """Where reading continues: at the checkpoint, or earlier if rows that were read are lost; a new journal at its oldest row."""
         begin: Points = {}
         for one, mark in marks.items():
             point = points.get(one)
@@ -145,7 +145,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin
 
     def _first(self, journal: SourceJournal, begin: Point | None, stop: Point) -> int:
-        """Where a batch begins. One that crosses a loss begins where the rows do that took the place of the lost ones."""
+        """Where a batch begins. A batch planned across a loss begins at the first row that replaced a lost one."""
         if begin is None:
             return journal.bounds().first
         if stop.epoch <= begin.epoch:
@@ -153,7 +153,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._unchanged(journal, begin.epoch, min(begin.offset, stop.offset))
 
     def _unchanged(self, journal: SourceJournal, epoch: int, end: int) -> int:
-        """The end of the rows that are still those of an epoch. Epochs never decrease, so the search halves the range."""
+        """The end of the rows of an epoch and earlier, by binary search: epochs never decrease."""
         low, high = min(journal.bounds().first, end), end
         while low < high:
             middle = (low + high) // 2
@@ -165,18 +165,18 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, journal: SourceJournal, first: int, end: int) -> None:
         what = (
-            f"rows {first} to {end - 1} of the journal at {journal.location}, which this query has read, were lost when its"
-            " server crashed or an older copy took its place"
+            f"rows {first} to {end - 1} of the journal at {journal.location}, which this query has read, were lost in a"
+            " crash of its server or replaced by an older copy"
         )
         if self._options.fails_on_loss:
-            raise DataLossError(
-                f"{what}. To go on from row {first}, set `failOnDataLoss` to false; to begin anew, start with a new"
+            raise JournalRewoundError(
+                f"{what}. To continue from row {first}, set `failOnDataLoss` to false; to start over, use a new"
                 " checkpoint (`penstock pipeline reset` for the built-in pipeline)."
             )
-        _log.warning("%s: going on from row %d, as failOnDataLoss is false", what, first)
+        _log.warning("%s: continuing from row %d, because failOnDataLoss is false", what, first)
 
     def _is_too_early(self, begin: Points, ends: Mapping[str, int], limit: ReadLimit) -> bool:
-        """Whether a batch should wait for more rows; it waits only so long."""
+        """Whether a batch should wait for more rows, at most `maxTriggerDelay`."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.rows_min
         if least is None or isinstance(limit, ReadAllAvailable) or self._frozen is not None:
             return False
@@ -189,7 +189,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def share_limit(begin: Mapping[str, int], ends: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """Ends that are at most so many rows away in all: each journal gets the share that it has of what waits."""
+    """Ends that are at most `rows_max` rows away in total; each journal gets a share in proportion to its waiting rows."""
     waiting = {one: end - begin[one] for one, end in ends.items()}
     total = sum(waiting.values())
     if total <= rows_max:

@@ -23,7 +23,9 @@ KEYS_MAX = 100_000
 
 
 class KeysError(Exception):
-    """Keys that are none; the message says where and what to change."""
+    """Invalid keys; the message says where, and what to change."""
+
+    code = "BadKeys"
 
 
 class TokenKey(msgspec.Struct, frozen=True):

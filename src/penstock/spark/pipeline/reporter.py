@@ -1,0 +1,79 @@
+"""The status file of the pipeline, `run/pipeline.json`, and what it says when the pipeline fails.
+
+A failure that a restart can fix is `failed`. One that needs a person is `halted`, with a code and a hint. The code is that of the
+exception's class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from pathlib import Path
+
+import msgspec
+
+from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
+from penstock.spark.master import MasterError
+
+MESSAGE_MAX = 1_000
+"""Characters of a failure that the status keeps."""
+# Spark reports an unusable checkpoint under several conditions, and in older code under none: then only its text names the checkpoint.
+_CHECKPOINT_WORDS = ("STREAM_CHECKPOINT", "STATE_STORE", "checkpoint", "Checkpoint")
+
+_RAISED = re.compile(r"\b(penstock\.spark[\w.]*)\.(\w+Error)\b")
+"""One of our exceptions in a traceback."""
+
+
+class Reporter:
+    """Writes the status file."""
+
+    def __init__(self, data: Path) -> None:
+        self._file = data / "run" / STATUS_FILE
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.status = PipelineStatus("starting", pid=os.getpid())
+
+    def write(self) -> None:
+        self.status.at_us = time.time_ns() // 1000
+        draft = self._file.with_name(f".{STATUS_FILE}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(self.status))
+        os.replace(draft, self._file)
+
+    def fail(self, error: BaseException, query: str | None = None) -> int:
+        """Report a failure; returns the exit code."""
+        text = describe(error)
+        status = self.status
+        code, hint = diagnose(error, query)
+        status.state = "halted" if code is not None else "failed"
+        status.code = code or "PipelineFailed"
+        status.message = f"query `{query}`: {text}" if query else text
+        status.hint = hint or "start it again; if it keeps failing, read the output of Spark"
+        self.write()
+        return EXIT_HALTED if code is not None else 1
+
+
+def describe(error: BaseException) -> str:
+    """One line for a failure. Spark nests errors and prints them all: prefer the last line that has a code or names an error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if code_in(line) or "Error: " in line]
+    return (named[-1] if named else lines[0] if lines else type(error).__name__)[:MESSAGE_MAX]
+
+
+def diagnose(error: BaseException, query: str | None) -> tuple[str | None, str | None]:
+    """The code of a failure that needs a person, and a hint; no code for one that may pass."""
+    code = getattr(error, "code", None) or code_in(str(error))
+    if code in HALT_HINTS:
+        return code, HALT_HINTS[code]
+    if query is not None and any(word in describe(error) for word in _CHECKPOINT_WORDS):
+        return "CheckpointUnusable", HALT_HINTS["CheckpointUnusable"].replace("QUERY", query)
+    return None, error.hint if isinstance(error, MasterError) else None
+
+
+def code_in(text: str) -> str | None:
+    """The code of an exception of ours in a text. Spark passes on only the traceback of what a source or a task raises."""
+    for module, name in _RAISED.findall(text):
+        code: str | None = getattr(getattr(importlib.import_module(module), name, None), "code", None)
+        if code is not None:
+            return code
+    return None
