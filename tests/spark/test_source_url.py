@@ -102,9 +102,9 @@ def test_a_stream_over_http_is_bounded_and_holds_history_back(server: ServerProc
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("wrong-secret-1", "refuses the token: the token is not known"),
-        (TOKEN, "refuses the token: the journal needs the scope `admin:*`"),
-        (None, "refuses the token: a token is needed"),
+        ("wrong-secret-1", "rejects the token: the token is not known"),
+        (TOKEN, "rejects the token: the journal needs the scope `admin:*`"),
+        (None, "rejects the token: a token is needed"),
     ],
 )
 def test_a_wrong_token_says_which_is_needed_and_is_not_tried_again(

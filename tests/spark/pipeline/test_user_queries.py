@@ -147,7 +147,7 @@ def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_startin
     (offsets / ".0.d320ac9c.tmp").write_text("v1")
     (offsets / "..0.d320ac9c.tmp.crc").write_text("crc")
     driver = QueryDriver()
-    driver.own.look(0.0, SPARK, {}, tmp_path, str)
+    driver.own.check(0.0, SPARK, {}, tmp_path, str)
     assert len(driver.started) == 1
     assert list(offsets.iterdir()) == []
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
     offsets.mkdir(parents=True)
     for name in ("0", ".0.crc", ".1.d320ac9c.tmp"):
         (offsets / name).write_text("v1")
-    Desk().own.look(0.0, SPARK, {}, tmp_path, str)
+    QueryDriver().own.check(0.0, SPARK, {}, tmp_path, str)
     assert repair_checkpoint(tmp_path / "own-x") == []
     assert sorted(file.name for file in offsets.iterdir()) == [".0.crc", ".1.d320ac9c.tmp", "0"]
     assert repair_checkpoint(tmp_path / "nowhere") == []
