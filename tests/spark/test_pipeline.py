@@ -254,7 +254,7 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
 
 def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSession, tmp_path: Path) -> None:
     cases = {
-        "absent.py": (None, "is not there"),
+        "absent.py": (None, "does not exist"),
         "empty.py": ("", "marks no function"),
         "clash.py": ("import penstock.spark as p\n@p.table()\ndef events(e): return e", "is built in"),
         "keyless.py": (

@@ -112,7 +112,7 @@ def test_one_that_ran_long_is_tried_again_soon() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "which is not there"),
+        (None, "which does not exist"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError"),
         ("begin = 1", r"has no function `start\(spark, place, checkpoint\)`"),
     ],
