@@ -1,15 +1,12 @@
-"""What the server and the Spark process agree on: offsets, and codes of failures that survive Spark."""
+"""What the server and the Spark process agree on: offsets, states and settings."""
 
 import msgspec
 import pytest
 
 from penstock.ipc.pipeline import (
-    HALT_HINTS,
-    PipelineHaltError,
     PipelineSection,
     PipelineStatus,
     QueryStatus,
-    halt_code,
 )
 
 
@@ -30,19 +27,6 @@ def test_a_status_survives_its_file() -> None:
         "halted", code="DataLoss", queries={"ingest": QueryStatus(3)}, own={"mine": "running"}
     )
     assert msgspec.json.decode(msgspec.json.encode(status), type=PipelineStatus) == status
-
-
-@pytest.mark.parametrize("code", HALT_HINTS)
-def test_a_code_survives_being_wrapped_in_other_errors(code: str) -> None:
-    error = PipelineHaltError(code, "something happened")
-    wrapped = f"org.apache.spark.SparkException: Job aborted\n  PipelineHaltError: {error}\n\tat java.base"
-    assert error.code == code
-    assert halt_code(wrapped) == code
-
-
-def test_the_innermost_code_counts_and_unknown_marks_do_not() -> None:
-    assert halt_code("[halt:BadTable] outer\n[halt:DataLoss] inner\n[halt:Unheard] x") == "DataLoss"
-    assert halt_code("the checkpoint is of journal abc") is None
 
 
 @pytest.mark.parametrize(

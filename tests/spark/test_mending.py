@@ -24,7 +24,6 @@ from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import LOCK
-from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
 from tests.spark.journal_builder import JournalBuilder, content, work
@@ -138,15 +137,6 @@ def test_commands_on_a_directory_without_a_journal_say_so_in_one_line(tmp_path: 
         said = penstock("pipeline", "reset", "--accept-loss", "--data", str(folder))
         assert said.returncode == 1 and "Traceback" not in said.stderr and "hint:" in said.stderr
     assert not (tmp_path / "absent").exists()
-
-
-def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path)
-    reporter.fail(
-        RuntimeError("Traceback\npenstock.spark.source.errors.JournalRewoundError: DATA_LOSS: rows 4 to 9"),
-        "ingest",
-    )
-    assert reporter.status.code == "JournalRewound" and "rebuild" in (reporter.status.hint or "")
 
 
 def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tmp_path: Path) -> None:

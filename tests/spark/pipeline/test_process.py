@@ -15,13 +15,12 @@ import msgspec
 import pytest
 
 from penstock.client.journal import RemoteJournal
-from penstock.ipc.pipeline import EXIT_HALTED, PipelineStatus
+from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.retention import Retention
-from penstock.spark.pipeline import steps, user_queries
+from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.source import location
-from penstock.spark.tables.token_keys import KeysError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
 from tests.spark.journal_builder import JournalBuilder, content, work
@@ -186,35 +185,6 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
         assert server.stop() == 0
     finally:
         server.kill()
-
-
-@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
-@pytest.mark.parametrize(
-    ("error", "query", "code", "word"),
-    [
-        (RuntimeError("Caused by: x\npenstock.spark.source.errors.DataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
-        (RuntimeError("penstock.spark.source.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
-        (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
-        (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
-        (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
-        (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
-    ],
-)  # fmt: skip
-def test_a_failure_that_needs_a_person_says_what_to_do(
-    tmp_path: Path, error: Exception, query: str | None, code: str, word: str
-) -> None:
-    reporter = Reporter(tmp_path)
-    assert reporter.fail(error, query) == EXIT_HALTED
-    said = status(tmp_path)
-    assert (said.state, said.code) == ("halted", code)
-    assert word in (said.hint or "")
-    assert query is None or f"`{query}`" in (said.message or "")
-
-
-def test_anything_else_is_tried_again(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path)
-    assert reporter.fail(RuntimeError("Py4J: the JVM went away"), "ingest") == 1
-    assert status(tmp_path).state == "failed"
 
 
 @pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")

@@ -1,0 +1,90 @@
+"""The code and the hint of each failure; no JVM is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
+from penstock.spark.java import JavaError
+from penstock.spark.lake.data_files import SchemaError
+from penstock.spark.master import MasterError
+from penstock.spark.pipeline import steps, user_queries
+from penstock.spark.pipeline.gaps import LostRowsError
+from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
+from penstock.spark.source.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
+from penstock.spark.tables.token_keys import KeysError
+
+
+@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
+@pytest.mark.parametrize(
+    ("error", "query", "code", "word"),
+    [
+        (RuntimeError("Caused by: x\npenstock.spark.source.errors.DataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
+        (RuntimeError("penstock.spark.source.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
+        (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
+        (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
+        (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
+        (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
+    ],
+)  # fmt: skip
+def test_a_failure_that_needs_a_person_says_what_to_do(
+    tmp_path: Path, error: Exception, query: str | None, code: str, word: str
+) -> None:
+    reporter = Reporter(tmp_path)
+    assert reporter.fail(error, query) == EXIT_HALTED
+    said = reporter.status
+    assert (said.state, said.code) == ("halted", code)
+    assert word in (said.hint or "")
+    assert query is None or f"`{query}`" in (said.message or "")
+
+
+def test_anything_else_is_tried_again(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    assert reporter.fail(RuntimeError("Py4J: the JVM went away"), "ingest") == 1
+    assert reporter.status.state == "failed"
+
+
+def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    reporter.fail(
+        RuntimeError("Traceback\npenstock.spark.source.errors.JournalRewoundError: DATA_LOSS: rows 4 to 9"),
+        "ingest",
+    )
+    assert reporter.status.code == "JournalRewound" and "rebuild" in (reporter.status.hint or "")
+
+
+def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
+    errors = [
+        JournalChangedError(""), JournalRewoundError(""), DataLossError(""), GoneError("here", 0, 1, "gone"),
+        steps.StepError(), user_queries.QueryError(), KeysError(), JavaError(), SchemaError(),
+    ]  # fmt: skip
+    for error in errors:
+        raised = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+        # As an object, and as the traceback that is left of it when it was raised in another process.
+        assert diagnose(error, None) == diagnose(RuntimeError(f"Job aborted\n{raised}\n\tat java"), None)
+    codes = {diagnose(error, None)[0] for error in errors}
+    assert codes | {"CheckpointUnusable"} == set(HALT_HINTS)
+    assert diagnose(LostRowsError("JournalRewound", "rows"), None)[0] == "JournalRewound"
+
+
+def test_words_of_a_message_are_no_code() -> None:
+    assert code_in("DATA_LOSS: the checkpoint is of journal a; SchemaError, StepError") is None
+    assert code_in("penstock.spark.source.errors.SourceError: no journal") is None
+    assert code_in("penstock.spark.source.errors.NoSuchError: x") is None
+
+
+def test_the_line_of_the_error_is_kept_and_bounded() -> None:
+    text = "Job aborted\n  at x\npenstock.spark.source.errors.SourceError: no journal\n  at y"
+    assert describe(RuntimeError(text)).endswith("SourceError: no journal")
+    assert describe(RuntimeError()) == "RuntimeError"
+    assert len(describe(RuntimeError("x" * 5_000))) == MESSAGE_MAX
+
+
+def test_a_master_that_does_not_answer_may_come_back(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    assert reporter.fail(MasterError("no master", "start the master")) == 1
+    written = msgspec.json.decode((tmp_path / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
+    assert (written.state, written.hint) == ("failed", "start the master")
