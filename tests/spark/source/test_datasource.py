@@ -315,7 +315,7 @@ def test_two_journals_are_read_as_one_and_share_the_limit(tmp_path: Path, writte
     assert steps == 5 and sorted(seen) == sorted(
         [(written.id, n) for n in range(30)] + [(OTHER, n) for n in range(10)]
     )
-    with pytest.raises(SourceError, match=f"says nothing of journal {OTHER}"):
+    with pytest.raises(SourceError, match=f"has no offset for journal {OTHER}"):
         batch(written.data, other.data, startingOffsets=json.dumps(at(written, 0))).partitions()
     with pytest.raises(SourceError, match=f"names journal {OTHER}, which is not read here"):
         batch(written.data, startingOffsets=json.dumps(at(other, 0))).partitions()

@@ -1,4 +1,4 @@
-"""The tables of a lake directory: which there are, and how each is doing."""
+"""The tables of a lake directory, and their size, version and progress."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from deltalake import DeltaTable
 from penstock.journal.tables import NAME, table_names
 from penstock.spark.lake.schemas import TABLES, TableDefinition
 from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable, live_files
-from penstock.spark.lake.table import Commit, LakeTable
+from penstock.spark.lake.table import LakeTable
+from penstock.spark.lake.table_reader import Commit
 
 EVENTS = "events"
-"""Published by sealing, which looks after it too."""
+"""Written and compacted by sealing, not by the pipeline."""
 _JOURNAL = re.compile(r".+/\d+")
-"""Applications that are a journal and its shard."""
+"""Application ids that are a journal and its shard."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A table in numbers."""
+    """The size, version and progress of a table."""
 
     table: str
     rows: int
@@ -29,13 +30,13 @@ class Summary:
     bytes: int
     version: int
     offset: int | None
-    """Behind the last journal row that it holds anything of; None where nothing says so."""
+    """The end of the journal rows that it covers; None if no commit says so."""
     at_ms: int
-    """When it last changed."""
+    """Time of the last commit."""
 
 
 def open_table(lake: Path, name: str) -> LakeTable:
-    """A table that is there, one of ours or a user's."""
+    """Open an existing table, built in or a user's."""
     path = lake / name
     if not NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
         there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
@@ -48,11 +49,11 @@ def open_table(lake: Path, name: str) -> LakeTable:
 
 
 def summary(lake: Path, name: str) -> Summary:
-    """A table's numbers, from its log alone."""
+    """The summary of a table, from its log alone."""
     table = open_table(lake, name)
     delta = table.delta()
     if delta is None:
-        raise LakeError(f"table `{name}` was removed meanwhile")
+        raise LakeError(f"table `{name}` was removed in the meantime")
     files = live_files(delta)
     history = table.history()
     return Summary(
@@ -67,7 +68,7 @@ def summary(lake: Path, name: str) -> Summary:
 
 
 def _offset(name: str, commit: Commit) -> int | None:
-    """The journal offset that a commit came to. A Spark query's own batches are counted otherwise."""
+    """The journal offset of a commit. The numbers of other applications are batches of a query, not offsets."""
     if isinstance(commit.end, dict):
         return max((end for app, end in commit.end.items() if _JOURNAL.fullmatch(app)), default=None)
     is_journal = name == EVENTS or (commit.app is not None and _JOURNAL.fullmatch(commit.app))

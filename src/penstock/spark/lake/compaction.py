@@ -1,7 +1,7 @@
-"""Keeping a table small: few files, a short log, and nothing lying about that nobody speaks of.
+"""Compaction of a table: few files, a short log, no unreferenced files.
 
-Files of about the same size are merged when there are enough of them, so a row is written again only a few times in its life,
-however often something is committed. Rows, their order of arrival and every application's progress stay as they are.
+Files of about the same size (a tier) are merged when there are enough of them, so a row is rewritten at most once a tier, however
+many commits there are. Rows, their order of arrival and the progress of applications do not change.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 EVERY_S = 300
 EVERY_COMMITS = 50
-"""Upkeep is due after this time, or this many commits."""
+"""Compaction is due after this time, or this many commits."""
 TIER_FILES = 8
-"""So many files of one tier are merged into one."""
+"""Files of one tier that are merged into one."""
 TIERS_BYTES = (256 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024)
-"""Sizes below which a file is of the first, second or third tier; larger ones are left alone."""
+"""Upper sizes of the tiers; larger files are never merged."""
 FILES_PER_DATE_MAX = 200
-"""Live files of a date between two upkeeps, where commits make one each; what the numbers above keep to."""
+"""Live files of a date between two compactions, with one file a commit; the numbers above keep to it."""
 
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """What was done."""
+    """What a compaction did."""
 
     merged_files: int = 0
     new_files: int = 0
@@ -40,7 +40,7 @@ class CompactionResult:
 
 
 def run(table: LakeTable, now: float) -> CompactionResult:
-    """Merge, shorten, sweep. The caller is the only writer."""
+    """Merge files, shorten the log, remove old files. The caller holds the writer's lock."""
     went, came = table.compact_files()
     entries = shorten(table)
     files, size = sweep(table, now)
@@ -48,7 +48,7 @@ def run(table: LakeTable, now: float) -> CompactionResult:
 
 
 def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:
-    """The files to merge: of one partition and one tier, as many as make a file of the largest tier."""
+    """The files to merge: groups of one partition and one tier, up to the size of the largest tier."""
     tiers: dict[tuple[tuple[tuple[str, str], ...], int], list[LiveFile]] = {}
     for file in sorted(files, key=_arrival):
         tier = next((number for number, size in enumerate(TIERS_BYTES) if file.size < size), None)
@@ -69,13 +69,13 @@ def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]
 
 
 def _arrival(file: LiveFile) -> tuple[int, str]:
-    """Rows that came first stay first where a table counts them."""
+    """Sort by offset where there is one, so that rows stay in order and the bounds of files do not overlap."""
     offset = file.least.get("offset")
     return (offset if isinstance(offset, int) else 0, file.path)
 
 
 def shorten(table: LakeTable) -> int:
-    """Write a checkpoint where one is due, and remove the log's entries that no kept version needs."""
+    """Write a checkpoint if one is due, and remove log entries that no kept version needs."""
     delta = table.delta()
     if delta is not None and table.log.needs_checkpoint():
         delta.create_checkpoint()
@@ -83,5 +83,5 @@ def shorten(table: LakeTable) -> int:
 
 
 def sweep(table: LakeTable, now: float | None = None, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
-    """Remove old files that no kept version speaks of; returns how many, and their bytes."""
+    """Remove old files that no kept version references; returns how many, and their bytes."""
     return table.log.sweep(time.time() if now is None else now, age_s)

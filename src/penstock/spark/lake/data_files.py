@@ -1,7 +1,7 @@
-"""The Parquet files of a table: written whole, with what a reader needs to skip them, and read back as the table's rows.
+"""The Parquet files of a table: written with the statistics by which readers skip them, and read back as table rows.
 
-A file appears under its name when it is durable. Until a commit speaks of it, it is nobody's; one that no commit ever speaks
-of is swept up later. Runs where the rows are, so nothing here knows Spark or commits anything.
+A file gets its name when it is durable. It belongs to the table once a commit references it; a file that no commit references is
+removed later. This code runs in tasks: it knows no Spark and commits nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 FILE_ROWS_MAX = 1_000_000
-"""A file that reaches this is closed, and another begun."""
+"""A file with this many rows is closed, and the next one begins."""
 OPEN_FILES_MAX = 64
-"""Files of different partitions that one task writes at a time; beyond, the fullest is closed."""
+"""Files that one task has open, one a partition; when full: close the largest."""
 ROW_GROUP_ROWS = 128 * 1024
 TEXT_STATISTIC_MAX = 128
-"""Characters of a least or greatest text; longer ones are rounded outwards."""
+"""Characters of a minimum or maximum text; longer ones are rounded outwards."""
 _LAST_CHARACTER = "\U0010ffff"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -41,22 +41,22 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table's files are laid out."""
+    """The columns, partitioning and statistics of a table's files."""
 
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
-    """Columns with a least and a greatest value for each file. Readers take the table's word for which these are."""
+    """Columns with a minimum and a maximum for each file, as the table's configuration lists them."""
 
     @property
     def file_schema(self) -> pa.Schema:
-        """What is inside a file: a partition's values are in the log and the directory's name only."""
+        """The columns inside a file: partition values are only in the log and the directory's name."""
         return pa.schema([field for field in self.schema if field.name not in self.partition_by])
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file that is written and not yet part of the table; small, so that tasks can send it to the driver."""
+    """A written file that no commit references yet; tasks send this description to the driver."""
 
     path: str
     """Relative to the table."""
@@ -74,10 +74,10 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A file of the table, as its log describes it."""
+    """A file of the table, as the log describes it."""
 
     path: str
-    """Relative to the table, as on the disk; the log quotes what is unusual in it."""
+    """Relative to the table, as on disk; the log percent-encodes it."""
     size: int
     rows: int
     partition: dict[str, Any]
@@ -86,7 +86,7 @@ class LiveFile:
     nulls: dict[str, int | None]
 
     def staged(self, modified_ms: int) -> StagedFile:
-        """The same file, offered to another table."""
+        """The same file, staged for another table."""
         partition = tuple((name, partition_text(value)) for name, value in self.partition.items())
         nulls = {name: count for name, count in self.nulls.items() if count is not None}
         statistics = _statistics(self.rows, self.least, self.greatest, nulls)
@@ -97,20 +97,20 @@ class LiveFile:
         return RemoveAction(self.path, is_change, now_ms, self.size, partition)
 
     def may_hold(self, column: str, least: Any, greatest: Any) -> bool:
-        """Whether a row between two values may be in it."""
+        """Whether it may contain a row with a value between two others."""
         if column in self.partition:
             value = self.partition[column]
             return value is not None and least <= value <= greatest
         low, high = self.least.get(column), self.greatest.get(column)
         if low is None or high is None:
             return True
-        if isinstance(high, datetime):  # other writers cut times to milliseconds
+        if isinstance(high, datetime):  # other writers truncate times to milliseconds
             high += timedelta(milliseconds=1)
         return bool(low <= greatest and high >= least)
 
 
 def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -> pa.Table:
-    """Rows with exactly a table's columns: those that are missing are null, those that differ are refused by name."""
+    """Rows with exactly the columns of a table: missing ones are null; unknown or retyped ones are refused."""
     unknown = [column for column in rows.column_names if column not in schema.names]
     if unknown:
         raise SchemaError(
@@ -140,7 +140,7 @@ def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -
 
 
 def is_same_kind(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type are values of another with nothing lost: the same, or another encoding, or narrower."""
+    """Whether one type converts to another without loss: the same, another encoding, or a narrower one."""
     kinds = pa.types
     if have == want or kinds.is_null(have):
         return True
@@ -180,7 +180,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 class _Writer:
-    """One file as it grows."""
+    """One file while it is written."""
 
     def __init__(self, root: Path, layout: Layout, partition: tuple[tuple[str, str | None], ...]) -> None:
         self._layout, self._partition = layout, partition
@@ -229,7 +229,7 @@ class _Writer:
 
 
 def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[StagedFile]:
-    """Files of the rows, at least one for each partition that has any. Rows must fit the layout's schema."""
+    """Write rows as files, at least one for each partition. The rows must have the layout's schema."""
     writers: dict[tuple[tuple[str, str | None], ...], _Writer] = {}
     done: list[StagedFile] = []
     try:
@@ -258,7 +258,7 @@ def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[Staged
 def _split(
     table: pa.Table, by: tuple[str, ...]
 ) -> Iterator[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
-    """Rows by the values of their partition columns, without those columns."""
+    """Split rows by their partition values, and drop the partition columns."""
     if table.num_rows == 0:
         return
     if not by:
@@ -279,7 +279,7 @@ def _split(
 
 
 def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a file as the table has them: columns that came later are null, a partition's value is repeated."""
+    """The rows of a file with the table's columns: those added later are null, partition values are repeated."""
     names = list(schema.names if columns is None else columns)
     with pq.ParquetFile(root / file.path) as parquet:
         inside = [name for name in names if name in parquet.schema_arrow.names and name not in file.partition]
@@ -290,7 +290,7 @@ def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] |
 def batches(
     root: Path, file: LiveFile, schema: pa.Schema, rows_max: int = ROW_GROUP_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The same, a part at a time."""
+    """The same as a stream of batches."""
     with pq.ParquetFile(root / file.path, memory_map=True) as parquet:
         inside = [
             name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition
@@ -315,7 +315,7 @@ def _complete(rows: pa.Table, count: int, file: LiveFile, schema: pa.Schema) -> 
 
 
 def partition_text(value: Any) -> str | None:
-    """A partition's value as Delta's log writes it."""
+    """Format a partition value as in Delta's log."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -324,14 +324,14 @@ def partition_text(value: Any) -> str | None:
 
 
 def partition_fits(kind: pa.DataType) -> bool:
-    """Whether a column may be a partition's: values that one can read in a path."""
+    """Whether a column may be a partition column: its values must be readable in a path."""
     return bool(
         _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_boolean(kind)
     )
 
 
 def has_bounds(kind: pa.DataType) -> bool:
-    """Whether a least and a greatest value of a column help to skip files."""
+    """Whether a minimum and a maximum of a column help to skip files."""
     kinds = pa.types
     return bool(
         _is_text(kind)
@@ -346,18 +346,18 @@ def _folder(value: str | None) -> str:
 
 
 def _statistics(rows: int, least: dict[str, Any], greatest: dict[str, Any], nulls: dict[str, int]) -> str:
-    """What a reader may know of a file without opening it, in Delta's JSON."""
-    told = {
+    """Format the statistics of a file as in Delta's log."""
+    statistics = {
         "numRecords": rows,
         "minValues": {name: _floor(value) for name, value in least.items() if value is not None},
         "maxValues": {name: _ceiling(value) for name, value in greatest.items() if value is not None},
         "nullCount": nulls,
     }
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(statistics).decode()
 
 
 def _floor(value: Any) -> Any:
-    """A least value as Delta's statistics have it, never greater than it is."""
+    """A minimum as in Delta's statistics, never rounded up."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, date):
@@ -366,7 +366,7 @@ def _floor(value: Any) -> Any:
 
 
 def _ceiling(value: Any) -> Any:
-    """A greatest value likewise, never less than it is."""
+    """A maximum as in Delta's statistics, never rounded down."""
     if isinstance(value, datetime):
         return _floor(value + timedelta(microseconds=-value.microsecond % 1000))
     if isinstance(value, str) and len(value) > TEXT_STATISTIC_MAX:

@@ -1,21 +1,21 @@
 """The format `penstock_delta`: Delta tables in a directory, read and written by Spark without a jar.
 
-Spark's own `format("delta")` needs a jar that does not exist for this version of Spark; this one needs none. Tasks read and write
-Parquet; the driver looks into the table's log once for a read, and commits once for a write, so a write is there whole or not at all.
+Spark's own `format("delta")` needs a jar that does not exist for this version of Spark. Here tasks read and write Parquet; the driver
+reads the table's log once for a read, and commits once for a write, so a write is atomic.
 
 Reading, `spark.read.format("penstock_delta").load(path)`:
 
-- `versionAsOf`: a version by number; `timestampAsOf`: the version of a time, such as `2026-01-31T12:00:00Z`.
-- `columns`: names separated by commas; the others are not read.
+- `versionAsOf`: a version by number; `timestampAsOf`: the version at a time, such as `2026-01-31T12:00:00Z`.
+- `columns`: names separated by commas; other columns are not read.
 
 Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(path)`, and likewise `writeStream`:
 
-- `mergeKeys`: columns by which rows replace those that are there, instead of being added.
-- `partitionBy`: columns by which a new table is partitioned.
-- `appId`, and for batches `version`: a write with a version that was written before changes nothing. A stream needs an `appId` of its own;
-  its version is the number of the batch.
+- `mergeKeys`: key columns; a row replaces the stored row with the same key.
+- `partitionBy`: partition columns of a new table.
+- `appId`, and for batch writes `version`: a repeated version changes nothing. A stream needs an `appId` of its own; its version is the
+  number of the batch.
 
-A table that is not there is made. Columns may be new, and are then null in the rows that are there; none is ever retyped.
+A missing table is created. New columns are added, null in the existing rows; no column is ever retyped.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PARTITION_BYTES = 32 * 1024 * 1024
-"""Small files are read by one task up to this size."""
+"""Bytes of small files that one task reads."""
 _STAGING = ".staging-"
 
 
 class PenstockDelta(DataSource):
-    """Reads and writes a Delta table; see the module for the options."""
+    """The data source behind `format("penstock_delta")`; the module lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,7 +76,7 @@ class PenstockDelta(DataSource):
         if overwrite:
             raise LakeError(
                 "a stream cannot overwrite its table with every batch; use the output mode `append`, with the option "
-                "`mergeKeys` where rows are to replace others"
+                "`mergeKeys` to replace rows"
             )
         return DeltaStreamWriter(self.options, schema)
 
@@ -89,7 +89,7 @@ class FilesPartition(InputPartition):
 
 
 class DeltaReader(DataSourceReader):
-    """Reads one version of a table, a few files a task."""
+    """Reads one version of a table."""
 
     def __init__(self, table: LakeTable, version: int | None, schema: StructType) -> None:
         self._table = table
@@ -122,16 +122,16 @@ class DeltaReader(DataSourceReader):
 
 @dataclass
 class StagedWrite(WriterCommitMessage):
-    """What one task wrote."""
+    """The files that one task wrote."""
 
     files: list[StagedFile]
     folder: str | None = None
-    """For a merge: the directory with the rows, relative to the table."""
+    """For a merge: the staging directory, relative to the table."""
 
 
 @dataclass
 class DeltaTarget:
-    """What is written, and how; made on the driver, sent to the tasks."""
+    """The table and the kind of write; created on the driver, sent to the tasks."""
 
     table: LakeTable
     keys: tuple[str, ...]
@@ -140,7 +140,7 @@ class DeltaTarget:
     folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
-        """Write the rows of a task; runs on executors."""
+        """Write the rows of a task; runs on executors. Rows of a merge are staged apart: the driver merges them."""
         if not self.keys:
             return StagedWrite(self.table.stage(batches))
         schema = self.table.definition.schema
@@ -152,7 +152,7 @@ class DeltaTarget:
         return StagedWrite(data_files.write(root, Layout(schema), parts), self.folder)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
-        """Make what was staged part of the table, once."""
+        """Commit the staged rows, once."""
         staged = [message for message in messages if isinstance(message, StagedWrite)]
         files = [file for message in staged for file in message.files]
         progress = {} if self.app is None or version is None else {self.app: Progress(version, version)}
@@ -177,7 +177,7 @@ class DeltaTarget:
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove the staged files."""
         shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
         for message in messages:
             if isinstance(message, StagedWrite) and message.folder is None:
@@ -185,7 +185,7 @@ class DeltaTarget:
 
 
 class DeltaBatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a DataFrame by one commit."""
+    """Writes a DataFrame in one commit."""
 
     def __init__(self, options: MutableMapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._target = _target(options, schema)
@@ -193,7 +193,7 @@ class DeltaBatchWriter(DataSourceArrowWriter):
         self._version = _whole(options, "version")
         if (self._version is None) != (self._target.app is None):
             raise LakeError(
-                "the options `appId` and `version` go together: one says who writes, the other how far"
+                "the options `appId` and `version` go together: the version counts the writes of that application"
             )
         if overwrite and self._target.keys:
             raise LakeError(
@@ -211,14 +211,14 @@ class DeltaBatchWriter(DataSourceArrowWriter):
 
 
 class DeltaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream, each by one commit, each once."""
+    """Writes the batches of a stream, each in one commit, each once."""
 
     def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
         self._target = _target(options, schema)
         if self._target.app is None:
             raise LakeError(
-                "a stream to `penstock_delta` needs the option `appId`, a name of its own that never changes: by it "
-                "the table knows which batches it has"
+                "a stream to `penstock_delta` needs the option `appId`, a name of its own that never changes: under it "
+                "the table records the batches that it has"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -232,15 +232,17 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _path(options: Mapping[str, str]) -> Path:
-    """The table's directory, the same for every process whatever its own directory is."""
-    told = options.get("path")
-    if not told:
+    """The absolute directory of the table: executors have another working directory."""
+    given = options.get("path")
+    if not given:
         raise LakeError(
             "`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`"
         )
-    text = told.removeprefix("file://").removeprefix("file:")
+    text = given.removeprefix("file://").removeprefix("file:")
     if "://" in text:
-        raise LakeError(f"`{told}` is no directory; `penstock_delta` works on paths that every node has")
+        raise LakeError(
+            f"`{given}` is not a directory; `penstock_delta` needs a path that exists on every node"
+        )
     return Path(os.path.abspath(text))
 
 
@@ -248,8 +250,8 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
     path = _path(options)
     if not DeltaTable.is_deltatable(str(path)):
         raise LakeError(
-            f"there is no Delta table in `{path}`; `penstock lake ls` shows those of a data directory, "
-            f"and writing with `penstock_delta` makes one"
+            f"there is no Delta table in `{path}`; `penstock lake ls` lists those of a data directory, "
+            f"and writing with `penstock_delta` creates one"
         )
     table = DeltaTable(str(path))
     check_readable(table, path.name)
@@ -275,7 +277,7 @@ def _version(options: Mapping[str, str]) -> int | None:
     if moment is None:
         return version
     if version is not None:
-        raise LakeError("`versionAsOf` and `timestampAsOf` both name a version; leave one out")
+        raise LakeError("`versionAsOf` and `timestampAsOf` both select a version; leave one out")
     try:
         at = datetime.fromisoformat(moment)
     except ValueError:
@@ -325,9 +327,9 @@ def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:
 
 
 def _whole(options: Mapping[str, Any], option: str) -> int | None:
-    told = options.get(option)
-    if told is None:
+    given = options.get(option)
+    if given is None:
         return None
-    if not told.isdecimal():
-        raise LakeError(f"`{option}` is `{told}`; it is a whole number from 0 on")
-    return int(told)
+    if not given.isdecimal():
+        raise LakeError(f"`{option}` is `{given}`; use a whole number of 0 or more")
+    return int(given)

@@ -1,7 +1,9 @@
-"""One writer for each table of the lake: a lock that threads and processes of one machine respect.
+"""One writer for each lake table: a lock among the threads and processes of one machine.
 
-The lock belongs to an open file, so it goes with the process that held it, however that ended.
+The lock belongs to an open file, so the kernel releases it when its process ends, however it ends.
 """
+
+# size: a lock shared by the tables and the pipeline's process
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ FOLDER = "_locks"
 
 
 class TableLock:
-    """The right to write one table. Whoever has it may ask again and gets it."""
+    """The writer's lock of one table; reentrant within a thread."""
 
     def __init__(self, lake: Path, name: str) -> None:
         self._path = lake / FOLDER / name
@@ -25,7 +27,8 @@ class TableLock:
 
     @contextmanager
     def held(self, *, waits: bool = True) -> Iterator[bool]:
-        """Have the lock inside; with `waits` off, yield False when somebody else has it."""
+        """Hold the lock; with `waits` off, yield False if another writer holds it."""
+        # Two locks: a file lock does not exclude threads of its own process, which share the open file.
         if not self._threads.acquire(blocking=waits):
             yield False
             return

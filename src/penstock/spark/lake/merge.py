@@ -1,8 +1,8 @@
-"""What a merge changes: which rows of which files give way to new ones, and what is left of those files.
+"""The plan of a merge: which files are rewritten without the rows that new ones replace.
 
-Files are never changed, so a file with a row that gives way is written again without it. Only the files whose bounds allow
-the key are looked at, and of those only the key's columns; so the cost is that of the files that are hit. What is left of small
-files goes together with the new rows: the rows that change most end up in a small file of their own.
+Files are immutable, so a file with a replaced row is rewritten without it. Only files whose bounds allow a key are read, first only
+their key columns: the cost is that of the files that are hit. The remaining rows of small files are written together with the new
+rows, so the rows that change most (the current minutes) end up in a small file of their own, and the next merge rewrites only that.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import LiveFile, SchemaError
 
 SMALL_ROWS = 4_000
-"""What is left of files up to this size is written together with the new rows."""
+"""The remaining rows of files up to this size are written together with the new rows."""
 
 
 @dataclass
 class MergePlan:
-    """What one commit takes out and puts in."""
+    """The files that one commit removes, and the rows that it adds."""
 
     removed: list[LiveFile] = field(default_factory=list)
     together: list[pa.Table] = field(default_factory=list)
-    """Rows of one new file: the new ones and what is left of small files."""
+    """Rows of one new file: the new rows and the remaining rows of small files."""
     apart: list[pa.Table] = field(default_factory=list)
-    """What is left of large files."""
+    """The remaining rows of large files, one new file each."""
 
 
 def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: str) -> pa.Table:
-    """Rows with each key once: the newest of them, or a refusal where nothing says which that is."""
+    """Rows with each key once: the newest of each; without a column `newest`, a repeated key is refused."""
     keys = _keys(rows, key)
     if len(set(keys)) == len(keys):
         return rows
@@ -59,7 +59,7 @@ def plan(
     key: Sequence[str],
     newest: str | None,
 ) -> MergePlan:
-    """What merging rows, each key once, does to the files of a table."""
+    """Plan the merge of rows, each key once, into the files of a table."""
     change = MergePlan()
     if rows.num_rows == 0:
         return change
@@ -70,30 +70,31 @@ def plan(
     wanted = {name: pc.unique(rows.column(name)) for name in key}
     for file in _candidates(files, rows, key):
         found = data_files.read(root, file, schema, looked_at)
+        # A fast prefilter: each key column on its own has a wanted value. Whole keys are compared below, for the few rows left.
         mask = None
         for name in key:
             hit = pc.is_in(found.column(name), value_set=wanted[name])
             mask = hit if mask is None else pc.and_(mask, hit)
-        places = pc.indices_nonzero(mask)
-        near = found.take(places)
+        indices = pc.indices_nonzero(mask)
+        near = found.take(indices)
         stored = near.column(newest).to_pylist() if newest is not None else []
-        going = []
-        for number, (place, one) in enumerate(zip(places.to_pylist(), _keys(near, key), strict=True)):
+        replaced = []
+        for number, (place, one) in enumerate(zip(indices.to_pylist(), _keys(near, key), strict=True)):
             index = source.get(one)
             if index is None:
                 continue
             if newest is not None and not _wins(values[index], stored[number]):
                 beaten.add(index)
             else:
-                going.append(place)
-        if going:
+                replaced.append(place)
+        if replaced:
             change.removed.append(file)
-            left = _without(data_files.read(root, file, schema), going)
+            left = _without(data_files.read(root, file, schema), replaced)
             if left.num_rows:
                 (change.together if file.rows <= SMALL_ROWS else change.apart).append(left)
-    coming = _without(rows, sorted(beaten)) if beaten else rows
-    if coming.num_rows:
-        change.together.append(coming)
+    added = _without(rows, sorted(beaten)) if beaten else rows
+    if added.num_rows:
+        change.together.append(added)
     return change
 
 
@@ -112,12 +113,12 @@ def _keys(rows: pa.Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def _wins(new: Any, old: Any) -> bool:
-    """Whether a value replaces another: when it is not less."""
+    """Whether a row replaces a stored one: its value is not less. Equal values win, so that a replay gives the same table."""
     return old is None or (new is not None and new >= old)
 
 
-def _without(rows: pa.Table, places: Sequence[int]) -> pa.Table:
+def _without(rows: pa.Table, indices: Sequence[int]) -> pa.Table:
     stays = pc.invert(
-        pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(places, pa.int64()))
+        pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(indices, pa.int64()))
     )
     return rows.filter(stays)

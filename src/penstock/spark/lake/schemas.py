@@ -1,7 +1,7 @@
-"""The tables of the lake: names, keys, columns. Frozen: columns may be added at the end, nullable, never renamed or retyped.
+"""The lake tables: names, keys, columns. Frozen: columns may be added at the end, nullable, never renamed or retyped.
 
-The Arrow schema is the one definition; Spark's and Delta's are made from it. `events` is published by sealing and is
-defined beside it, in `penstock.journal.parquet_table`.
+Spark's and Delta's schemas are derived from the Arrow schema. Sealing writes `events`, whose columns are defined in
+`penstock.journal.parquet_table`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLAG = pa.bool_()
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """One table of the lake."""
+    """The name, columns and key of a table."""
 
     name: str
     schema: pa.Schema
@@ -33,7 +33,7 @@ class TableDefinition:
     """`append` adds rows; `merge` replaces the rows of the same key."""
     partition_by: tuple[str, ...] = ()
     newest: str | None = None
-    """For `merge`: a row only replaces one whose value in this column is not greater."""
+    """For `merge`: a row replaces only a row whose value in this column is not greater."""
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -331,7 +331,7 @@ AGENTS = TableDefinition(
     "merge",
     newest="offset",
 )
-"""What each agent did last: how the watch knows who has gone silent."""
+"""The last row of each agent, for the silence rule."""
 
 TABLES = {
     table.name: table

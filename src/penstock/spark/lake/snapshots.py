@@ -1,6 +1,6 @@
-"""A version of a Delta table as the log tells it: columns, data files with their bounds, layout.
+"""One version of a Delta table, from its log: columns, data files with their bounds, layout.
 
-Only reads. Refuses tables that other programs gave features which would make us read wrong rows.
+Only reads. Refuses tables with Delta features under which it would return wrong rows.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
 from penstock.spark.lake.schemas import TableDefinition
 
 STATISTICS_MAX = 32
-"""Columns with statistics where a table does not say which: the number that Delta itself assumes."""
+"""Columns with statistics if the table does not list them: Delta's own default."""
 STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 _UNREADABLE = ("deletionVectors", "columnMapping", "variantType", "variantType-preview")
 
 
 class LakeError(Exception):
-    """Something about a table of the lake; the message says what, and what to do."""
+    """A table that cannot be read or written as asked; the message says what to do."""
 
 
 def check_readable(table: DeltaTable, name: str) -> None:
-    """Refuse what we would read wrongly."""
+    """Refuse features that this reader does not support."""
     features = table.protocol().reader_features or []
     found = [feature for feature in _UNREADABLE if feature in features]
     if found:
         raise LakeError(
-            f"table `{name}` uses Delta's `{found[0]}`, which is not read here; switch it off in the program that "
+            f"table `{name}` uses Delta's `{found[0]}`, which is not supported; disable it in the program that "
             f"wrote the table, or copy the rows to a table without it"
         )
 
@@ -52,7 +52,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
         LiveFile(
             unquote(path),
             size,
-            rows or 0,  # other writers may leave statistics out
+            rows or 0,  # other writers may omit statistics
             *({name: values[index] for name, values in part.items()} for part in parts.values()),
         )
         for index, (path, size, rows) in enumerate(
@@ -67,12 +67,12 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
 
 
 def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | None) -> Layout:
-    """How new files of a table are laid out: as the table says, or as its definition does before the first write."""
-    told = None if table is None else table.metadata().configuration.get(STATISTICS_SETTING)
+    """The layout of new files: as configured in the table; before the first write, as in its definition."""
+    configured = None if table is None else table.metadata().configuration.get(STATISTICS_SETTING)
     if table is None:
         statistics = statistics_of(definition)
-    elif told is not None:
-        statistics = tuple(name for name in told.split(",") if name)
+    elif configured is not None:
+        statistics = tuple(name for name in configured.split(",") if name)
     else:
         statistics = tuple(schema.names[:STATISTICS_MAX])
     usable = tuple(
@@ -86,7 +86,7 @@ def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | N
 
 
 def statistics_of(definition: TableDefinition) -> tuple[str, ...]:
-    """The columns that readers ask for: the key, offsets and times; everything where there is no key."""
+    """The columns that readers filter by: the key, offsets and times; all columns of a table without a key."""
     schema = definition.schema
     if definition.key:
         times = [field.name for field in schema if pa.types.is_timestamp(field.type)]

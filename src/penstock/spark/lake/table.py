@@ -1,9 +1,11 @@
-"""A table of the lake: every row once, however often it is written.
+"""Writing a lake table: every row once, however often it is written.
 
-What is written carries how far it reaches: a commit holds rows, and with them the number that each application has come to
-(for the pipeline: the journal and its end offset). Whoever writes reads that number first, so a replay is noticed and changes
-nothing, and a lost checkpoint costs time, never rows. This is the only code that commits to the pipeline's tables; it needs
-no JVM.
+A commit holds rows and, in the same transaction, the progress of each application (for the pipeline: the journal and its end offset). A
+writer reads the progress first, so a replay changes nothing and a lost checkpoint costs time, never rows. This is the only code that
+commits to the pipeline's tables. It needs no JVM.
+
+delta-rs could merge and compact too. It does not sync files before it commits, so a power failure could leave a commit that names
+missing files after retention removed the journal rows; see `docs/explain/pipeline-performance.md` for the measurement.
 """
 
 from __future__ import annotations
@@ -18,12 +20,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, DeltaLog
+from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S
 from penstock.journal.tables import NAME
 from penstock.spark.lake import compaction, data_files, merge
 from penstock.spark.lake.compaction import TIER_FILES
@@ -34,46 +34,27 @@ from penstock.spark.lake.snapshots import (
     STATISTICS_SETTING,
     LakeError,
     arrow_schema,
-    check_readable,
     layout,
     live_files,
     statistics_of,
 )
+from penstock.spark.lake.table_reader import TableReader
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one application has come with a write: from `first` up to, not including, `end`."""
+    """What a write adds to the progress of one application: from `first` up to, not including, `end`."""
 
     first: int
     end: int
 
 
-@dataclass(frozen=True)
-class Commit:
-    """One version of a table."""
-
-    version: int
-    at_ms: int
-    operation: str
-    app: str | None
-    """Who came forward with it; with several, `first` and `end` have a number for each."""
-    first: Any
-    end: Any
-
-
-class LakeTable:
-    """One table in a directory of a lake. Can be sent to executors, which may only stage."""
+class LakeTable(TableReader):
+    """One table of a lake that can be written. Can be sent to executors, which may only stage."""
 
     def __init__(self, lake: Path, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
-        self.lake = lake
-        self.definition = table
-        self.name = table.name
-        self.path = lake / table.name
-        self.log = DeltaLog(self.path)
-        self.clock = clock
+        super().__init__(lake, table, clock)
         self._lock = TableLock(lake, table.name)
-        self._delta: DeltaTable | None = None
         self._is_ready = False
         self._commits = 0
         self._compacted_at: float | None = None
@@ -81,107 +62,16 @@ class LakeTable:
     def __reduce__(self) -> tuple[Any, ...]:
         return LakeTable, (self.lake, self.definition, self.clock)
 
-    # what is there
-
-    def delta(self) -> DeltaTable | None:
-        """The table as it is now, or None before the first write."""
-        if self._delta is None:
-            if not DeltaTable.is_deltatable(str(self.path)):
-                return None
-            self._delta = DeltaTable(str(self.path))
-            check_readable(self._delta, self.name)
-        else:
-            self._delta.update_incremental()
-        return self._delta
-
-    def version(self) -> int | None:
-        table = self.delta()
-        return None if table is None else table.version()
-
-    def progress(self, app: str) -> int | None:
-        """How far an application has come; None when it never wrote here, which is not the same as 0."""
-        table = self.delta()
-        return None if table is None else table.transaction_version(app)
-
-    def fresh_from(self, app: str) -> int:
-        """The first offset that is not stored yet: rows below it are to be left out of a write."""
-        stored = self.progress(app)
-        return 0 if stored is None else stored
-
-    def schema(self, version: int | None = None) -> pa.Schema:
-        """The columns as stored, which may be more than this program knows."""
-        return arrow_schema(self._at(version))
-
-    def files(
-        self, bounds: Mapping[str, tuple[Any, Any]] | None = None, version: int | None = None
-    ) -> list[LiveFile]:
-        """The data files that may hold rows within bounds (column to least and greatest, either may be None)."""
-        found = live_files(self._at(version))
-        for column, (least, greatest) in (bounds or {}).items():
-            found = [file for file in found if _may_hold(file, column, least, greatest)]
-        return found
-
-    def rows(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 - the word that Arrow uses
-        version: int | None = None,
-        bounds: Mapping[str, tuple[Any, Any]] | None = None,
-    ) -> pa.Table:
-        """Rows of a version, in no order. `bounds` only skips files; `filter` chooses rows."""
-        table = self._at(version)
-        schema = arrow_schema(table)
-        names = list(schema.names if columns is None else columns)
-        unknown = [name for name in names if name not in schema.names]
-        if unknown:
-            raise LakeError(
-                f"table `{self.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}"
-            )
-        wanted = pa.schema([schema.field(name) for name in names])
-        read = None if filter is not None else names
-        parts = []
-        for file in self.files(bounds, version):
-            part = data_files.read(self.path, file, schema, read)
-            parts.append(part if filter is None else part.filter(filter).select(names))
-        return pa.concat_tables(parts) if parts else wanted.empty_table()
-
-    def history(self, limit: int | None = None) -> list[Commit]:
-        """The versions that are still told of, newest first."""
-        return [
-            Commit(
-                entry["version"],
-                entry["timestamp"],
-                entry.get("penstock.operation", entry["operation"].lower()),
-                entry.get("penstock.app"),
-                _number(entry.get("penstock.from")),
-                _number(entry.get("penstock.to")),
-            )
-            for entry in self._at(None).history(limit)
-        ]
-
-    def version_at(self, at_ms: int) -> int:
-        """The newest version that was committed by a time."""
-        kept = self.log.kept()
-        for version in reversed(kept):
-            committed = self.log.commit_ms(version)
-            if committed is not None and committed <= at_ms:
-                return version
-        raise LakeError(
-            f"table `{self.name}` had no version that is still kept at that time; kept are {_shown(kept)}"
-        )
-
-    # writing
-
     def writing(self) -> AbstractContextManager[bool]:
-        """Be the only writer inside: for those who look before they write."""
+        """Hold the writer's lock: for a caller that reads before it writes."""
         return self._lock.held()
 
     def try_writing(self) -> AbstractContextManager[bool]:
-        """The same, yielding False at once when somebody else writes."""
+        """The same, but yield False at once if another writer holds it."""
         return self._lock.held(waits=False)
 
     def check_definition(self) -> None:
-        """Refuse a definition that no table could have."""
+        """Refuse an invalid definition."""
         definition = self.definition
         if not NAME.fullmatch(definition.name):
             raise LakeError(
@@ -196,7 +86,7 @@ class LakeTable:
             raise LakeError(f"`{wrong[0]}` cannot be a partition: use text, whole numbers, dates or booleans")
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> list[StagedFile]:
-        """Write rows as files that a later commit may speak of; runs on executors."""
+        """Write rows as files for a later commit; runs on executors."""
         schema = self.definition.schema
         tables = (self._fit(pa.Table.from_batches([batch]), schema) for batch in batches)
         return data_files.write(self.path, layout(schema, self.definition, self.delta()), tables)
@@ -207,9 +97,9 @@ class LakeTable:
             (self.path / file.path).unlink(missing_ok=True)
 
     def append(self, rows: pa.Table | Sequence[StagedFile], progress: Mapping[str, Progress]) -> bool:
-        """Add rows or staged files. False, and nothing is added, when every span was stored before.
+        """Add rows or staged files. Returns False and adds nothing if all of the progress is stored already.
 
-        A commit without rows still moves the progress. Rows of what is stored already must be left out before.
+        A commit without rows still moves the progress. The caller leaves out rows that are stored already.
         """
         with self.writing():
             table = self._ready()
@@ -218,11 +108,11 @@ class LakeTable:
                 if not isinstance(rows, pa.Table):
                     self.discard(rows)
                 return False
-            for app, span in fresh.items():
+            for app, step in fresh.items():
                 stored = table.transaction_version(app)
-                if stored is not None and span.first < stored:
+                if stored is not None and step.first < stored:
                     raise LakeError(
-                        f"rows {span.first} to {stored - 1} of `{app}` are in table `{self.name}` already; "
+                        f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`; "
                         f"leave them out and begin at {stored}"
                     )
             files = self._staged(table, [rows]) if isinstance(rows, pa.Table) else list(rows)
@@ -230,7 +120,7 @@ class LakeTable:
             return True
 
     def merge(self, rows: pa.Table, progress: Mapping[str, Progress]) -> bool:
-        """Put rows in the place of those with the same key. False when every span was stored before."""
+        """Insert rows and replace those with the same key. Returns False if all of the progress is stored already."""
         definition = self.definition
         if not definition.key:
             raise LakeError(f"table `{self.name}` has no key to merge by; name its columns, or append")
@@ -258,9 +148,9 @@ class LakeTable:
         *,
         may_go_back: bool = False,
     ) -> bool:
-        """Put rows or staged files in the place of everything, by one commit.
+        """Replace all rows by rows or staged files, in one commit.
 
-        A rebuilt table may have come less far than the one it replaces; `may_go_back` lets the progress say so.
+        A rebuilt table may have less progress than the one it replaces; `may_go_back` allows that.
         """
         with self.writing():
             table = self._ready()
@@ -274,7 +164,7 @@ class LakeTable:
             return True
 
     def replace_with(self, other: LakeTable, apps: Iterable[str]) -> None:
-        """Put another table's content, and how far it has come, in the place of this one's, by one commit."""
+        """Replace all rows and the progress by those of another table, in one commit."""
         source = other.delta()
         if source is None:
             raise LakeError(f"there is no table at `{other.path}` to take over; build it first")
@@ -289,10 +179,8 @@ class LakeTable:
         progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
 
-    # keeping it small
-
     def compact(self, now: float | None = None, *, is_forced: bool = False) -> compaction.CompactionResult:
-        """Merge small files, shorten the log, sweep up; does nothing when it is not due yet."""
+        """Merge small files, shorten the log and remove old files, if that is due."""
         now = self.clock() if now is None else now
         is_due = (
             self._compacted_at is None
@@ -308,7 +196,7 @@ class LakeTable:
             return compaction.run(self, now)
 
     def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
-        """Merge small files of a partition into larger ones; returns how many went and how many came."""
+        """Merge small files of a partition into larger ones; returns how many were removed and added."""
         with self.writing():
             table = self._ready()
             went, came = 0, 0
@@ -321,36 +209,8 @@ class LakeTable:
                 went, came = went + len(group), came + len(merged)
             return went, came
 
-    # inside
-
-    def _at(self, version: int | None) -> DeltaTable:
-        if version is None:
-            table = self.delta()
-        elif self.path.is_dir():
-            try:
-                table = DeltaTable(str(self.path), version=version)
-            except TableNotFoundError:
-                table = None
-            except DeltaError as error:
-                raise self._gone(version) from error
-            if table is None and DeltaTable.is_deltatable(str(self.path)):
-                raise self._gone(version)
-        else:
-            table = None
-        if table is None:
-            raise LakeError(
-                f"there is no table `{self.name}` in `{self.lake}`; `penstock lake ls` shows which there are, "
-                f"and `penstock pipeline run --once` makes those of the pipeline"
-            )
-        return table
-
-    def _gone(self, version: int) -> LakeError:
-        return LakeError(
-            f"version {version} of table `{self.name}` cannot be read; kept are {_shown(self.log.kept())}"
-        )
-
     def _ready(self) -> DeltaTable:
-        """The table with every column of its definition, made when it is new."""
+        """The table with every column of its definition; creates it if needed."""
         table = self.delta()
         if table is None:
             table = self._create()
@@ -362,7 +222,7 @@ class LakeTable:
     def _create(self) -> DeltaTable:
         self.check_definition()
         definition = self.definition
-        # The files are written by libraries that know no secrets, so the directory around them is closed.
+        # The libraries that write the files use the default mode, so the directory around them is private.
         self.lake.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.mkdir(exist_ok=True)
         statistics = statistics_of(definition)
@@ -372,10 +232,10 @@ class LakeTable:
             partition_by=list(definition.partition_by),
             name=definition.name,
             configuration={
-                # Without this, readers take the columns that have no statistics for empty and skip every file.
+                # Without this, readers assume statistics for every column and skip files that have none.
                 **({STATISTICS_SETTING: ",".join(statistics)} if statistics else {}),
                 "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-                # Both are looked after by `upkeep`, which counts versions and looks at the files themselves.
+                # `compact` does both: it counts versions and checks the files themselves.
                 "delta.enableExpiredLogCleanup": "false",
                 "delta.deletedFileRetentionDuration": f"interval {SWEEP_AGE_S // 60} minutes",
             },
@@ -383,7 +243,7 @@ class LakeTable:
         return self._delta
 
     def _check(self, table: DeltaTable) -> None:
-        """Refuse what changed its type; add what is new."""
+        """Refuse columns of another type; add new ones."""
         stored = arrow_schema(table)
         new = []
         for field in self.definition.schema:
@@ -417,12 +277,12 @@ class LakeTable:
 
     @staticmethod
     def _fresh(table: DeltaTable, progress: Mapping[str, Progress]) -> dict[str, Progress]:
-        """The spans that are not stored. Delta takes a lower number silently, so it is looked at here."""
+        """The progress that is not stored yet. Delta accepts a lower number silently, so compare here."""
         fresh = {}
-        for app, span in progress.items():
+        for app, step in progress.items():
             stored = table.transaction_version(app)
-            if stored is None or stored < span.end:
-                fresh[app] = span
+            if stored is None or stored < step.end:
+                fresh[app] = step
         return fresh
 
     def _commit(
@@ -437,16 +297,16 @@ class LakeTable:
         is_change = operation != "compact"
         actions: list[AddAction | RemoveAction] = [file.action(is_change=is_change) for file in added]
         for file in removed:
-            # From here its age counts when it is swept up: somebody may be reading it.
+            # The age for `sweep` counts from now: a reader of the version before may still have it open.
             os.utime(self.path / file.path, (now, now))
             actions.append(file.removal(int(now * 1000), is_change=is_change))
         about = {"penstock.operation": operation}
         if len(progress) == 1:
-            [(app, span)] = progress.items()
-            about |= {"penstock.app": app, "penstock.from": str(span.first), "penstock.to": str(span.end)}
+            [(app, step)] = progress.items()
+            about |= {"penstock.app": app, "penstock.from": str(step.first), "penstock.to": str(step.end)}
         elif progress:
-            about["penstock.from"] = _json({app: span.first for app, span in progress.items()})
-            about["penstock.to"] = _json({app: span.end for app, span in progress.items()})
+            about["penstock.from"] = _json({app: step.first for app, step in progress.items()})
+            about["penstock.to"] = _json({app: step.end for app, step in progress.items()})
         table.create_write_transaction(
             actions,
             "append",
@@ -454,31 +314,14 @@ class LakeTable:
             partition_by=list(self.definition.partition_by),
             commit_properties=CommitProperties(
                 custom_metadata=about,
-                app_transactions=[Transaction(app, span.end) for app, span in progress.items()],
+                app_transactions=[Transaction(app, step.end) for app, step in progress.items()],
             ),
         )
-        # The handle still shows the version before; whoever looks next asks for the newest.
+        # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.
         data_files.sync(self.log.path / f"{table.version() + 1:020d}.json")
         data_files.sync(self.log.path)
         self._commits += 1
 
 
-def _may_hold(file: LiveFile, column: str, least: Any, greatest: Any) -> bool:
-    if column not in file.partition and file.least.get(column) is None:
-        return True
-    low = file.partition.get(column, file.least.get(column)) if least is None else least
-    high = file.partition.get(column, file.greatest.get(column)) if greatest is None else greatest
-    return file.may_hold(column, low, high)
-
-
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _number(text: Any) -> Any:
-    """An offset, or one for each application."""
-    return None if text is None else msgspec.json.decode(str(text))
-
-
-def _shown(kept: range) -> str:
-    return f"{kept.start} to {kept.stop - 1}" if kept else "none"

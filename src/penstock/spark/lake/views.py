@@ -1,4 +1,4 @@
-"""The lake for people at a Spark session: every table as a view, and the journal's history as Parquet."""
+"""The lake in a Spark session: every table as a view, and the journal's history as Parquet."""
 
 from __future__ import annotations
 
@@ -17,13 +17,27 @@ if TYPE_CHECKING:
 
 DATA = "penstock-data"
 _ENTRY = "penstock_lake_"
-"""Names in Spark's catalog begin with this."""
+"""Prefix of the names in Spark's catalog."""
 
 
 def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
-    """Make every table of a data directory a view of the same name; returns the names.
+    """Create a view for each table of a data directory, with the name of the table.
 
-    A view shows what is in the table when a query begins. Call it again for tables that came later.
+    Parameters
+    ----------
+    spark
+        The session to create the views in.
+    data
+        The data directory of the server.
+
+    Returns
+    -------
+    list of str
+        The names of the views.
+
+    Notes
+    -----
+    A view shows the rows that the table has when a query starts. Call it again for new tables.
     """
     lake = _lake(data)
     names = table_names(lake)
@@ -33,11 +47,11 @@ def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
 
 
 def _register(spark: SparkSession, lake: Path, name: str) -> None:
-    """A view that looks into the table's log whenever it is asked.
+    """Create a view that reads the table's log at each query.
 
-    Spark lists a Python source's files once for each DataFrame, so a view made of one would never change. A view made of SQL
-    text is read again each time, and the text can name a table of the catalog with options. That entry only has the columns:
-    its own path leads nowhere, so dropping it harms nothing.
+    Spark lists the files of a Python source once for each DataFrame, so a view of a DataFrame would never change. A view of SQL text is
+    planned at each query, and the text can name a catalog table with options. That catalog entry only provides the columns: its
+    path does not exist, so dropping it removes no data.
     """
     entry = f"`{_ENTRY}{name}`"
     schema = spark.read.format("penstock_delta").load(str(lake / name)).schema
@@ -56,10 +70,19 @@ def history(
     first: int | None = None,
     end: int | None = None,
 ) -> DataFrame:
-    """Sealed rows of the journal, read by Spark's own Parquet reader: the quickest way through much of it.
+    """Read the sealed rows of the journal with Spark's own Parquet reader, the fastest way to read many.
 
-    Rows from `since` up to, not including, `until`, and from offset `first` up to, not including, `end`; files outside are not
-    opened. Rows that are not sealed yet, about the last minute's, are not among them.
+    Parameters
+    ----------
+    since, until
+        Times of the first row and, exclusive, the last: a datetime or a text such as `2026-01-31T12:00:00Z`.
+    first, end
+        Offsets of the first row and, exclusive, the last.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the table `events`. Rows that are not sealed yet, about the last minute, are not included.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -69,7 +92,7 @@ def history(
     schema = from_arrow_schema(TABLES[EVENTS].schema)
     if EVENTS not in table_names(lake):
         raise LakeError(
-            f"nothing is sealed in `{data}` yet; `penstock log seal` does it now, the server every minute"
+            f"nothing is sealed in `{data}` yet; run `penstock log seal`, or wait a minute for the server to do it"
         )
     table = open_table(lake, EVENTS)
     bounds = {"recorded_at": (start, stop), "offset": (first, None if end is None else end - 1)}
@@ -90,16 +113,16 @@ def _lake(data: str | Path) -> Path:
     path = Path(os.path.abspath(data))
     if not path.is_dir():
         raise LakeError(
-            f'there is no data directory `{path}`; name it, as in `tables(spark, "path/to/penstock-data")`'
+            f'there is no data directory `{path}`; pass it, as in `tables(spark, "path/to/penstock-data")`'
         )
     return path / "lake"
 
 
-def _moment(told: datetime | str | None, name: str) -> datetime | None:
-    if told is None:
+def _moment(given: datetime | str | None, name: str) -> datetime | None:
+    if given is None:
         return None
     try:
-        moment = datetime.fromisoformat(told) if isinstance(told, str) else told
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise LakeError(f"`{name}` is `{told}`; write it as `2026-01-31T12:00:00Z`") from None
+        raise LakeError(f"`{name}` is `{given}`; write it as `2026-01-31T12:00:00Z`") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

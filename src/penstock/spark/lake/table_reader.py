@@ -1,0 +1,177 @@
+"""Reading a lake table: its version, progress, files, rows and history. Needs no JVM and takes no lock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from penstock.journal.delta_log import DeltaLog
+from penstock.spark.lake import data_files
+from penstock.spark.lake.data_files import LiveFile
+from penstock.spark.lake.schemas import TableDefinition
+from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable, live_files
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table."""
+
+    version: int
+    at_ms: int
+    operation: str
+    app: str | None
+    """The application that made progress; with several, `first` and `end` have a number for each."""
+    first: Any
+    end: Any
+
+
+class TableReader:
+    """One table in a directory of a lake, as stored."""
+
+    def __init__(self, lake: Path, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
+        self.lake = lake
+        self.definition = table
+        self.name = table.name
+        self.path = lake / table.name
+        self.log = DeltaLog(self.path)
+        self.clock = clock
+        self._delta: DeltaTable | None = None
+
+    def delta(self) -> DeltaTable | None:
+        """The newest version of the table; None before the first write."""
+        if self._delta is None:
+            if not DeltaTable.is_deltatable(str(self.path)):
+                return None
+            self._delta = DeltaTable(str(self.path))
+            check_readable(self._delta, self.name)
+        else:
+            self._delta.update_incremental()
+        return self._delta
+
+    def version(self) -> int | None:
+        table = self.delta()
+        return None if table is None else table.version()
+
+    def progress(self, app: str) -> int | None:
+        """The progress of an application; None if it never wrote here, which differs from 0."""
+        table = self.delta()
+        return None if table is None else table.transaction_version(app)
+
+    def fresh_from(self, app: str) -> int:
+        """The first offset that is not stored yet: leave lower rows out of a write."""
+        stored = self.progress(app)
+        return 0 if stored is None else stored
+
+    def schema(self, version: int | None = None) -> pa.Schema:
+        """The stored columns, which may be more than this program knows."""
+        return arrow_schema(self._at(version))
+
+    def files(
+        self, bounds: Mapping[str, tuple[Any, Any]] | None = None, version: int | None = None
+    ) -> list[LiveFile]:
+        """The data files that may contain rows within bounds (column to minimum and maximum, either may be None)."""
+        found = live_files(self._at(version))
+        for column, (least, greatest) in (bounds or {}).items():
+            found = [file for file in found if _may_hold(file, column, least, greatest)]
+        return found
+
+    def rows(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - as in Arrow
+        version: int | None = None,
+        bounds: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> pa.Table:
+        """Rows of a version, in no order. `bounds` only skips files; `filter` selects rows."""
+        table = self._at(version)
+        schema = arrow_schema(table)
+        names = list(schema.names if columns is None else columns)
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            raise LakeError(
+                f"table `{self.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}"
+            )
+        wanted = pa.schema([schema.field(name) for name in names])
+        read = None if filter is not None else names
+        parts = []
+        for file in self.files(bounds, version):
+            part = data_files.read(self.path, file, schema, read)
+            parts.append(part if filter is None else part.filter(filter).select(names))
+        return pa.concat_tables(parts) if parts else wanted.empty_table()
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """The versions that the log still has, newest first."""
+        return [
+            Commit(
+                entry["version"],
+                entry["timestamp"],
+                entry.get("penstock.operation", entry["operation"].lower()),
+                entry.get("penstock.app"),
+                _number(entry.get("penstock.from")),
+                _number(entry.get("penstock.to")),
+            )
+            for entry in self._at(None).history(limit)
+        ]
+
+    def version_at(self, at_ms: int) -> int:
+        """The newest version that was committed at or before a time."""
+        kept = self.log.kept()
+        for version in reversed(kept):
+            committed = self.log.commit_ms(version)
+            if committed is not None and committed <= at_ms:
+                return version
+        raise LakeError(
+            f"table `{self.name}` has no version from that time any more; kept are {_shown(kept)}"
+        )
+
+    def _at(self, version: int | None) -> DeltaTable:
+        if version is None:
+            table = self.delta()
+        elif self.path.is_dir():
+            try:
+                table = DeltaTable(str(self.path), version=version)
+            except TableNotFoundError:
+                table = None
+            except DeltaError as error:
+                raise self._gone(version) from error
+            if table is None and DeltaTable.is_deltatable(str(self.path)):
+                raise self._gone(version)
+        else:
+            table = None
+        if table is None:
+            raise LakeError(
+                f"there is no table `{self.name}` in `{self.lake}`; `penstock lake ls` lists the tables, "
+                f"and `penstock pipeline run --once` creates those of the pipeline"
+            )
+        return table
+
+    def _gone(self, version: int) -> LakeError:
+        return LakeError(
+            f"version {version} of table `{self.name}` cannot be read; kept are {_shown(self.log.kept())}"
+        )
+
+
+def _may_hold(file: LiveFile, column: str, least: Any, greatest: Any) -> bool:
+    if column not in file.partition and file.least.get(column) is None:
+        return True
+    low = file.partition.get(column, file.least.get(column)) if least is None else least
+    high = file.partition.get(column, file.greatest.get(column)) if greatest is None else greatest
+    return file.may_hold(column, low, high)
+
+
+def _number(text: Any) -> Any:
+    """An offset, or one for each application."""
+    return None if text is None else msgspec.json.decode(str(text))
+
+
+def _shown(kept: range) -> str:
+    return f"{kept.start} to {kept.stop - 1}" if kept else "none"
