@@ -87,7 +87,7 @@ def test_a_table_is_read_with_exactly_its_columns(tmp_path):
         ({"columns": "nope"}, "no column `nope`; it has journal"),
         ({"path": "nowhere"}, "no Delta table in"),
         ({"path": ""}, "needs the table's directory"),
-        ({"path": "s3://bucket/x"}, "is no directory"),
+        ({"path": "s3://bucket/x"}, "is not a directory"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):

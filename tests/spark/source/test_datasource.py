@@ -361,7 +361,7 @@ def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
         assert stream(written.data, startingTimestamp=text).initialOffset() == at(written, expected)
     with pytest.raises(SourceError, match="which ends at 30"):
         read(endingOffsets=json.dumps(at(written, 31)))
-    with pytest.raises(SourceError, match="begins at row 9 and ends at 3"):
+    with pytest.raises(SourceError, match="begins at row 9 and ends before it, at 3"):
         read(startingOffsets=json.dumps(at(written, 9)), endingOffsets=json.dumps(at(written, 3)))
 
 
