@@ -15,7 +15,7 @@ from penstock.cli import main
 from penstock.cli.rows import to_json
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.plain_values import records
-from penstock.server.http.journal_routes import CONTENT_TYPE, encode_stream
+from penstock.server.admin.journal import CONTENT_TYPE, encode_stream
 from tests.integration.serving import PATIENCE_S, Http, connected, envelope
 from tests.server_process import ServerProcess, environment
 

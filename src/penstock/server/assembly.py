@@ -24,10 +24,9 @@ from penstock.dialects.streamservice.registration_rows import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.memory import MemoryJournal
 from penstock.journal.port import Journal
-from penstock.server.admin import relay
-from penstock.server.admin import spaces as space_desk
+from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
-from penstock.server.admin.reload import ReloadReport, admit, differences, merged
+from penstock.server.admin.reload import ReloadedReply, admit, differences, merged
 from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
@@ -44,22 +43,26 @@ from penstock.server.config.spaces.files import load_spaces
 from penstock.server.courier.frame_recorder import Recorder, open_control
 from penstock.server.courier.schema_registry import load_registry, reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
+from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.machines import Machines, install_rules, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import write_private
-from penstock.server.http.admin_routes import Desk
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
+from penstock.server.http.idempotency import Replays
 from penstock.server.http.listener import HttpEndpoint
-from penstock.server.http.queue_routes import Api
+from penstock.server.http.openapi import document
+from penstock.server.http.routes import ROUTES
+from penstock.server.http.services import HttpServices
 from penstock.server.journal.lifecycle import JournalLifecycle, progress_bar
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
+from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.ops.kernel.endpoints import Advertisement
-from penstock.server.ops.pipeline_supervisor import PipelineSupervisor, pipeline_shown
+from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import Hosting
 from penstock.server.spaces.listener import SpaceEndpoint
@@ -192,7 +195,7 @@ class Service:
         self._log_dropped = log_dropped
         self.pipeline: PipelineSupervisor | None = None
         self.operator_token: str | None = None
-        self._api: Api | None = None
+        self._http: HttpServices | None = None
         self._recorder: Recorder | None = None
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
@@ -212,26 +215,9 @@ class Service:
                 config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
             )
         self.skills = start_skills(config.skills, self.runtime)
-        self._api = Api(
-            self.runtime,
-            self.tokens,
-            self.guard,
-            assign_id=config.streams.assign_id,
-            query_token=config.auth.query_token,
-            version=version(),
-            log_dropped=self._log_dropped,
-            archive=self.archive,
-            pipeline=self.pipeline_status,
-            recorder=self._recorder,
-            per_stream=config.metrics.per_stream,
-            spaces=self.halls.spaces,
-            relay=self.relay,
-            desk=self._desk(),
-            console=self.console,
-        )
-        self._api.adopt(config)
-        url = await self._start_http(self._api, address)
-        ws = None if alias is None else await self._start_http(self._api, alias)
+        self._http = self._http_services(config)
+        url = await self._start_http(self._http, address)
+        ws = None if alias is None else await self._start_http(self._http, alias)
         control = await self._start_control()
         sockets = await self._start_relay()
         # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
@@ -250,24 +236,41 @@ class Service:
         gc.set_threshold(*GC_THRESHOLDS)
         return self.endpoints
 
-    def _desk(self) -> Desk:
-        """The routes of the person who runs the server."""
-        desk = Desk()
-        desk.add("reload", lambda ask: self.reload())
-        data = None if self.archive is None else self.archive.data
-        desk.add(
-            "tail", Tail(self.archive, lambda: self.runtime.commit_log.draining, self.tokens.renewed).tail
+    def _http_services(self, config: Config) -> HttpServices:
+        """What the HTTP routes answer from."""
+        runtime, archive, recorder, replays = self.runtime, self.archive, self._recorder, Replays()
+        data = None if archive is None else archive.data
+        return HttpServices(
+            config=config,
+            openapi=document(version(), ROUTES),
+            runtime=runtime,
+            tokens=self.tokens,
+            guard=self.guard,
+            exporter=Exporter(
+                runtime,
+                self._log_dropped,
+                self.pipeline_status,
+                replays=replays,
+                record_dropped=lambda: 0 if recorder is None else recorder.dropped,
+                per_stream=config.metrics.per_stream,
+                spaces=self.halls.spaces,
+                relay=self.relay,
+                archive=archive,
+            ),
+            replays=replays,
+            staging=Staging(runtime, self.halls.spaces),
+            journal=JournalReads(archive),
+            tail=Tail(archive, lambda: runtime.commit_log.draining, self.tokens.renewed),
+            lake=Lake(data),
+            sql=SqlEndpoint(data, lambda: self._config.console),
+            token_admin=TokenAdmin(runtime, self.tokens, self.guard, self._minted, self._readmit),
+            spaces=self.halls.spaces,
+            relay=self.relay,
+            recorder=recorder,
+            console=self.console,
+            pipeline=self.pipeline_status,
+            reload=self.reload,
         )
-        desk.add("sql", SqlEndpoint(data, lambda: self._config.console).sql)
-        lake = Lake(data)
-        desk.add("lake", lake.tables)
-        desk.add("alerts", lake.alerts)
-        desk.add("pipeline", lambda ask: pipeline_shown(self.pipeline_status()))
-        space_desk.serve(desk, self.halls.spaces)
-        desk.add("relay_topics", lambda ask: relay.topics_shown(self.relay, ask))
-        tokens = TokenAdmin(self.runtime, self.tokens, self.guard, self._minted, self._readmit)
-        tokens.serve(desk)
-        return desk
 
     def _facts(self) -> dict[str, Any]:
         """What the console shows in its head."""
@@ -293,16 +296,16 @@ class Service:
         alias = parse_alias(self._config.listen.ws)
         return parse_host_port(self._config.listen.http).hosts + (alias.hosts if alias is not None else ())
 
-    async def _start_http(self, api: Api, address: HostPort) -> str:
+    async def _start_http(self, services: HttpServices, address: HostPort) -> str:
         is_local = all(is_loopback(host) for host in address.hosts)
         spaces = SpaceEndpoint(self.halls.spaces, self.guard, is_loopback_bind=is_local)
-        listener = HttpListener(HttpEndpoint(api, spaces, is_loopback_bind=is_local))
+        listener = HttpListener(HttpEndpoint(services, spaces, is_loopback_bind=is_local))
         self._listeners.append(listener)
         port = await listener.start(address.hosts, address.port)
         self.halls.serve_at(address.host, port)
         return f"http://{HostPort(address.host, port)}"
 
-    def reload(self) -> ReloadReport | Refusal:
+    def reload(self) -> ReloadedReply | Refusal:
         """Read the config again and go on with it, or keep the old one whole and say every problem."""
         if self._reread is None:
             return Refusal("Unsupported", "this server has no config to read again")
@@ -337,8 +340,8 @@ class Service:
         runtime.log_records = config.logs.level == "debug"
         self.tokens.adopt(config.auth)
         self.guard.adopt(config)
-        if self._api is not None:
-            self._api.adopt(config)
+        if self._http is not None:
+            self._http.adopt(config)
         if self.archive is not None:
             self.archive.adopt(config)
         runtime.machine.reconfigure(

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -13,8 +14,7 @@ from deltalake import write_deltalake
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus, QueryStatus
 from penstock.server.admin import lake as module
-from penstock.server.admin.lake import ALERTS_MAX, Lake
-from penstock.server.ops.pipeline_supervisor import pipeline_shown
+from penstock.server.admin.lake import ALERTS_MAX, Lake, pipeline_state
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 ALERTS = pa.schema(
@@ -51,11 +51,11 @@ def write_alerts(data, *rows):
 
 
 def tables(lake):
-    return asyncio.run(lake.tables(None))["tables"]
+    return msgspec.to_builtins(asyncio.run(lake.tables()))["tables"]
 
 
 def alerts(lake):
-    return asyncio.run(lake.alerts(None))["alerts"]
+    return msgspec.to_builtins(asyncio.run(lake.alerts()))["alerts"]
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def test_alerts_that_fire_come_first_and_the_newest_of_each_kind(tmp_path, count
 
 def test_a_server_without_a_directory_has_neither():
     for answer in (Lake(None).tables, Lake(None).alerts):
-        refused = asyncio.run(answer(None))
+        refused = asyncio.run(answer())
         assert isinstance(refused, Refusal) and refused.code == "UnknownRoute" and refused.hint
 
 
 def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
-    assert pipeline_shown(None) == {
+    assert msgspec.to_builtins(pipeline_state(None)) == {
         "state": "off",
         **dict.fromkeys(("lag", "end", "offset", "restarts"), 0),
         "queries": {},
@@ -135,7 +135,7 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30}
     )
     status.own["means"] = "running"
-    told = pipeline_shown(status)
+    told = msgspec.to_builtins(pipeline_state(status))
     assert (told["lag"], told["offset"], told["behind"]) == (20, 30, {"x": 30})
     assert told["own"] == {"means": "running"}
     assert told["queries"]["ingest"] == {"offset": 40, "batches": 2, "rows": 10, "batch_ms": 300, "at_us": 7}

@@ -11,13 +11,10 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import OPERATOR
 from penstock.server.admin import sql_process
-from penstock.server.admin.sql import RUNNING_MAX, SqlEndpoint
+from penstock.server.admin.sql import RUNNING_MAX, SqlEndpoint, SqlRequest
 from penstock.server.admin.sql_process import SqlTask
 from penstock.server.config.sections import ConsoleSection
-from penstock.server.http.admin_routes import Ask
-from penstock.server.http.routes import SqlRequest
 from tests.answerers import answerers
 
 ENDLESS = "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
@@ -33,7 +30,7 @@ def data(tmp_path_factory):
 
 
 def question(query, limit=200):
-    return Ask(OPERATOR, (), None, SqlRequest(query, limit))
+    return SqlRequest(query, limit)
 
 
 def asked(asking, query, **more):

@@ -22,9 +22,7 @@ from penstock.journal.parquet_table import EventsTable
 from penstock.journal.plain_values import records
 from penstock.journal.reader import JournalReader, RangeGoneError
 from penstock.server.admin import tail
-from penstock.server.admin.tail import BODY_CHARS, Tail, look
-from penstock.server.http.admin_routes import Ask
-from penstock.server.http.routes import TailQuery
+from penstock.server.admin.tail import BODY_CHARS, Tail, TailQuery, look
 from tests.journal.histories import START_US, ack, publish, reopened, sealer
 
 CHANNELS = [Channel(name, Policy()) for name in ("jobs", "jobs/dead", "agents/jen/inbox")]
@@ -279,7 +277,7 @@ class Watched(Tail):
         )
 
     def ask(self, **query):
-        return asyncio.ensure_future(self.tail(Ask(OPERATOR, (), TailQuery(**query))))
+        return asyncio.ensure_future(self.tail(OPERATOR, TailQuery(**query)))
 
 
 def bounded(work):

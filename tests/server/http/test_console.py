@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from penstock.core.scopes import OPERATOR
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.sections import AuthSection, TokenSection
-from penstock.server.http.console import Console
+from penstock.server.http.console import Console, Login
 from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, SESSION_S, Sessions
-from penstock.server.http.messages import Request
-from penstock.server.http.routes import Login
 from penstock.transports.http import Reply
 
 NOW_S = 1_800_000_000
@@ -43,9 +41,9 @@ def known(sessions: Sessions, cookie: str, now_s: int = NOW_S, **headers: str) -
     return None if principal is None else principal.name
 
 
-def request(**headers: str) -> Request:
+def request(**headers: str) -> dict[str, str]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request("GET", "/", {}, {"Host": HOST, **named}, "127.0.0.1", True)
+    return {"Host": HOST, **named}
 
 
 # The cookie
@@ -262,14 +260,14 @@ def test_where_the_console_was_not_built_it_says_how(tmp_path: Path) -> None:
 
 
 def test_signing_in_and_out(console: Console) -> None:
-    done = console.sign_in(request(Origin=f"http://{HOST}"), Login("operator-token"))
+    done = console.sign_in(request(Origin=f"http://{HOST}"), "127.0.0.1", Login("operator-token"))
     assert done.status == 200 and done.headers["Cache-Control"] == "no-store"
     assert msgspec.json.decode(done.body) == {"name": "operator", "operator": True, "version": "9"}  # type: ignore[arg-type]
     cookie = done.headers["Set-Cookie"].partition(";")[0]
-    principal = console.known({**PAGE, "Cookie": cookie})
+    principal = console.resolve({**PAGE, "Cookie": cookie})
     assert principal is not None and console.session(principal).status == 200
-    assert console.known(PAGE) is None
-    refused = console.sign_in(request(), Login("plain-token"))
+    assert console.resolve(PAGE) is None
+    refused = console.sign_in(request(), "127.0.0.1", Login("plain-token"))
     assert refused.status == 401 and "Set-Cookie" not in refused.headers
     out = console.sign_out(request())
     assert out.status == 204 and "Max-Age=0" in out.headers["Set-Cookie"]

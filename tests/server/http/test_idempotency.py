@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal
+from penstock.server.http import routes
 from penstock.server.http.idempotency import ENTRY_COST, HEADER, REPLAYED, Replays
-from penstock.server.http.messages import Request
+from penstock.server.http.request import Request
 from penstock.transports.http import Reply
 
 SAM = Principal("sam", credential="1")
@@ -33,8 +35,11 @@ class Desk:
         route: str = "enqueue",
         peer: str = "p",
     ):
-        request = Request("POST", "/v1/x", {}, {HEADER: key}, peer, True, body)
-        return self.replays.claim(self.now_us, self.limits, who, route, request, self.heard.append)
+        found = routes.find("POST", f"/v1/{route}")
+        assert found is not None
+        now = Now(self.now_us, 0)
+        request = Request(*found, {}, {HEADER: key}, peer, principal=who, now=now, data=body)
+        return self.replays.claim(self.limits, request, self.heard.append)
 
     def work(self, status: int = 200, body: bytes = b"done", **asked):
         """A request that is new, and its answer."""

@@ -8,14 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from penstock.core.clock import Now
-from penstock.core.scopes import OPERATOR
 from penstock.dialects.streamservice.registration_rows import RelayMemory
-from penstock.server.admin.relay import TOPICS_MAX, topics_shown
+from penstock.server.admin.relay import TOPICS_MAX, list_topics
 from penstock.server.config.relay_sections import RelaySection
-from penstock.server.http.admin_routes import Ask
 from penstock.server.relay import supervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor, TopicFigures
 from penstock.server.relay.websocket_hub import RelayHub, RelaySession
@@ -59,7 +58,7 @@ def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) ->
     async def ask() -> dict[str, Any]:
         relay = RelaySupervisor(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)
         relay.topics = {f"{no:064x}": TopicFigures(messages=no) for no in range(TOPICS_MAX + 7)}
-        return topics_shown(relay, Ask(OPERATOR, (), None))
+        return msgspec.to_builtins(list_topics(relay))
 
     told = asyncio.run(ask())
     assert [row["messages"] for row in told["topics"]] == list(range(TOPICS_MAX + 6, 6, -1))

@@ -217,20 +217,22 @@ def offset_at(journal: Journal, first: int, end: int, at_us: int) -> int:
 
 def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
     """Have everything that is committed sealed: by the server that runs on a directory, else by ourselves."""
+    import msgspec
+
     from penstock.client.address import operator_token, read_endpoints
 
+    report: dict[str, Any]
     file = endpoints_file(data)
     endpoints = read_endpoints(file)
     if endpoints is not None and endpoints.http is not None:
-        import msgspec
-
         from penstock.client.journal import RemoteJournal
 
         token = operator_token(endpoints.http, file)
-        report: dict[str, Any] = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
+        report = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
         return report
-    from penstock.server.http.journal_routes import report_json
+    from penstock.server.admin.journal import to_sealed
     from penstock.server.journal.lifecycle import seal_directory
 
     with reading():
-        return report_json(seal_directory(data, config))
+        report = msgspec.to_builtins(to_sealed(seal_directory(data, config)))
+        return report

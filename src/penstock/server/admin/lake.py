@@ -1,6 +1,7 @@
-"""The tables at the desk: how large each is and what it holds, and the alerts that are in one of them.
+"""`/v1/lake`, `/v1/alerts` and `/v1/pipeline`: the size and columns of each table, the alerts, and the state of Spark.
 
-Asked often, by pages that show it live: what was read is kept until a table's log has a newer entry. Reading happens on a thread.
+Pages that show them live ask often, so a thread reads a table once and keeps the result until the table's log has a
+newer entry.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,9 +21,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
+from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.plain_values import iso, plain
 from penstock.journal.tables import newest_entry, table_names
-from penstock.server.http.admin_routes import Ask
+from penstock.server.admin.journal import ColumnType, Count, Time
 
 ALERTS_MAX = 100
 """Alerts of one answer."""
@@ -29,46 +32,105 @@ NO_LAKE = Refusal(
     "UnknownRoute", "this server keeps no tables", hint="start the server with `--data DIR` to have some"
 )
 _ALERTS = "alerts"
-_ALERT = (
-    "id",
-    "rule",
-    "severity",
-    "subject",
-    "state",
-    "value",
-    "threshold",
-    "message",
-    "fired_at",
-    "resolved_at",
-)
-
 T = TypeVar("T")
 
 
+class TableSummary(msgspec.Struct):
+    """A table in numbers."""
+
+    name: str
+    rows: Count
+    bytes: Count
+    files: Count
+    version: Count
+    updated_at: Time | None
+    columns: list[ColumnType]
+
+
+class LakeReply(msgspec.Struct):
+    """Every table."""
+
+    tables: list[TableSummary]
+
+
+class AlertRow(msgspec.Struct):
+    """One row of the table `alerts`."""
+
+    id: str | None
+    rule: str | None
+    severity: str | None
+    subject: str | None
+    state: str | None
+    value: float | None
+    threshold: float | None
+    message: str | None
+    fired_at: str | None
+    resolved_at: str | None
+
+
+_ALERT = AlertRow.__struct_fields__
+
+
+class AlertsReply(msgspec.Struct):
+    """The alerts: firing ones first, each part newest first."""
+
+    alerts: list[AlertRow]
+
+
+class QueryProgress(msgspec.Struct):
+    """How far a query of the pipeline is."""
+
+    offset: Count
+    batches: Count
+    rows: Count
+    batch_ms: Count
+    at_us: Count
+
+
+class PipelineStateReply(msgspec.Struct):
+    """The state of the Spark pipeline."""
+
+    state: Literal["off", "starting", "running", "stopped", "failed", "halted"]
+    lag: Count
+    end: Count
+    offset: Count
+    restarts: Count
+    behind: dict[str, Count]
+    own: dict[str, str]
+    code: str | None
+    message: str | None
+    hint: str | None
+    ui: str | None
+    queries: dict[str, QueryProgress]
+
+
+def pipeline_state(status: PipelineStatus | None) -> PipelineStateReply:
+    """The answer of `/v1/pipeline`; `off` on a server without a pipeline."""
+    return msgspec.convert(status or PipelineStatus("off"), PipelineStateReply, from_attributes=True)
+
+
 class Lake:
-    """Answers of `/v1/lake` and `/v1/alerts`."""
+    """The tables of one data directory."""
 
     def __init__(self, data: Path | None) -> None:
         self._folder = None if data is None else data / "lake"
-        # One thread, so that however many ask, a table is read once.
+        # One thread: a table is read once, however many requests there are.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lake")
-        self._tables: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._alerts: tuple[str, list[dict[str, Any]]] = ("", [])
+        self._tables: dict[str, tuple[str, TableSummary]] = {}
+        self._alerts: tuple[str, list[AlertRow]] = ("", [])
 
-    async def tables(self, ask: Ask) -> dict[str, Any] | Refusal:
-        """Every table."""
-        return await self._read(lambda folder: {"tables": self._summaries(folder)})
+    async def tables(self) -> LakeReply | Refusal:
+        return await self._read(lambda folder: LakeReply(self._summaries(folder)))
 
-    async def alerts(self, ask: Ask) -> dict[str, Any] | Refusal:
-        """The alerts, those that fire first, each part newest first."""
-        return await self._read(lambda folder: {"alerts": self._newest_alerts(folder)})
+    async def alerts(self) -> AlertsReply | Refusal:
+        return await self._read(lambda folder: AlertsReply(self._newest_alerts(folder)))
 
     async def _read(self, work: Callable[[Path], T]) -> T | Refusal:
         if self._folder is None:
             return NO_LAKE
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._folder)
 
-    def _summaries(self, folder: Path) -> list[dict[str, Any]]:
+    def _summaries(self, folder: Path) -> list[TableSummary]:
         known, self._tables = self._tables, {}
         for name in table_names(folder):
             entry = newest_entry(folder / name)
@@ -76,42 +138,40 @@ class Lake:
             try:
                 found = kept[1] if kept is not None and kept[0] == entry else summary(folder, name)
             except (DeltaError, OSError):
-                continue  # it is being made or removed; whoever asks again sees it, or does not
+                continue  # another process is creating or removing it
             self._tables[name] = (entry, found)
         return [found for _, found in self._tables.values()]
 
-    def _newest_alerts(self, folder: Path) -> list[dict[str, Any]]:
+    def _newest_alerts(self, folder: Path) -> list[AlertRow]:
         entry = newest_entry(folder / _ALERTS)
         if entry != self._alerts[0]:
             try:
                 self._alerts = (entry, alerts(folder))
             except (DeltaError, OSError):
-                return self._alerts[
-                    1
-                ]  # the files of that version went meanwhile: the next look sees the newer one
+                pass  # the files of that version are gone; the next request reads the newer version
         return self._alerts[1]
 
 
-def summary(folder: Path, name: str) -> dict[str, Any]:
-    """A table in numbers, and its columns, from its log alone."""
+def summary(folder: Path, name: str) -> TableSummary:
+    """The size and the columns of a table, from its log alone."""
     table = DeltaTable(str(folder / name))
     actions = pa.table(table.get_add_actions(flatten=True))
     history = table.history(1)
     at_ms = history[0].get("timestamp") if history else None
     schema = pa.schema(table.schema().to_arrow())
-    return {
-        "name": name,
-        "rows": pc.sum(actions.column("num_records"), min_count=0).as_py(),
-        "bytes": pc.sum(actions.column("size_bytes"), min_count=0).as_py(),
-        "files": actions.num_rows,
-        "version": table.version(),
-        "updated_at": None if at_ms is None else iso(at_ms * 1000),
-        "columns": [{"name": field.name, "type": str(field.type)} for field in schema],
-    }
+    return TableSummary(
+        name,
+        rows=pc.sum(actions.column("num_records"), min_count=0).as_py(),
+        bytes=pc.sum(actions.column("size_bytes"), min_count=0).as_py(),
+        files=actions.num_rows,
+        version=table.version(),
+        updated_at=None if at_ms is None else iso(at_ms * 1000),
+        columns=[ColumnType(field.name, str(field.type)) for field in schema],
+    )
 
 
-def alerts(folder: Path) -> list[dict[str, Any]]:
-    """The alerts to show, from the files of the table: of each only the newest are kept in memory."""
+def alerts(folder: Path) -> list[AlertRow]:
+    """The alerts to answer with; memory holds the newest of one file at a time."""
     if not newest_entry(folder / _ALERTS):
         return []
     newest: pa.Table | None = None
@@ -121,11 +181,8 @@ def alerts(folder: Path) -> list[dict[str, Any]]:
             columns = file.read([name for name in _ALERT if name in file.schema_arrow.names])
         rows = columns if newest is None else pa.concat_tables([newest, columns], promote_options="default")
         newest = _first(rows)
-    return (
-        []
-        if newest is None
-        else [{name: plain(row.get(name)) for name in _ALERT} for row in newest.to_pylist()]
-    )
+    rows = [] if newest is None else newest.to_pylist()
+    return [AlertRow(*(plain(row.get(name)) for name in _ALERT)) for row in rows]
 
 
 def _first(rows: pa.Table) -> pa.Table:

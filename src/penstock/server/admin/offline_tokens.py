@@ -1,4 +1,4 @@
-"""Tokens without a server: the file of a data directory, changed while its lock says that no server has it."""
+"""Tokens without a server: reads and changes the token file of a data directory while no server holds its lock."""
 
 from __future__ import annotations
 
@@ -8,36 +8,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.journal.disk import RealDisk
-from penstock.server.admin.tokens import shown
+from penstock.server.admin.tokens import MintedReply, RevokedReply, TokensReply, token_row
 from penstock.server.auth.minted_tokens import FILE, MintedTokens, TokenSpec
 from penstock.server.files.yaml_tree import ConfigError
 
 
 def listed(data: Path) -> dict[str, Any]:
-    """The tokens that were minted; those of a config file only the server knows."""
+    """The minted tokens; only the server knows those of its config file."""
     tokens = _read(data)
-    return {"tokens": [shown(minted) for minted in tokens], "required": len(tokens) > 0, "kept": True}
+    return _plain(TokensReply([*map(token_row, tokens)], required=len(tokens) > 0, kept=True))
 
 
-def mint(data: Path, wish: TokenSpec) -> dict[str, Any]:
+def mint(data: Path, spec: TokenSpec) -> dict[str, Any]:
     """Make a token for the next start."""
     with _locked(data) as tokens:
-        token = tokens.mint(wish, time.time_ns() // 1000, bound=Limits().tokens_max)
+        token = tokens.mint(spec, time.time_ns() // 1000, bound=Limits().tokens_max)
         if isinstance(token, Refusal):
             raise PenstockError(token)
-        return {"name": wish.name, "token": token, "required": True, "kept": True, "closed": 0}
+        return _plain(MintedReply(spec.name, token, required=True, kept=True, closed=0))
 
 
 def revoke(data: Path, name: str) -> dict[str, Any]:
-    """Take a token back before the next start."""
+    """Revoke a token before the next start."""
     with _locked(data) as tokens:
         refusal = tokens.revoke(name)
         if refusal is not None:
             raise PenstockError(refusal)
-        return {"name": name, "required": len(tokens) > 0, "closed": 0}
+        return _plain(RevokedReply(name, required=len(tokens) > 0, closed=0))
+
+
+def _plain(reply: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(reply)
+    return plain
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def _locked(data: Path) -> Iterator[MintedTokens]:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     disk = RealDisk(data / "journal")
     if not disk.lock():
-        hint = "a server is about to start or to end there: try again in a moment"
+        hint = "a server is about to start or to stop there: try again in a moment"
         raise PenstockError(Refusal("JournalUnavailable", f"another process writes `{data}`", hint=hint))
     try:
         yield _read(data)

@@ -1,23 +1,43 @@
-"""What the person who runs the server may see of token streams: figures by the hashes of their topics, never the names."""
+"""`/v1/relay/topics`: figures of token streams by the hashes of their topics, never by name."""
 
 from __future__ import annotations
 
 from heapq import nlargest
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from penstock.server.http.admin_routes import Ask
+from penstock.server.admin.journal import Count
 from penstock.server.relay.supervisor import RelaySupervisor
 
 TOPICS_MAX = 500
-"""Topics of one answer; the rest is counted."""
+"""Topics of one answer; `more` counts the rest."""
 
 
-def topics_shown(relay: RelaySupervisor | None, ask: Ask) -> dict[str, Any]:
+class RelayTopic(msgspec.Struct):
+    """Figures of one topic."""
+
+    topic: Annotated[str, msgspec.Meta(description="The hash of its name")]
+    messages: Count
+    bytes: Count
+    subscribers: Count
+    waiting: Count
+    held: Count
+
+
+class RelayTopicsReply(msgspec.Struct):
+    """The busiest topics, and the sums of all."""
+
+    running: bool
+    topics: list[RelayTopic]
+    more: Count
+    totals: dict[str, Count]
+
+
+def list_topics(relay: RelaySupervisor | None) -> RelayTopicsReply:
     """Topics, those with most messages first, and the sums of all."""
     if relay is None:
-        return {"running": False, "topics": [], "more": 0, "totals": {}}
+        return RelayTopicsReply(running=False, topics=[], more=0, totals={})
     busiest = nlargest(TOPICS_MAX, relay.topics.items(), key=lambda item: item[1].messages)
     figures = relay.figures
     totals: dict[str, Any] = {}
@@ -27,9 +47,9 @@ def topics_shown(relay: RelaySupervisor | None, ask: Ask) -> dict[str, Any]:
             "topics": figures.topics,
             "held_bytes": figures.bytes,
         }
-    return {
-        "running": relay.is_up,
-        "topics": [{"topic": topic, **msgspec.structs.asdict(each)} for topic, each in busiest],
-        "more": len(relay.topics) - len(busiest),
-        "totals": totals,
-    }
+    return RelayTopicsReply(
+        running=relay.is_up,
+        topics=[RelayTopic(topic, **msgspec.structs.asdict(each)) for topic, each in busiest],
+        more=len(relay.topics) - len(busiest),
+        totals=totals,
+    )

@@ -1,7 +1,7 @@
-"""A config that is read again while the server runs: what changed, what needs a restart, and who has to go.
+"""Reloading the config at run time: what changed, what needs a restart, and which connections have to close.
 
-All or nothing: the new config is read and checked whole before anything of it counts. What cannot change at run time keeps
-its old value and is named, so that nobody waits for it.
+All or nothing: the new config is read and checked completely before any of it takes effect. A setting that cannot change
+at run time keeps its old value, and the answer names it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
+from penstock.server.admin.journal import Count
 from penstock.server.auth.tokens import UNIX_PEER, TokenStore
 from penstock.server.config.load import Config
 from penstock.server.config.sections import Sections
@@ -35,28 +36,28 @@ RESTART = (
     "relay",
     "console",
 )
-"""Settings, or sections of them, that count from the next start on."""
+"""Settings, or whole sections, that take effect with the next start."""
 
 REVOKED = Refusal("Unauthorized", "the token that opened this connection is not accepted any more")
 SHRUNK = Refusal("Forbidden", "the token does not allow a subscription of this connection any more")
 
 
-class ReloadReport(msgspec.Struct, frozen=True):
-    """What a reload did."""
+class ReloadedReply(msgspec.Struct, frozen=True):
+    """The answer of `/v1/reload`."""
 
     changed: list[str]
-    """Settings that count now."""
+    """Settings that took effect."""
     restart: list[str]
-    """Settings that count from the next start on."""
-    closed: int = 0
-    """Connections whose token is gone, or allows no longer what they do."""
+    """Settings that take effect with the next start."""
+    closed: Count
+    """Connections closed because their token is gone or allows less."""
 
 
-def differences(old: Config, new: Config) -> ReloadReport:
+def differences(old: Config, new: Config) -> ReloadedReply:
     """Which settings differ, by their paths."""
     paths = list(_differing(old, new))
     restart = [path for path in paths if path.startswith(RESTART)]
-    return ReloadReport([path for path in paths if path not in restart], restart)
+    return ReloadedReply([path for path in paths if path not in restart], restart, 0)
 
 
 def _differing(old: Config, new: Config) -> Iterator[str]:
@@ -73,7 +74,7 @@ def _differing(old: Config, new: Config) -> Iterator[str]:
 
 
 def merged(old: Config, new: Config) -> Config:
-    """The new config, as far as it can count without a restart."""
+    """The new config, with the old values of what needs a restart."""
     listen = msgspec.structs.replace(
         new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control
     )
@@ -92,13 +93,13 @@ def merged(old: Config, new: Config) -> Config:
 
 
 def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open: bool) -> Refusal | None:
-    """Give a connection the rights that its token has now, or say why it has to end.
+    """Give a connection the rights that its token has now, or return why it has to close.
 
     `was_open` and `is_open` are `auth.allowAnonymous` before and after.
     """
     link = connection.link
     if getattr(connection.session, "token_needed", False) or link.principal is NOBODY:
-        return None  # it has yet to show one, or its space knows it by one of its own
+        return None  # it has not shown a token yet, or its space has its own tokens
     principal = tokens.renewed(link.principal)
     if principal is not None and principal.anonymous and was_open and not is_open:
         is_here = connection.peer == UNIX_PEER or is_loopback(connection.peer)
@@ -116,5 +117,5 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
 
 
 def _kept(before: Principal, after: Principal) -> Principal:
-    """The same object while nothing changed: questions about it are answered from memory."""
+    """The same object while nothing changed, because results are cached by it."""
     return before if before == after else after

@@ -1,25 +1,25 @@
-"""What the person who runs the server may ask and do about its spaces.
+"""`/v1/spaces`: list spaces, and send, invite and kick as their operator.
 
-What it sends goes through the same machine as everybody's envelopes: checked, written down, told to everybody, answered when
-durable. It speaks as `operator` and is not present, so nobody sees somebody join and leave for the sake of one message; when
-it is there under that id already, its message keeps its place behind what it sent before.
+An envelope of the operator takes the same path as all others: checked, written to the journal, delivered, answered when
+durable. The operator sends without joining, so participants see no join and leave for one message. If it has joined, the
+message keeps its order behind what it sent before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
 from penstock.dialects.mew import accept
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
 from penstock.dialects.mew.participants import Answer, Participant
-from penstock.server.http.admin_routes import Ask, Desk
 from penstock.server.logging import logs
 from penstock.server.spaces.host import Spaces
 
@@ -33,56 +33,118 @@ _CODES_BY_STATUS = {403: "Forbidden", 404: "UnknownStream", 409: "IdConflict", 4
 _encode = msgspec.json.encode
 
 
-def serve(desk: Desk, spaces: Spaces) -> None:
-    """Have the desk answer these."""
-    desk.add("spaces", lambda ask: spaces_shown(spaces, ask))
-    desk.add("space_send", lambda ask: send(spaces, ask))
-    desk.add("space_invite", lambda ask: invite(spaces, ask))
-    desk.add("space_kick", lambda ask: kick(spaces, ask))
+class SpacesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/spaces`."""
+
+    space: str | None = None
+    """Only this one."""
 
 
-def spaces_shown(spaces: Spaces, ask: Ask) -> dict[str, Any] | Refusal:
-    """Every space, or the one that is asked for."""
-    wanted = ask.query.space
-    found = [each for each in spaces.describe() if wanted in (None, each["id"])]
-    if wanted is not None and not found:
-        return _unknown(wanted)
+class SpaceMessage(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of `/v1/spaces/{space}/messages`: an envelope without the fields that the server fills."""
+
+    kind: Annotated[str, msgspec.Meta(min_length=1)]
+    payload: msgspec.Raw
+    to: list[str] = []
+    correlation_id: list[str] = []
+
+
+class InviteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/invite`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    capabilities: list[str | dict[str, Any]] = []
+    """Kinds that it may send, or whole capabilities."""
+    reason: str | None = None
+
+
+class KickRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/spaces/{space}/kick`."""
+
+    participant: Annotated[str, msgspec.Meta(min_length=1)]
+    reason: str | None = None
+
+
+class SpaceRow(msgspec.Struct):
+    """A space. Documentation: `Spaces.describe` builds the rows."""
+
+    id: str
+    name: str
+    participants: list[dict[str, Any]]
+    streams: list[dict[str, Any]]
+    invited: list[str]
+    kicked: list[str]
+    counts: dict[str, Any]
+
+
+class SpacesReply(msgspec.Struct):
+    """The spaces: participants, open streams, counts."""
+
+    spaces: list[SpaceRow]
+
+
+class SpaceSentReply(msgspec.Struct, rename={"sender": "from"}):
+    """An envelope that the space accepted. Documentation: the answer has what the space says of it too."""
+
+    id: str
+    status: str
+    sender: str
+
+
+class InvitedReply(msgspec.Struct):
+    """A new participant; no later answer has its token."""
+
+    participant: str
+    token: str
+    url: str
+
+
+class KickedReply(msgspec.Struct):
+    """A participant that was removed."""
+
+    participant: str
+
+
+def list_spaces(spaces: Spaces, query: SpacesQuery) -> dict[str, Any] | Refusal:
+    """Every space, or the one that the query names."""
+    found = [each for each in spaces.describe() if query.space in (None, each["id"])]
+    if query.space is not None and not found:
+        return _unknown(query.space)
     return {"spaces": found}
 
 
-async def send(spaces: Spaces, ask: Ask) -> dict[str, Any] | Refusal:
-    """Say something in a space."""
-    outcome = await _say(spaces, ask, _encode(ask.body))
+async def send(spaces: Spaces, by: Principal, name: str, body: SpaceMessage) -> dict[str, Any] | Refusal:
+    """Send an envelope into a space."""
+    outcome = await _accept(spaces, by, name, _encode(body))
     return outcome if isinstance(outcome, Refusal) else {**outcome, "from": OPERATOR}
 
 
-async def invite(spaces: Spaces, ask: Ask) -> dict[str, Any] | Refusal:
-    """Let somebody into a space; the answer has the token, this once."""
-    body = ask.body
+async def invite(spaces: Spaces, by: Principal, name: str, body: InviteRequest) -> InvitedReply | Refusal:
+    """Add a participant to a space."""
     capabilities = [{"kind": each} if isinstance(each, str) else each for each in body.capabilities]
     if not all(isinstance(each.get("kind"), str) and each["kind"] for each in capabilities):
         hint = """for example `"chat"`, or `{"kind": "mcp/request", "payload": {"method": "tools/*"}}`"""
         return Refusal("InvalidRequest", "a capability needs a `kind`", hint=hint)
     payload = {"participant_id": body.participant, "initial_capabilities": capabilities}
     envelope = {"kind": "space/invite", "payload": payload | _reason(body.reason)}
-    outcome = await _say(spaces, ask, _encode(envelope))
+    outcome = await _accept(spaces, by, name, _encode(envelope))
     if isinstance(outcome, Refusal):
         return outcome
-    return {"participant": body.participant, "token": outcome["token"], "url": outcome["connection_url"]}
+    return InvitedReply(body.participant, outcome["token"], outcome["connection_url"])
 
 
-async def kick(spaces: Spaces, ask: Ask) -> dict[str, Any] | Refusal:
-    """Put somebody out of a space."""
-    payload = {"participant_id": ask.body.participant, **_reason(ask.body.reason)}
-    outcome = await _say(spaces, ask, _encode({"kind": "space/kick", "payload": payload}))
-    return outcome if isinstance(outcome, Refusal) else {"participant": ask.body.participant}
+async def kick(spaces: Spaces, by: Principal, name: str, body: KickRequest) -> KickedReply | Refusal:
+    """Remove a participant from a space."""
+    payload = {"participant_id": body.participant, **_reason(body.reason)}
+    outcome = await _accept(spaces, by, name, _encode({"kind": "space/kick", "payload": payload}))
+    return outcome if isinstance(outcome, Refusal) else KickedReply(body.participant)
 
 
-async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusal:
-    """Have an envelope of the operator's accepted, and wait until it is durable."""
-    space = spaces.spaces.get(ask.values[0])
+async def _accept(spaces: Spaces, by: Principal, name: str, data: bytes) -> dict[str, Any] | Refusal:
+    """Send an envelope as the operator, and wait until it is durable."""
+    space = spaces.spaces.get(name)
     if space is None:
-        return _unknown(ask.values[0])
+        return _unknown(name)
     now = spaces.runtime.scheduler.now()
     fields = read_object(data, spaces.limits)
     if isinstance(fields, MewRefusal):
@@ -104,9 +166,9 @@ async def _say(spaces: Spaces, ask: Ask, data: bytes) -> dict[str, Any] | Refusa
     if isinstance(outcome, MewRefusal):
         return _refusal(outcome)
     if outcome.get("status") == "already_exists":
-        hint = "choose another name; somebody who was kicked may be invited again"
+        hint = "choose another name; a participant that was kicked may be invited again"
         return Refusal("IdConflict", outcome["message"], hint=hint)
-    logs.event("space.operated", space=space.id, kind=envelope.kind, id=envelope.id, by=ask.principal.name)
+    logs.event("space.operated", space=space.id, kind=envelope.kind, id=envelope.id, by=by.name)
     return {"id": envelope.id, **outcome}
 
 
@@ -124,7 +186,7 @@ def _unknown(name: str) -> Refusal:
 
 
 def _refusal(fault: MewRefusal) -> Refusal:
-    """MEW's words in ours."""
+    """A fault of MEW as a refusal of the HTTP API."""
     code = _CODES.get(fault.error) or _CODES_BY_STATUS.get(fault.status, "InvalidRequest")
     hint = None if code != "InvalidRequest" else "see docs/reference/mew.md for what each kind needs"
     return Refusal(code, fault.message or fault.error, hint=hint)

@@ -1,7 +1,7 @@
-"""The answering process: `python -m penstock.server.admin.sql_process`, one question on stdin, its answer on stdout.
+"""The SQL child process: `python -m penstock.server.admin.sql_process` reads one query on stdin and writes its answer to stdout.
 
-Apart from the server, because nobody knows beforehand what a question costs: its memory is bounded by the system, its time by an alarm that
-does not need us, it can write no file at all, and with it goes everything that it took.
+A process of its own, because the cost of a query is unknown: the kernel bounds its memory, an alarm its time, it can
+write no file, and its end frees all it took.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from penstock.journal.plain_values import plain
 from penstock.journal.sql import QueryResult, ask
 
 MEMORY_MAX = 768 * 1024 * 1024
-"""Bytes that a question may take; the engine alone needs about 200 MB."""
+"""Bytes that a query may take; the engine alone needs about 200 MB."""
 BYTES_MAX = 1024 * 1024
 """Bytes of the rows of an answer."""
 EXIT_OUT_OF_MEMORY = 3
@@ -30,17 +30,27 @@ EXIT_OUT_OF_MEMORY = 3
 
 
 class SqlTask(msgspec.Struct):
-    """What is asked of which tables, and how much may come back."""
+    """A query, its tables and its bounds."""
 
     lake: str
     query: str
     rows_max: int
     alarm_ms: int
-    """When to end, whether or not somebody still waits."""
+    """When the process ends itself."""
+
+
+class SqlAnswer(msgspec.Struct):
+    """The rows of a query."""
+
+    columns: list[str]
+    types: list[str]
+    rows: list[list[Any]]
+    truncated: bool
+    ms: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def bound(alarm_ms: int) -> None:
-    """Take from this process what a question has no use for."""
+    """Bound memory, files and time of this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -48,22 +58,15 @@ def bound(alarm_ms: int) -> None:
 
 
 def run(task: SqlTask) -> bytes:
-    """The answer as JSON, or what is wrong with the question."""
+    """The answer, or the refusal, as JSON."""
     begun = time.monotonic()
     try:
         answer = ask(Path(task.lake), task.query)
         rows, is_truncated = _gathered(answer, task.rows_max)
     except PenstockError as error:
         return msgspec.json.encode({"refused": error.refusal})
-    return msgspec.json.encode(
-        {
-            "columns": answer.names,
-            "types": answer.types,
-            "rows": rows,
-            "truncated": is_truncated,
-            "ms": int((time.monotonic() - begun) * 1000),
-        }
-    )
+    elapsed_ms = int((time.monotonic() - begun) * 1000)
+    return msgspec.json.encode(SqlAnswer(answer.names, answer.types, rows, is_truncated, elapsed_ms))
 
 
 def _gathered(answer: QueryResult, rows_max: int) -> tuple[list[Any], bool]:
@@ -80,7 +83,7 @@ def _gathered(answer: QueryResult, rows_max: int) -> tuple[list[Any], bool]:
 
 
 def main() -> int:
-    os.nice(10)  # questions can wait, messages cannot
+    os.nice(10)  # queries can wait, messages cannot
     hide_pandas()
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlTask)
     bound(task.alarm_ms)
@@ -90,7 +93,7 @@ def main() -> int:
         os._exit(EXIT_OUT_OF_MEMORY)
     sys.stdout.buffer.write(answer)
     sys.stdout.flush()
-    # What the engine's threads still do is nobody's any more; waiting for them could take as long as the question itself.
+    # Do not wait for the engine's threads: that could take as long as the query itself.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""The tail of the journal for people who watch: rows as JSON that pass a filter, oldest first, and a wait for the next ones.
+"""`/v1/tail`: rows of the journal as JSON that pass a filter, oldest first, and a wait for the next ones.
 
-Files are read on a thread, at most so many rows and for so long an answer, which then says where to go on. Who waits looks at a number in
-memory now and then and at no file; nobody else pays for that. A follower that cannot keep up is told how many rows it missed.
+A thread reads the files, a bounded number of rows and a bounded time per answer; the answer says where to go on. A
+waiting request polls a number in memory and opens no file. A follower that cannot keep up gets the number of rows it missed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET, UnsetType
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
@@ -24,46 +25,104 @@ from penstock.journal.columns import SCHEMA
 from penstock.journal.plain_values import TIMES, iso, json_or_text, records
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
 from penstock.journal.selection import Selection
+from penstock.server.admin.journal import Count, Offset, Time, guarded
 from penstock.server.admin.reload import REVOKED
-from penstock.server.http.admin_routes import Ask
-from penstock.server.http.journal_routes import guarded
-from penstock.server.http.routes import TailQuery
 from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.transports.http import Reply
 
+Pattern = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 BODY_CHARS = 2_000
-"""Characters of a body that are shown."""
+"""Characters of a body in an answer."""
 ANSWER_BYTES = 4 * 1024 * 1024
 """Bytes of one answer."""
 SCAN_ROWS = 200_000
-"""Rows that one answer looks at."""
+"""Rows that one answer scans."""
 SCAN_S = 0.5
-"""About how long it looks; a step is always taken."""
+"""About how long one answer scans; it takes at least one step."""
 STEP_FIRST_ROWS = 1_000
 STEP_ROWS = 50_000
-"""Rows between two looks at the clock: few first, for nobody knows how long their bodies are, then more each time."""
+"""Rows between two looks at the clock: few at first, because their bodies may be long, then more each time."""
 STEP_GROWTH = 16
 PAUSE_ROWS = 50
-"""Rows that are made between two chances for the loop: well below a millisecond of them."""
+"""Rows encoded before the thread yields to the event loop: well below a millisecond."""
 BEHIND_ROWS = 20_000
-"""A follower that allows it and is further behind goes on at the end."""
+"""A follower with `skip` that is further behind continues at the end."""
 LOOK_S = 0.1
-"""How often somebody who waits looks for new rows, and so how soon it may ask again: rows that come in between come together."""
+"""How often a waiting request looks for new rows; rows that arrive in between come in one answer."""
 WAITING_MAX = 64
-"""Tails that wait, or that wait for a thread."""
+"""Requests that wait for rows or for a thread."""
 THREADS = 2
-"""Looks at a time: a long one should not hold up a follower."""
+"""Scans at a time: a long one must not delay a follower."""
 GONE_MAX = 3
-"""How often the oldest rows may go while they are read."""
+"""How often a scan starts again because retention removed its rows."""
 
 _TEXTS = ("id", "corr", "body")
-"""Columns that a text is looked for in."""
+"""Columns that `text` searches."""
 _BODY_BYTES = BODY_CHARS * 4 + 4
-"""No character is longer than four bytes: what is shown never ends in half of one."""
+"""A character has at most four bytes, so the text never ends within one."""
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/tail`: rows from `after` on; by default the last `back` rows. `*` matches any text."""
+
+    after: Offset | None = None
+    back: Annotated[int, msgspec.Meta(ge=0, le=2_000)] = 100
+    door: Pattern = None
+    channel: Pattern = None
+    event: Pattern = None
+    kind: Pattern = None
+    sender: Pattern = msgspec.field(default=None, name="from")
+    id: Pattern = None
+    corr: Pattern = None
+    text: Pattern = None
+    """In the body, the id or the correlation id, ignoring case."""
+    max: Annotated[int, msgspec.Meta(ge=1, le=2_000)] = 500
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
+    """How long to wait for the first row."""
+    skip: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """1: a follower that is far behind continues near the end and gets the number of rows it missed."""
+
+
+class TailRow(msgspec.Struct):
+    """A row of the journal. Documentation: rows go out as the bytes that their thread encoded."""
+
+    offset: Count
+    recorded_at: Time
+    door: str
+    event: str
+    channel: str | UnsetType = UNSET
+    seq: Count | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    sender: str | UnsetType = UNSET
+    peer: str | UnsetType = UNSET
+    corr: str | UnsetType = UNSET
+    attempt: Count | UnsetType = UNSET
+    bytes: Count | UnsetType = UNSET
+    recipients: Count | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    ref_offset: Count | UnsetType = UNSET
+    ref_at: Time | UnsetType = UNSET
+    first_at: Time | UnsetType = UNSET
+    meta: Any = UNSET
+    body: str | UnsetType = UNSET
+    body_cut: bool | UnsetType = UNSET
+
+
+class TailReply(msgspec.Struct, rename="camel"):
+    """Rows that pass the filter, and where to go on."""
+
+    rows: list[TailRow]
+    next: Count
+    end: Count
+    first: Count
+    epoch: Count
+    missed: Count
+    is_scanned: bool
 
 
 class TailPage(msgspec.Struct):
-    """What one look at the journal found."""
+    """The result of one scan."""
 
     rows: list[msgspec.Raw]
     next: int
@@ -104,13 +163,13 @@ class Tail:
         self._archive = archive
         self._is_draining = is_draining
         self._renewed = renewed
-        """What somebody who was let in before is allowed now."""
+        """The rights that a principal has now; None when its token is gone."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tail")
         self._kept = threading.local()
         self.waiting = 0
 
-    async def tail(self, ask: Ask) -> Reply | Refusal:
-        """The rows that were asked for, or the next ones."""
+    async def tail(self, principal: Principal, query: TailQuery) -> Reply | Refusal:
+        """The rows of the query, or the next ones."""
         archive = self._archive
         if archive is None:
             hint = "start the server with `--data DIR` to have one"
@@ -119,11 +178,11 @@ class Tail:
             return Refusal("RateLimited", f"{self.waiting} tails are waiting already")
         self.waiting += 1
         try:
-            answer = await self._follow(archive, ask.query)
+            answer = await self._follow(archive, query)
         finally:
             self.waiting -= 1
-        asker = self._renewed(ask.principal)  # who waits may be taken its token meanwhile
-        return answer if asker is not None and asker.is_admin else REVOKED
+        renewed = self._renewed(principal)  # the token may have been revoked during the wait
+        return answer if renewed is not None and renewed.is_admin else REVOKED
 
     async def _follow(self, archive: JournalLifecycle, query: TailQuery) -> Reply | Refusal:
         loop = asyncio.get_running_loop()
@@ -142,7 +201,7 @@ class Tail:
                 return found.reply()
             query = msgspec.structs.replace(query, after=found.next)
             is_new = False
-            while not is_new:  # always one pause between two looks, also where the disk lags behind memory
+            while not is_new:  # always one pause between two scans, even where the disk lags behind memory
                 rest_s = deadline - loop.time()
                 if rest_s <= 0 or self._is_draining():
                     return found.reply()
@@ -153,7 +212,7 @@ class Tail:
         return guarded(lambda: look(self._reader(data), query))
 
     def _reader(self, data: Path) -> JournalReader:
-        """The thread's own; it knows where rows stand and goes on from there."""
+        """The reader of this thread, kept because it remembers where rows are."""
         if not hasattr(self._kept, "reader"):
             self._kept.reader = JournalReader(data)
         reader: JournalReader = self._kept.reader
@@ -167,17 +226,17 @@ def look(reader: JournalReader, query: TailQuery) -> TailPage:
         walk = _Walk(reader, query, bounds)
         try:
             return walk.forward(*_begin(walk, bounds, query))
-        except RangeGoneError:  # the next look counts what went
+        except RangeGoneError:  # the next scan counts the rows that are gone
             if not again:
                 raise
     raise AssertionError("the last look returns or raises")
 
 
 def _begin(walk: _Walk, bounds: Bounds, query: TailQuery) -> tuple[int, int]:
-    """Where an answer begins, and how many rows are left out before that."""
+    """Where an answer begins, and how many rows it skips before that."""
     if query.after is None:
         return walk.back(query.back), 0
-    if query.after > bounds.end:  # rows that were lost in a crash
+    if query.after > bounds.end:  # a crash lost rows
         return bounds.end, 0
     first = max(query.after, bounds.first)
     if query.skip and bounds.end - first > BEHIND_ROWS:
@@ -213,7 +272,7 @@ class _Walk:
                 fitting = batch.slice(0, self._query.max + 1 - len(found.rows))
                 for count, row in enumerate(records(_with_short_bodies(fitting))):
                     if not count % PAUSE_ROWS:
-                        time.sleep(0)  # the loop shares the interpreter with us, and goes first
+                        time.sleep(0)  # release the GIL: the event loop goes first
                     encoded = msgspec.json.encode(shown(row))
                     size += len(encoded) + 1
                     if len(found.rows) >= self._query.max or (found.rows and size > ANSWER_BYTES):
@@ -224,7 +283,7 @@ class _Walk:
         return found
 
     def back(self, count: int) -> int:
-        """Where the last `count` rows begin that pass; as far back as one answer looks."""
+        """Where the last `count` rows that pass begin; at most as far back as one answer scans."""
         first, end = self._bounds.first, self._bounds.end
         if not self._selection.columns and self._query.text is None:
             return max(first, end - count)
@@ -250,7 +309,7 @@ class _Walk:
             step = min(step * STEP_GROWTH, STEP_ROWS)
 
     def _passed(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a step that pass; where columns decide that are cheap to read, the rest is read only around what passed."""
+        """The rows of a step that pass. A filter on small columns runs first, so bodies are read only around its matches."""
         if self._selection.columns and self._query.text is None:
             offsets = self._offsets(first, end)
             if not offsets:
@@ -259,7 +318,7 @@ class _Walk:
         yield from self._chosen(first, end, SCHEMA.names)
 
     def _offsets(self, first: int, end: int) -> list[int]:
-        """Where the rows of a step are that pass."""
+        """The offsets of the rows of a step that pass."""
         columns = ["offset"] if self._query.text is None else ["offset", *_TEXTS]
         return [
             offset
@@ -275,11 +334,11 @@ class _Walk:
 
 
 def _holding(batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
-    """The rows whose id, correlation id or body holds a text, in whatever case."""
+    """The rows whose id, correlation id or body contains a text, ignoring case."""
     mask = None
     for name in _TEXTS:
         column = batch.column(name)
-        if name == "body" and not text.isascii():  # bytes have no case beyond ASCII
+        if name == "body" and not text.isascii():  # Arrow ignores case in bytes only for ASCII
             wanted = text.lower()
             bodies = column.to_pylist()
             held = pa.array(
@@ -297,7 +356,7 @@ def _with_short_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for JSON: what is null is left out, and of a long body only the beginning is there."""
+    """A row as JSON: without nulls, and with the beginning of a long body."""
     body = row.pop("body", None)
     plain = {name: value for name, value in row.items() if value is not None}
     for name in TIMES:

@@ -1,20 +1,71 @@
-"""Tokens at the desk of the person who runs the server: listed, made and taken back while it runs."""
+"""`/v1/tokens`: list, mint and revoke tokens at run time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Literal
+
+import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
+from penstock.server.admin.journal import Count, Time
 from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, TokenSpec
 from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.engine.runtime import Runtime
-from penstock.server.http.admin_routes import Ask, Desk
 from penstock.server.logging import logs
+
+Scope = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+
+
+class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/tokens`."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=100)]
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+
+
+class TokenRow(msgspec.Struct):
+    """A token, without the token itself."""
+
+    name: str
+    agent: str | None
+    tenant: str | None
+    scopes: list[str]
+    origin: Literal["config", "minted"]
+    created_at: Time | None
+
+
+class TokensReply(msgspec.Struct):
+    """Every token but the operator's own."""
+
+    tokens: list[TokenRow]
+    required: Annotated[bool, msgspec.Meta(description="Whether every request needs a token")]
+    kept: Annotated[bool, msgspec.Meta(description="Whether minted tokens survive a restart")]
+
+
+class MintedReply(msgspec.Struct):
+    """A new token; no later answer has it."""
+
+    name: str
+    token: str
+    required: bool
+    kept: bool
+    closed: Count
+
+
+class RevokedReply(msgspec.Struct):
+    """A revoked token, and the number of connections that it had opened."""
+
+    name: str
+    required: bool
+    closed: Count
 
 
 class TokenAdmin:
-    """Answers about the tokens of a server. Those of the config file are shown and left alone."""
+    """The tokens of a server. Those of the config file are listed and cannot be changed."""
 
     def __init__(
         self,
@@ -29,36 +80,22 @@ class TokenAdmin:
         self._minted = minted
         self._guard = guard
         self._readmit = readmit
-        """Has every connection have the rights of its token as it is now; returns those that had to go."""
+        """Gives every connection the rights that its token has now; returns how many it closed."""
 
-    def serve(self, desk: Desk) -> None:
-        """Have the desk answer these."""
-        desk.add("tokens", self.listed)
-        desk.add("token_mint", self.mint)
-        desk.add("token_revoke", self.revoke)
-
-    def listed(self, ask: Ask) -> dict[str, Any]:
-        """Every token but the operator's own: never the token itself."""
+    def listing(self) -> TokensReply:
         rows = [
-            {
-                "name": token.name or token.agent or f"token-{number}",
-                "agent": token.agent,
-                "tenant": token.tenant,
-                "scopes": list(token.scopes),
-                "origin": "config",
-                "created_at": None,
-            }
+            TokenRow(token.name or token.agent or f"token-{number}", token.agent, token.tenant,
+                     [*token.scopes], "config", None)
             for number, token in enumerate(self._store.configured, 1)
-        ]
-        rows += [shown(minted) for minted in self._minted]
-        return {"tokens": rows, "required": self._store.required, "kept": self._minted.is_kept}
+        ]  # fmt: skip
+        rows += map(token_row, self._minted)
+        return TokensReply(rows, required=self._store.required, kept=self._minted.is_kept)
 
-    def mint(self, ask: Ask) -> dict[str, Any] | Refusal:
-        """Make a token. With the first, everybody needs one."""
+    def mint(self, principal: Principal, body: TokenRequest) -> MintedReply | Refusal:
+        """Make a token. From the first token on, every request needs one."""
         if self._guard.allows_anonymous:
             hint = "take `auth.allowAnonymous` out of the config file and reload"
-            return Refusal("InvalidRequest", "with a token everybody would need one", hint=hint)
-        body = ask.body
+            return Refusal("InvalidRequest", "with a token every request would need one", hint=hint)
         token = self._minted.mint(
             TokenSpec(body.name, body.scopes, body.agent, body.tenant),
             self._runtime.scheduler.now().wall_us,
@@ -68,26 +105,19 @@ class TokenAdmin:
         if isinstance(token, Refusal):
             return token
         closed = self._changed()
-        logs.event("token.minted", name=body.name, scopes=body.scopes, by=ask.principal.name, closed=closed)
-        return {
-            "name": body.name,
-            "token": token,
-            "required": True,
-            "kept": self._minted.is_kept,
-            "closed": closed,
-        }
+        logs.event("token.minted", name=body.name, scopes=body.scopes, by=principal.name, closed=closed)
+        return MintedReply(body.name, token, required=True, kept=self._minted.is_kept, closed=closed)
 
-    def revoke(self, ask: Ask) -> dict[str, Any] | Refusal:
-        """Take a token back, and end what it opened."""
-        (name,) = ask.values
-        if name not in self._minted and name in [row["name"] for row in self.listed(ask)["tokens"]]:
+    def revoke(self, principal: Principal, name: str) -> RevokedReply | Refusal:
+        """Revoke a token, and close the connections that it opened."""
+        if name not in self._minted and name in [row.name for row in self.listing().tokens]:
             return Refusal("TokenInConfig", f"`{name}` comes from the config file", ref=name)
         refusal = self._minted.revoke(name)
         if refusal is not None:
             return refusal
         closed = self._changed()
-        logs.event("token.revoked", name=name, by=ask.principal.name, closed=closed)
-        return {"name": name, "required": self._store.required, "closed": closed}
+        logs.event("token.revoked", name=name, by=principal.name, closed=closed)
+        return RevokedReply(name, required=self._store.required, closed=closed)
 
     def _changed(self) -> int:
         learn(self._minted, self._store, self._guard)
@@ -95,18 +125,10 @@ class TokenAdmin:
 
 
 def learn(minted: MintedTokens, store: TokenStore, guard: Guard) -> None:
-    """Have the tokens made at run time count as they are now."""
+    """Make the store and the guard know the minted tokens as they are now."""
     store.adopt_minted(minted.tokens)
     guard.has_minted = len(minted) > 0
 
 
-def shown(minted: MintedToken) -> dict[str, Any]:
-    """A token that was made at run time, without its digest."""
-    return {
-        "name": minted.name,
-        "agent": minted.agent,
-        "tenant": minted.tenant,
-        "scopes": list(minted.scopes),
-        "origin": "minted",
-        "created_at": minted.created_at,
-    }
+def token_row(minted: MintedToken) -> TokenRow:
+    return TokenRow(minted.name, minted.agent, minted.tenant, [*minted.scopes], "minted", minted.created_at)

@@ -1,8 +1,8 @@
-"""The console's files, and the doors of its session.
+"""The console's files and its sign-in.
 
-The files are made by Vite from `console/` and lie beside this package's modules; they are read once, pressed once and answered from
-memory. Those with a digest in their names browsers may keep for good; the page itself, and the few others, they ask for again. The page
-may load and ask nothing but what this server has.
+Vite builds the files from `console/` into this package. They are read and compressed once and served from memory.
+Browsers may cache files with a digest in their name for good; they ask again for the page and the others. The content
+security policy lets the page load from this server only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.server.http.console_sessions import Sessions
-from penstock.server.http.messages import Request, error_reply
-from penstock.server.http.routes import Login
+from penstock.server.http.request import error_reply
 from penstock.server.logging import logs
 from penstock.transports.http import Reply, json_reply
 
@@ -41,7 +40,7 @@ SAFETY = {
 }
 PAGE = "index.html"
 HASHED = re.compile(r"-[A-Za-z0-9_-]{8}\.[a-z0-9]+$")
-"""The names that Vite gives to what changes its name with its content."""
+"""Vite puts a digest of the content into these names."""
 FOREVER = "public, max-age=31536000, immutable"
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -56,6 +55,26 @@ _TYPES = {
 }
 
 
+NO_CONSOLE = Refusal("UnknownRoute", "this server has no console")
+
+
+class Login(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /console/session`."""
+
+    token: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
+class ConsoleReply(msgspec.Struct, rename="camel"):
+    """Who is signed in, and what the page shows of the server."""
+
+    name: str
+    operator: bool
+    version: str
+    boot_id: str
+    spaces: list[str]
+    relay: bool
+
+
 class _File(msgspec.Struct):
     data: bytes
     pressed: bytes
@@ -64,74 +83,74 @@ class _File(msgspec.Struct):
 
 
 class Console:
-    """Answers what a browser asks before it asks the rest of the server."""
+    """Serves the page and its sign-in."""
 
     def __init__(
         self, sessions: Sessions, facts: Callable[[], dict[str, Any]], folder: Traversable | None = None
     ) -> None:
         self.sessions = sessions
         self._facts = facts
-        """What the page shows of the server in its head."""
+        """The members of `ConsoleReply` from `version` on, as JSON names."""
         self._files = _read(folder or files("penstock") / "console")
 
     @property
     def is_built(self) -> bool:
         return PAGE in self._files
 
-    def page(self, request: Request) -> Reply | None:
-        """The page itself; None for those who say that they do not take HTML, and where it was not built."""
-        accept = request.headers.get("Accept", "*/*")
+    def page(self, headers: Mapping[str, str]) -> Reply | None:
+        """The page; None for clients that do not accept HTML, and where it was not built."""
+        accept = headers.get("Accept", "*/*")
         if not self.is_built or not ("html" in accept or "*/*" in accept):
             return None
-        reply = self.file(request, PAGE)
+        reply = self.file(headers, PAGE)
         reply.headers |= {"Vary": "Accept, Accept-Encoding"}
         return reply
 
-    def file(self, request: Request, name: str) -> Reply:
+    def file(self, headers: Mapping[str, str], name: str) -> Reply:
         """One of the files."""
         file = self._files.get(name)
         if file is None:
             hint = (
-                "the page was made anew: load it again"
+                "the page was rebuilt: reload it"
                 if self.is_built
                 else "run `make setup` with Node 20 or newer"
             )
             return error_reply(Refusal("UnknownRoute", f"the console has no file `{name[:80]}`", hint=hint))
         kept = FOREVER if HASHED.search(name) else "no-cache"
-        headers = {**SAFETY, "ETag": file.etag, "Vary": "Accept-Encoding", "Cache-Control": kept}
-        if file.etag.removeprefix("W/") in request.headers.get("If-None-Match", ""):
-            return Reply(304, b"", file.content_type, headers)
-        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
-            return Reply(200, file.pressed, file.content_type, {**headers, "Content-Encoding": "gzip"})
-        return Reply(200, file.data, file.content_type, headers)
+        sent = {**SAFETY, "ETag": file.etag, "Vary": "Accept-Encoding", "Cache-Control": kept}
+        if file.etag.removeprefix("W/") in headers.get("If-None-Match", ""):
+            return Reply(304, b"", file.content_type, sent)
+        if _takes_gzip(headers.get("Accept-Encoding", "")):
+            return Reply(200, file.pressed, file.content_type, {**sent, "Content-Encoding": "gzip"})
+        return Reply(200, file.data, file.content_type, sent)
 
-    def sign_in(self, request: Request, login: Login) -> Reply:
-        """Trade a token for a cookie."""
-        opened = self.sessions.open(login.token, request.headers, int(time.time()))
+    def sign_in(self, headers: Mapping[str, str], peer: str, login: Login) -> Reply:
+        """Exchange a token for a cookie."""
+        opened = self.sessions.open(login.token, headers, int(time.time()))
         if opened is None:
-            logs.warning("console.refused", peer=request.peer)
+            logs.warning("console.refused", peer=peer)
             hint = "`penstock console` prints a link with the token of the server that runs here"
-            return error_reply(Refusal("Unauthorized", "this is no token of an operator", hint=hint))
+            return error_reply(Refusal("Unauthorized", "this is not an operator's token", hint=hint))
         principal, cookie = opened
-        logs.event("console.signed_in", name=principal.name, peer=request.peer)
+        logs.event("console.signed_in", name=principal.name, peer=peer)
         reply = json_reply(200, self._who(principal))
         reply.headers = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return reply
 
-    def sign_out(self, request: Request) -> Reply:
-        return Reply(204, b"", headers={"Set-Cookie": self.sessions.close(request.headers)})
+    def sign_out(self, headers: Mapping[str, str]) -> Reply:
+        return Reply(204, b"", headers={"Set-Cookie": self.sessions.close(headers)})
 
     def session(self, principal: Principal) -> Reply:
-        """Who is signed in, if anybody."""
+        """Who is signed in."""
         if not principal.is_admin:
-            hint = "open the link that `penstock up` printed, or give the token"
-            return error_reply(Refusal("Unauthorized", "nobody is signed in here", hint=hint))
+            hint = "open the link that `penstock up` printed, or enter the token"
+            return error_reply(Refusal("Unauthorized", "you are not signed in", hint=hint))
         reply = json_reply(200, self._who(principal))
         reply.headers = {"Cache-Control": "no-store"}
         return reply
 
-    def known(self, headers: Mapping[str, str]) -> Principal | None:
-        """Who a request without a token is by its cookie."""
+    def resolve(self, headers: Mapping[str, str]) -> Principal | None:
+        """The principal of a request's cookie."""
         return self.sessions.resolve(headers, int(time.time())) if "Cookie" in headers else None
 
     def _who(self, principal: Principal) -> dict[str, Any]:

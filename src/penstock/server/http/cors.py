@@ -1,7 +1,7 @@
-"""What pages of other sites may do with our answers: `listen.origins` and nothing else.
+"""CORS: pages of the sites in `listen.origins` may read answers.
 
-A site that is listed is named back exactly, never as `*`, and cookies are never asked for: a page shows a token like everybody
-else. A site that is not listed is refused before it gets here.
+A listed site is echoed exactly, never as `*`, and credentials are not allowed: a page sends a token like any client.
+Requests from other sites are refused earlier.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.server.auth.tokens import Guard
-from penstock.server.http.routes import methods
 from penstock.transports.http import Reply
 
 MAX_AGE_S = 600
-"""How long a browser may remember that it may ask: about as long as one looks at a settings page."""
+"""How long a browser may cache a preflight."""
 REQUEST_HEADERS = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID"
 EXPOSED_HEADERS = (
     "Allow, Idempotency-Replayed, Retry-After, WWW-Authenticate, "
@@ -22,7 +21,7 @@ EXPOSED_HEADERS = (
 
 
 def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
-    """What every answer carries for the page that asked."""
+    """The CORS headers of a reply."""
     if not guard.has_origins:
         return {}
     origin = headers.get("Origin")
@@ -36,17 +35,17 @@ def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a browser asks before it asks."""
+    """Whether a request is a CORS preflight."""
     return method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
 
 
-def preflight(path: str) -> Reply:
-    """Which methods and headers a listed site may use on a path that exists."""
+def preflight(allowed: list[str]) -> Reply:
+    """The methods and headers that a listed site may use on a path."""
     return Reply(
         204,
         b"",
         headers={
-            "Access-Control-Allow-Methods": ", ".join(methods(path)),
+            "Access-Control-Allow-Methods": ", ".join(allowed),
             "Access-Control-Allow-Headers": REQUEST_HEADERS,
             "Access-Control-Max-Age": str(MAX_AGE_S),
         },

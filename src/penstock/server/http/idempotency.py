@@ -1,8 +1,8 @@
-"""Answers remembered by `Idempotency-Key`, so that a request that is repeated is done once.
+"""Replies kept by `Idempotency-Key`, so that a repeated request is carried out once.
 
-Kept in memory, bounded by count, bytes and age; a restart forgets them, and the ids of envelopes remain the key that lasts.
-A repetition while the first is still at work waits for its answer. What says "try again" (429 and 5xx) is not remembered,
-because the request was not done.
+Kept in memory, bounded by count, bytes and age. A restart drops them; envelope ids deduplicate beyond that. A repetition
+while the first request is still running waits for its reply. Replies that ask for a retry (429 and 5xx) are not kept,
+because the request was not carried out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from penstock.core.errors import Refusal
 
 if TYPE_CHECKING:
     from penstock.core.limits import Limits
-    from penstock.core.scopes import Principal
-    from penstock.server.http.messages import Done, Request
+    from penstock.server.http.request import Done, Request
     from penstock.transports.http import Reply
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
-ROUTES = ("enqueue", "send", "settle", "redrive", "purge")
-"""Routes that heed the key. A pull does not: what it took is leased, and an old answer would hand out leases that are over."""
 KEY_MAX = 256
 ENTRY_COST = 512
-"""Bytes that remembering an answer takes beside its body."""
+"""Bytes that a kept reply takes in addition to its body."""
 
 Key: TypeAlias = tuple[str, str, str, str]
 
@@ -36,7 +33,7 @@ class _Entry(msgspec.Struct):
 
     digest: bytes
     reply: Reply | None = None
-    """Its answer, once there is one."""
+    """Its reply, once there is one."""
     at_us: int = 0
     waiting: list[Done] = []
 
@@ -46,7 +43,7 @@ class _Entry(msgspec.Struct):
 
 
 class Replays:
-    """The answers of one server."""
+    """The kept replies of one server."""
 
     def __init__(self) -> None:
         self._working: dict[Key, _Entry] = {}
@@ -55,28 +52,27 @@ class Replays:
         self.replayed = 0
         """Requests that were answered from memory."""
         self.forgotten = 0
-        """Answers forgotten at a bound before their time."""
+        """Replies dropped at a bound before their time."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def claim(
-        self, now_us: int, limits: Limits, who: Principal, route: str, request: Request, done: Done
-    ) -> Done | Refusal | None:
-        """How to answer a request that is new; None when it has been answered, or will be with the first of its key."""
+    def claim(self, limits: Limits, request: Request, done: Done) -> Done | Refusal | None:
+        """How to answer a new request; None for a repetition, which gets the reply of the first through `done`."""
+        who, now_us = request.principal, request.now.us
         text = request.headers[HEADER]
         if not 0 < len(text) <= KEY_MAX or not text.isprintable():
             message = f"an `{HEADER}` has 1 to {KEY_MAX} printable characters"
             return Refusal("InvalidRequest", message, ref=HEADER)
-        key = (who.name, request.peer if who.anonymous else who.credential, route, text)
-        digest = sha256(request.body).digest()
+        key = (who.name, request.peer if who.anonymous else who.credential, request.route.name, text)
+        digest = sha256(request.data).digest()
         self._trim(now_us, limits)
         entry = self._known.get(key) or self._working.get(key)
         if entry is None:
             self._working[key] = _Entry(digest)
             return lambda reply: self._finish(key, reply, now_us, limits, done)
         if entry.digest != digest:
-            return Refusal("KeyConflict", f"`{text}` came before with another body", ref=HEADER)
+            return Refusal("KeyConflict", f"`{text}` was used before with another body", ref=HEADER)
         self.replayed += 1
         if entry.reply is None:
             entry.waiting.append(done)
@@ -85,7 +81,7 @@ class Replays:
         return None
 
     def _finish(self, key: Key, reply: Reply, now_us: int, limits: Limits, done: Done) -> None:
-        """The first of a key has its answer."""
+        """The first request of a key has its reply."""
         entry = self._working.pop(key, None)
         done(reply)
         if entry is None:
@@ -101,7 +97,7 @@ class Replays:
             self._trim(now_us, limits)
 
     def _trim(self, now_us: int, limits: Limits) -> None:
-        """Forget what is too old, and the oldest of what is too much."""
+        """Drop replies that are too old, and the oldest above the bounds."""
         known = self._known
         oldest_us = now_us - limits.idempotency_ms * 1000
         while known:

@@ -1,27 +1,25 @@
-"""The HTTP door: between the aiohttp listener and the API, it checks who comes in and opens sockets."""
+"""The entry of every HTTP request: finds its route, checks who asks, reads the body, calls the handler, waits for the commit.
+
+Access is checked before the body is read, so a stranger cannot make the server buffer or parse one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from types import CoroutineType
+from typing import Any
 
 import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.sessions import subscribe, view_feed
-from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
-from penstock.dialects.courier.sessions.view_feed import LiveQuery
-from penstock.server.auth.tokens import subprotocol
-from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events
-from penstock.server.courier.frame_recorder import open_control
-from penstock.server.engine.connections import Connection
-from penstock.server.engine.runtime import Runtime
-from penstock.server.http import cors
-from penstock.server.http.messages import Request, error_reply
-from penstock.server.http.queue_routes import Api
-from penstock.server.http.routes import Match, methods
+from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.server.auth.tokens import bearer, subprotocol
+from penstock.server.http import cors, idempotency, routes, sockets
+from penstock.server.http.request import Done, Request, Route, error_reply
+from penstock.server.http.services import HttpServices
 from penstock.server.logging import logs
-from penstock.server.relay.supervisor import listen
 from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
 from penstock.transports import content_encoding
 from penstock.transports.http import (
@@ -31,72 +29,23 @@ from penstock.transports.http import (
     Reply,
     StreamingReply,
     Upgrade,
+    json_reply,
 )
-from penstock.transports.outbox import WebSocketTransport
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
-LARGE = ("enqueue", "send", "stage_part", "stage_commit", "space_send")
-"""Routes whose bodies may be larger."""
-
-
-class SubscribeUpgrade(Upgrade):
-    """Opens a subscribe socket, or one that only says why it is refused."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        principal: Principal,
-        query: SubscribeQuery,
-        refusal: Refusal | None,
-        peer: str,
-    ) -> None:
-        self.message_max = runtime.machine.limits.message_max
-        self._runtime = runtime
-        self._principal = principal
-        self._query = query
-        self._refusal = refusal
-        self._peer = peer
-
-    def open(self, wire: WebSocketTransport) -> Connection | None:
-        session = SubscribeSession(self._runtime, self._query)
-        connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
-        if isinstance(connection, Refusal):
-            wire.send([error_message(connection)])
-            wire.close(connection.kind.close or 1008, connection.code)
-            return None
-        session.open(self._runtime.scheduler.now())
-        self._runtime.touch(connection)
-        return connection
-
-
-class ControlUpgrade(Upgrade):
-    """Opens a WebSocket that carries Control v1 lines."""
-
-    merge = True
-
-    def __init__(self, api: Api, principal: Principal, peer: str) -> None:
-        self.message_max = api.runtime.machine.limits.frame_max
-        self._api = api
-        self._principal = principal
-        self._peer = peer
-
-    def open(self, wire: WebSocketTransport) -> Connection | None:
-        api = self._api
-        connection = open_control(api.runtime, api.recorder, wire, self._principal, self._peer)
-        if isinstance(connection, Refusal):
-            wire.send([error_message(connection)])
-            wire.close(connection.kind.close or 1008, connection.code)
-            return None
-        return connection
+METRICS = ("metrics", "prometheus")
+"""Routes that `auth.protectMetrics` covers."""
+GATEWAY_HINT = "`penstock up` with the same space under `spaces` in its config serves both"
+_FAILED = Refusal("Internal", "the request failed; the log says why")
 
 
 class HttpEndpoint:
-    """The HTTP port: Courier's routes, and the spaces below `/participants`."""
+    """One HTTP port: the routes of the table, and the spaces below `/participants`."""
 
-    def __init__(self, api: Api, spaces: SpaceEndpoint, *, is_loopback_bind: bool) -> None:
-        self._api = api
-        self._runtime = api.runtime
+    def __init__(self, services: HttpServices, spaces: SpaceEndpoint, *, is_loopback_bind: bool) -> None:
+        self._services = services
+        self._runtime = services.runtime
         self._spaces = spaces
         self._is_loopback_bind = is_loopback_bind
 
@@ -127,7 +76,7 @@ class HttpEndpoint:
             reply = error_reply(Refusal("InvalidRequest", str(error)))
         else:
             logs.error("http.failed", exc=error, path=exchange.path)
-            reply = error_reply(Refusal("Internal", "the request failed; the log says why"))
+            reply = error_reply(_FAILED)
         return self._with_cors(exchange, reply)
 
     def malformed(self, reason: str) -> Reply:
@@ -135,131 +84,202 @@ class HttpEndpoint:
         return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
     def _with_cors(self, exchange: Exchange, reply: Reply) -> Reply:
-        more = cors.answer_headers(self._api.guard, exchange.headers)
+        more = cors.answer_headers(self._services.guard, exchange.headers)
         # A copy: replies to an Idempotency-Key are kept, and another site may repeat the request.
         return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
 
     async def _answer(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
-        if exchange.is_upgrade:
-            return self._upgrade(exchange)
-        if cors.is_preflight(exchange.method, exchange.headers):
+        if not exchange.is_upgrade and cors.is_preflight(exchange.method, exchange.headers):
             preflight = self._preflight(exchange)
             if preflight is not None:
                 return preflight
-        checked = self._check(exchange)
-        if isinstance(checked, Reply):
-            return checked
-        request, match, principal = checked
-        route = match.route
-        if route.upgrade and not route.events:
-            hint = f"open `{request.path}` as a WebSocket"
+        found = routes.find(exchange.method, exchange.path)
+        if found is None:
+            return _unknown_route(exchange.path)
+        route, values = found
+        pairs = exchange.query_pairs
+        parameters = dict(pairs)
+        peer = self._services.guard.client_address(exchange.peer, exchange.headers)
+        request = Request(route, values, parameters, exchange.headers, peer, exchange.method == "HEAD")
+        principal = self._identify(request)
+        if isinstance(principal, Refusal):
+            if exchange.is_upgrade and sockets.is_soft(request, principal):
+                return _offer(exchange, sockets.refuse_softly(self._services, request, principal))
+            return error_reply(principal)
+        if len(parameters) != len(pairs):
+            return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
+        request.principal = principal
+        if exchange.is_upgrade:
+            return self._upgrade(exchange, request)
+        if route.handler is None:
+            hint = f"open `{exchange.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
-        bound = self._runtime.machine.limits.frame_max if route.name in LARGE else SMALL_BODY
+        bound = self._runtime.machine.limits.frame_max if route.is_large else SMALL_BODY
         refused = _body_refusal(exchange, bound)
         if refused is not None:
             return refused
-        body = _inflate(exchange, await exchange.read(), bound)
-        if isinstance(body, Reply):
-            return body
-        request.body = body
-        if route.events:
-            return self._events(exchange, request, principal)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply) -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        cancel = self._api.handle(request, match, principal, done)
-        try:
+        data = _inflate(exchange, await exchange.read(), bound)
+        if isinstance(data, Reply):
+            return data
+        request.data = data
+        request.now = self._runtime.scheduler.now()
+        if route.is_idempotent and idempotency.HEADER in request.headers:
+            return await self._answer_once(request)
+        outcome = self._run(request)
+        if isinstance(outcome, CoroutineType):
+            outcome = await self._finish(request, outcome)
+        if isinstance(outcome, (Result, Late)):
+            future, done = _promise()
+            self._reply_when_durable(outcome, done)
             return await future
-        except asyncio.CancelledError:
-            if cancel is not None:
-                cancel()
-            raise
+        return _to_reply(outcome)
 
     def _preflight(self, exchange: Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""
-        headers = exchange.headers
-        refusal = self._api.guard.check_headers(headers.get("Host"), headers.get("Origin"))
+        headers, guard = exchange.headers, self._services.guard
+        refusal = guard.check_headers(headers.get("Host"), headers.get("Origin"))
         if refusal is not None:
             return error_reply(refusal)
-        if not self._api.guard.is_listed(headers["Origin"]) or not methods(exchange.path):
+        allowed = routes.methods(exchange.path) if guard.is_listed(headers["Origin"]) else []
+        return cors.preflight(allowed) if allowed else None
+
+    def _identify(self, request: Request) -> Principal | Refusal:
+        """Who asks, or why the request is refused."""
+        services, headers, route = self._services, request.headers, request.route
+        auth = services.config.auth
+        refusal = services.guard.check_headers(headers.get("Host"), headers.get("Origin"))
+        if refusal is not None:
+            return refusal
+        query_token = request.parameters.get("access_token") if auth.query_token else None
+        token = bearer(headers.get("Authorization"), headers.get("Sec-WebSocket-Protocol"), query_token)
+        principal = services.tokens.resolve(token)
+        if token is None and services.console is not None:
+            principal = services.console.resolve(headers) or principal
+        if route.is_open:
+            return principal or NOBODY
+        if principal is None:
+            return Refusal("Unauthorized", "the token is not known" if token else "a token is needed")
+        if not (services.config.serves_courier or principal.operator):
+            message = "this is a gateway of spaces: Courier is not served here"
+            return Refusal("UnknownRoute", message, hint=GATEWAY_HINT)
+        if principal.anonymous:
+            refusal = services.guard.check_peer(request.peer, self._is_loopback_bind)
+            if refusal is not None:
+                return refusal
+            if auth.protect_metrics and route.name in METRICS:
+                return Refusal("Unauthorized", "metrics need a token here")
+        return principal if principal.operator else self._check_served(route) or principal
+
+    def _check_served(self, route: Route) -> Refusal | None:
+        """Why this kind of request is switched off; the operator and open routes are served always."""
+        listen = self._services.config.listen
+        if listen.requests if route.socket is None else listen.sockets:
             return None
-        return cors.preflight(exchange.path)
+        what, key = ("plain requests", "requests") if route.socket is None else ("WebSockets", "sockets")
+        hint = "use control lines, or the other half of this port"
+        return Refusal("UnknownRoute", f"{what} are switched off here by `listen.{key}`", hint=hint)
 
-    def _check(self, exchange: Exchange) -> tuple[Request, Match, Principal] | Reply:
-        pairs = exchange.query_pairs
-        query = dict(pairs)
-        exchange.peer = self._api.guard.client_address(exchange.peer, exchange.headers)
-        request = Request(
-            exchange.method, exchange.path, query, exchange.headers, exchange.peer, self._is_loopback_bind
-        )
-        match = self._api.route(request)
-        if isinstance(match, Refusal):
-            reply = error_reply(match)
-            if match.code == "MethodNotAllowed":
-                reply.headers = {"Allow": ", ".join(methods(request.path))}
-            return reply
-        principal = self._api.identify(request, match)
-        if isinstance(principal, Refusal):
-            return error_reply(principal)
-        if len(query) != len(pairs):
-            return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
-        return request, match, principal
+    def _upgrade(self, exchange: Exchange, request: Request) -> Upgrade | Reply:
+        if request.route.socket is None:
+            return error_reply(Refusal("InvalidRequest", f"`{exchange.path}` is not a WebSocket"))
+        refusal = request.parse()
+        upgrade = refusal or request.route.socket(self._services, request)
+        return error_reply(upgrade) if isinstance(upgrade, Refusal) else _offer(exchange, upgrade)
 
-    def _events(self, exchange: Exchange, request: Request, principal: Principal) -> EventStream | Reply:
-        query = self._api.query(request, LiveQuery)
-        if isinstance(query, Refusal):
-            return error_reply(query)
-        last = exchange.headers.get("Last-Event-ID")
-        stream = open_events(self._runtime, principal, query, last, exchange.peer)
-        if isinstance(stream, Refusal):
-            return error_reply(stream)
-        return stream if exchange.method == "GET" else Reply(200, b"", "text/event-stream")
+    def _run(self, request: Request) -> Any:
+        """Call the handler of a request that was let in."""
+        route = request.route
+        refusal = permit(request.principal, f"`{route.path}`") if route.is_admin else None
+        refusal = refusal or request.parse()
+        if refusal is not None:
+            return refusal
+        assert route.handler is not None
+        outcome = route.handler(self._services, request)
+        if isinstance(outcome, (Result, Late, Refusal)):
+            self._runtime.apply(request.now)
+        return outcome
 
-    def _upgrade(self, exchange: Exchange) -> Upgrade | Reply:
-        checked = self._check(exchange)
-        offered = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
-        plan: Upgrade
-        soft = dict(exchange.query_pairs).get("softAuth") == "1"
-        if isinstance(checked, Reply):
-            if not soft or checked.status not in (401, 403):
-                return checked
-            refusal = Refusal(
-                "Unauthorized" if checked.status == 401 else "Forbidden", "the token is not accepted"
-            )
-            plan = SubscribeUpgrade(self._runtime, NOBODY, SubscribeQuery(""), refusal, exchange.peer)
-            plan.subprotocol = offered
-            return plan
-        request, match, principal = checked
-        if match.route.name == "control":
-            plan = ControlUpgrade(self._api, principal, exchange.peer)
-        elif match.route.name == "subscribe":
-            query = self._api.query(request, SubscribeQuery)
-            if isinstance(query, Refusal):
-                return error_reply(query)
-            refused = subscribe.check(self._runtime, principal, query)
-            if refused is not None and not (soft and refused.status in (401, 403)):
-                return error_reply(refused)
-            plan = SubscribeUpgrade(self._runtime, principal, query, refused, exchange.peer)
-        elif match.route.name == "live":
-            follow = self._api.query(request, LiveQuery)
-            if isinstance(follow, Refusal):
-                return error_reply(follow)
-            seen = view_feed.check(self._runtime.machine, principal, follow)
-            if isinstance(seen, Refusal) and not (soft and seen.status in (401, 403)):
-                return error_reply(seen)
-            plan = LiveUpgrade(self._runtime, principal, follow, seen, exchange.peer)
-        elif match.route.name == "relay":
-            listening = listen(self._api.relay, principal, exchange.peer)
-            if isinstance(listening, Refusal):
-                return error_reply(listening)
-            plan = listening
-        else:
-            return error_reply(Refusal("InvalidRequest", f"`{request.path}` is not a WebSocket"))
-        plan.subprotocol = offered
-        return plan
+    async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        except Exception as error:
+            if not request.route.is_admin:
+                raise
+            logs.error("desk.failed", exc=error, route=request.route.name)
+            return _FAILED
+
+    async def _answer_once(self, request: Request) -> Reply:
+        """Carry out a request with an `Idempotency-Key`, or repeat the reply of the first one."""
+        future, done = _promise()
+        first = self._services.replays.claim(self._runtime.machine.limits, request, done)
+        if isinstance(first, Refusal):
+            return error_reply(first)
+        if first is not None:
+            # Callbacks, not awaits: the reply is kept even if this client disconnects before the commit.
+            try:
+                self._reply_when_durable(self._run(request), first)
+            except Exception:
+                first(error_reply(_FAILED))
+                raise
+        return await future
+
+    def _reply_when_durable(self, outcome: Result | Late | Refusal, done: Done) -> None:
+        if isinstance(outcome, Refusal):
+            done(error_reply(outcome))
+            return
+        fresh = isinstance(outcome, Late) or outcome.fresh  # a late refusal may rest on a drop
+
+        def finish(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                done(error_reply(refusal))
+            elif isinstance(outcome, Late):
+                done(error_reply(outcome.refusal))
+            else:
+                done(json_reply(200, outcome.value()))
+
+        self._runtime.when(outcome.gate, fresh, finish)
+
+
+def permit(principal: Principal, what: str) -> Refusal | None:
+    """Why a principal may not use an administrator's route."""
+    if principal.is_admin:
+        return None
+    if principal.anonymous:
+        return Refusal("Unauthorized", f"{what} needs the operator's token")
+    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
+
+
+def _promise() -> tuple[asyncio.Future[Reply], Done]:
+    """A reply to wait for, and how to give it; the client may be gone by then."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def done(reply: Reply) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    return future, done
+
+
+def _to_reply(outcome: Any) -> Reply | StreamingReply:
+    if isinstance(outcome, Refusal):
+        return error_reply(outcome)
+    return outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome)
+
+
+def _offer(exchange: Exchange, upgrade: Upgrade) -> Upgrade:
+    upgrade.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
+    return upgrade
+
+
+def _unknown_route(path: str) -> Reply:
+    allowed = ", ".join(routes.methods(path))
+    if allowed:
+        reply = error_reply(Refusal("MethodNotAllowed", f"`{path}` takes {allowed}"))
+        reply.headers = {"Allow": allowed}
+        return reply
+    close = routes.nearest(path)
+    hint = f"did you mean `{close}`?" if close else None
+    return error_reply(Refusal("UnknownRoute", f"there is no `{path[:200]}`", hint=hint))
 
 
 def _body_refusal(exchange: Exchange, bound: int) -> Reply | None:

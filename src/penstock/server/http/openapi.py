@@ -1,14 +1,16 @@
-"""The public surface as OpenAPI 3.1, printed from the route table and the types of the requests."""
+"""The HTTP API as OpenAPI 3.1, printed from the route table and the types of queries, bodies and answers."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from penstock.core.errors import TABLE
-from penstock.server.http.openapi_schemas import ANSWERS, ANSWERS_OF, ENVELOPE, JUDGED, NAMES
-from penstock.server.http.routes import ROUTES, Route, variables
+from penstock.server.http.answers import CheckedEnvelope, NewEnvelope
+from penstock.server.http.request import Route
 
 _ERROR = {
     "type": "object",
@@ -41,15 +43,28 @@ _ROWS_HEADERS = {
 
 
 LINES = "application/x-ndjson"
+_SCHEMA = "#/components/schemas/"
+_FILE_NAME = "^[A-Za-z0-9._-]{1,%d}$"
+_PATH_TYPES: dict[str, dict[str, Any]] = {
+    "app": {"type": "string", "pattern": _FILE_NAME % 64},
+    "batch": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    "part": {"type": "string", "pattern": _FILE_NAME % 128},
+    "rule": {"type": "string", "pattern": _FILE_NAME % 128},
+    "name": {"type": "string", "pattern": _FILE_NAME % 64},
+}
+"""Variable parts of paths that are more than any text."""
 
 
-def document(version: str) -> bytes:
+def document(version: str, routes: Iterable[Route]) -> bytes:
     """The document, encoded once."""
-    kinds = [kind for route in ROUTES for kind in (route.body, route.query) if kind is not None]
-    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    kinds: list[type[msgspec.Struct]] = [NewEnvelope, CheckedEnvelope]
+    for route in routes:
+        kinds += [kind for kind in (route.body, route.query, *_answers(route)) if kind is not None]
+    _, made = msgspec.json.schema_components(kinds, ref_template=_SCHEMA + "{name}")
+    schemas = _rename(made)
     _describe_envelopes(schemas)
     paths: dict[str, Any] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return msgspec.json.encode(
         {
@@ -62,7 +77,7 @@ def document(version: str) -> bytes:
             },
             "paths": paths,
             "components": {
-                "schemas": {**schemas, "Error": _ERROR, **ANSWERS},
+                "schemas": {**schemas, "Error": _ERROR},
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             },
             "security": [{}, {"bearer": []}],
@@ -70,23 +85,42 @@ def document(version: str) -> bytes:
     )
 
 
+def _answers(route: Route) -> tuple[type[msgspec.Struct], ...]:
+    if route.answer is None:
+        return ()
+    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
+
+
+def _short(name: str) -> str:
+    """The name of a type in the document: without `Reply`, which only sets it apart in Python."""
+    return "Envelope" if name == NewEnvelope.__name__ else name.removesuffix("Reply")
+
+
+def _rename(made: dict[str, Any]) -> dict[str, Any]:
+    text = msgspec.json.encode({_short(name): schema for name, schema in made.items()}).decode()
+    renamed: dict[str, Any] = msgspec.json.decode(
+        re.sub(rf'"{_SCHEMA}(\w+)"', lambda found: f'"{_SCHEMA}{_short(found[1])}"', text)
+    )
+    return renamed
+
+
 def _describe_envelopes(schemas: dict[str, Any]) -> None:
-    """An envelope is raw bytes to us; readers want to know what is in it."""
-    schemas["Envelope"] = ENVELOPE
+    """To the server an envelope is raw bytes, so its schema is put in here."""
     reference = {"$ref": "#/components/schemas/Envelope"}
     enqueue = schemas["EnqueueRequest"]["properties"]
     enqueue["envelope"] = reference
     enqueue["envelopes"] = {"type": "array", "items": reference, "minItems": 1}
     schemas["TryRequest"]["properties"]["envelope"] = reference
-    schemas["ValidateRequest"]["properties"]["envelope"] = JUDGED
+    schemas["ValidateRequest"]["properties"]["envelope"] = {"$ref": _SCHEMA + "CheckedEnvelope"}
     schemas["EnqueueRequest"]["oneOf"] = [{"required": ["envelope"]}, {"required": ["envelopes"]}]
 
 
 def _answer(route: Route) -> dict[str, Any]:
     content_type = route.content_type.split(";")[0]
     schema: dict[str, Any] = {"type": "object"} if content_type == "application/json" else {"type": "string"}
-    if route.name in ANSWERS_OF:
-        schema = {"$ref": f"#/components/schemas/{ANSWERS_OF[route.name]}"}
+    references = [{"$ref": _SCHEMA + _short(kind.__name__)} for kind in _answers(route)]
+    if references:
+        schema = references[0] if len(references) == 1 else {"anyOf": references}
     answer: dict[str, Any] = {"description": "Done", "content": {content_type: {"schema": schema}}}
     if route.name == "journal_rows":
         answer["headers"] = _ROWS_HEADERS
@@ -101,14 +135,14 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {
         str(status): problem for status in sorted({kind.status for kind in TABLE.values()})
     }
-    if route.upgrade:
+    if route.socket is not None:
         responses["101"] = {"description": "Switching to WebSocket"}
-        if route.events:
+        if route.has_events:
             text = {"text/event-stream": {"schema": {"type": "string"}}}
             responses["200"] = {"description": "Events, without an end", "content": text}
     else:
         responses["200"] = _answer(route)
-    if route.name == "welcome":  # words for those who take no HTML, and where there is no console
+    if route.name == "welcome":
         responses["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
     if route.name == "console_sign_out":
         responses["204"] = {"description": "Signed out"}
@@ -117,8 +151,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         responses["503"] = {**_answer(route), "description": "Shutting down"}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "responses": responses}
     parameters = []
-    for name in variables(route.path):
-        shape = NAMES.get(name, {"type": "string"})
+    for name in re.findall(r"\{(\w+)\}", route.path):
+        shape = _PATH_TYPES.get(name, {"type": "string"})
         parameters.append({"name": name, "in": "path", "required": True, "schema": shape})
     query = schemas.get(route.query.__name__, {})
     for name, shape in query.get("properties", {}).items():

@@ -7,7 +7,7 @@ label of their own and the rest is summed as `other`, so a stream per agent cann
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from prometheus_client.core import Metric
@@ -18,7 +18,6 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.payload_schemas import Registry
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
-from penstock.server.http.idempotency import Replays
 from penstock.server.metrics.metric_names import (
     RELAY_COUNTERS,
     SPACE_COUNTERS,
@@ -37,6 +36,15 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class ReplayCounts(Protocol):
+    """The counts of the `Idempotency-Key` cache."""
+
+    replayed: int
+    forgotten: int
+
+    def __len__(self) -> int: ...
+
+
 class Exporter:
     """Renders the metrics of one runtime."""
 
@@ -46,7 +54,7 @@ class Exporter:
         log_dropped: Callable[[], int],
         pipeline: Callable[[], PipelineStatus | None] = lambda: None,
         *,
-        replays: Replays | None = None,
+        replays: ReplayCounts,
         record_dropped: Callable[[], int] = lambda: 0,
         per_stream: bool = False,
         spaces: Spaces | None = None,
@@ -60,7 +68,7 @@ class Exporter:
         self.per_stream = per_stream
         self._log_dropped = log_dropped
         self._pipeline = pipeline
-        self._replays = replays or Replays()
+        self._replays = replays
         self._record_dropped = record_dropped
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:

@@ -10,7 +10,6 @@ import asyncio
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,20 +25,11 @@ STOP_STARTING_S = 0.5
 """Likewise before its first batch, when there is nothing to finish and Spark would not hear of it for many seconds."""
 RESET_POLL_S = 2.0
 """How often the status of a halted pipeline is read."""
-_SHOWN = ("state", "lag", "end", "offset", "restarts", "behind", "own", "code", "message", "hint", "ui")
 
 
 def is_installed() -> bool:
     """Whether the extra `penstock[spark]` is there."""
     return importlib.util.find_spec("pyspark") is not None
-
-
-def pipeline_shown(status: PipelineStatus | None) -> dict[str, Any]:
-    """What `/v1/pipeline` answers; a server without a pipeline says that it is off."""
-    told = status or PipelineStatus("off")
-    plain = {name: getattr(told, name) for name in _SHOWN}
-    plain["queries"] = {name: msgspec.structs.asdict(query) for name, query in told.queries.items()}
-    return plain
 
 
 class PipelineSupervisor:

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.server.http.openapi import LINES, document
-from penstock.server.http.routes import ROUTES, Route
+from penstock.server.http.request import Route
+from penstock.server.http.routes import ROUTES
 from penstock.server.metrics.metric_names import METRICS, Group
 
 _METRICS_HEAD = """\
@@ -68,7 +69,7 @@ def metrics_reference() -> str:
 
 def http_reference() -> str:
     """The reference of all routes, in Markdown."""
-    tree = msgspec.json.decode(document(""))
+    tree = msgspec.json.decode(document("", ROUTES))
     rows = "".join(f"| {route.method} | `{route.path}` | {route.summary} |\n" for route in ROUTES)
     return _HTTP_HEAD + rows + "".join("\n" + _route(route, tree) for route in ROUTES)
 
@@ -99,9 +100,9 @@ def _route(route: Route, tree: dict[str, Any]) -> str:
 
 
 def _answer(route: Route, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    if route.upgrade:
+    if route.socket is not None:
         return "Answers 101: a WebSocket." + (
-            " A plain request gets server-sent events." if route.events else ""
+            " A plain request gets server-sent events." if route.has_events else ""
         )
     if "204" in operation["responses"]:
         return "Answers 204, with nothing."

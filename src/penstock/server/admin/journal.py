@@ -1,0 +1,306 @@
+"""`/v1/journal`: the bounds of the journal, its rows as an Arrow stream, named readers, and sealing on request.
+
+Threads of their own read the files; the event loop only waits. An answer is bounded in rows and bytes and names the next
+offset in a header, so a client asks again instead of holding a thread for hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import Principal
+from penstock.journal import named_readers
+from penstock.journal.disk import RealDisk
+from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.journal.reader import Bounds, JournalError, JournalReader
+from penstock.journal.segments import DamageError
+from penstock.server.logging import logs
+from penstock.transports.http import Reply
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.journal.seal import SealReport
+    from penstock.server.journal.lifecycle import JournalLifecycle
+
+ROWS_MAX = 100_000
+"""Rows of one answer."""
+BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one answer; a single larger row still gets through."""
+THREADS = 2
+"""Reads at a time: history must not take the CPU from messages."""
+WAITING_MAX = 32
+"""Reads that may wait for a thread."""
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+NEXT, END, EPOCH = "X-Penstock-Next", "X-Penstock-End", "X-Penstock-Epoch"
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
+class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/journal/rows`: rows `from` to `to - 1`; by default all there are."""
+
+    shard: int = 0
+    first: Offset | None = msgspec.field(default=None, name="from")
+    end: Offset | None = msgspec.field(default=None, name="to")
+    columns: str | None = None
+    """Names separated by commas; else all of them."""
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ReaderRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `/v1/journal/readers`: a named reader has every row before `offset`."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    offset: Offset
+
+
+class ColumnType(msgspec.Struct, frozen=True):
+    """A column of a table."""
+
+    name: str
+    type: str
+
+
+class JournalBoundsReply(msgspec.Struct, rename="camel"):
+    """How far the journal reaches, and the columns of its rows."""
+
+    journal: str
+    shard: Count
+    epoch: Count
+    first: Count
+    sealed_end: Count
+    end: Count
+    schema: list[ColumnType]
+
+
+class SealedReply(msgspec.Struct, rename="camel"):
+    """What a seal did."""
+
+    sealed_rows: Count
+    sealed_end: Count
+    live_offset: Count
+    removed_segments: Count
+    removed_files: Count
+    removed_bytes: Count
+    ended_readers: list[str]
+
+
+class JournalReaderReply(msgspec.Struct):
+    """A named reader and how far it has come."""
+
+    name: str
+    offset: Count
+
+
+class ArrowRows(msgspec.Struct):
+    """A bounded part of a range: an Arrow stream, and where to go on."""
+
+    stream: bytes
+    next: int
+    end: int
+    """How far the journal reached when this was read."""
+    epoch: int
+
+    def reply(self) -> Reply:
+        headers = {NEXT: str(self.next), END: str(self.end), EPOCH: str(self.epoch)}
+        return Reply(200, self.stream, CONTENT_TYPE, headers)
+
+
+T = TypeVar("T")
+
+
+def permit(principal: Principal) -> Refusal | None:
+    """The journal holds all messages of all tenants, so only an administrator reads it."""
+    if principal.is_admin:
+        return None
+    if principal.anonymous:
+        hint = "send the token of `DIR/run/operator.token`, or one with the scope `admin:*`"
+        return Refusal("Unauthorized", "the journal needs the operator's token", hint=hint)
+    return Refusal("Forbidden", "the journal needs the scope `admin:*`")
+
+
+class JournalReads:
+    """Reads of one data directory's journal; without a directory, refusals."""
+
+    def __init__(self, archive: JournalLifecycle | None) -> None:
+        self._archive = archive
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
+        self._kept = threading.local()
+        self._reads = 0
+
+    async def describe(self, principal: Principal) -> JournalBoundsReply | Refusal:
+        archive = self._open(principal)
+        if isinstance(archive, Refusal):
+            return archive
+        return await self._read(lambda: describe(self._reader(archive.data)))
+
+    async def rows(self, principal: Principal, query: JournalQuery) -> Reply | Refusal:
+        archive = self._open(principal)
+        if isinstance(archive, Refusal):
+            return archive
+        rows = await self._read(lambda: read_rows(self._reader(archive.data), query))
+        return rows if isinstance(rows, Refusal) else rows.reply()
+
+    async def hold(self, principal: Principal, reader: ReaderRequest) -> JournalReaderReply | Refusal:
+        archive = self._open(principal)
+        if isinstance(archive, Refusal):
+            return archive
+        return await self._read(lambda: hold(self._reader(archive.data), archive.data, reader))
+
+    async def seal(self, principal: Principal) -> SealedReply | Refusal:
+        archive = self._open(principal)
+        if isinstance(archive, Refusal):
+            return archive
+        # A seal that has begun goes on when the client disconnects.
+        sealing = asyncio.get_running_loop().create_task(archive.seal(wants_live=True))
+        try:
+            return to_sealed(await asyncio.shield(sealing))
+        except Exception as error:
+            logs.error("journal.seal_failed", exc=error)
+            return Refusal("JournalUnavailable", "sealing failed; the log says why")
+
+    def _open(self, principal: Principal) -> JournalLifecycle | Refusal:
+        refusal = permit(principal)
+        if refusal is not None:
+            return refusal
+        if self._archive is None:
+            hint = "start the server with `--data DIR` to have one"
+            return Refusal("UnknownRoute", "this server keeps no journal", hint=hint)
+        return self._archive
+
+    def _reader(self, data: Path) -> JournalReader:
+        """The reader of this thread, kept because it remembers where rows are."""
+        if not hasattr(self._kept, "reader"):
+            self._kept.reader = JournalReader(data)
+        reader: JournalReader = self._kept.reader
+        return reader
+
+    async def _read(self, work: Callable[[], T]) -> T | Refusal:
+        if self._reads >= THREADS + WAITING_MAX:
+            return Refusal("RateLimited", f"{self._reads} reads of the journal are under way")
+        self._reads += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, guarded, work)
+        finally:
+            self._reads -= 1
+
+
+def to_sealed(report: SealReport) -> SealedReply:
+    return msgspec.convert(report, SealedReply, from_attributes=True)
+
+
+def guarded(work: Callable[[], T]) -> T | Refusal:
+    """Turn the failures of a read into refusals: nothing is raised across threads."""
+    try:
+        return work()
+    except DamageError as error:
+        logs.error("journal.damaged", exc=error)
+        return Refusal("JournalDamaged", str(error))
+    except JournalError as error:  # retention removed the range while it was read
+        return Refusal("RangeGone", str(error))
+    except Exception as error:
+        logs.error("journal.read_failed", exc=error)
+        return Refusal("Internal", "the journal could not be read; the log says why")
+
+
+def describe(reader: JournalReader) -> JournalBoundsReply:
+    """The bounds of the journal and the columns of its rows."""
+    bounds = reader.bounds()
+    columns = [ColumnType(field.name, str(field.type)) for field in FILE_SCHEMA]
+    return JournalBoundsReply(
+        bounds.journal, bounds.shard, bounds.epoch, bounds.first, bounds.sealed_end, bounds.end, columns
+    )
+
+
+def hold(reader: JournalReader, data: Path, asked: ReaderRequest) -> JournalReaderReply | Refusal:
+    """Note how far a named reader has come."""
+    end = reader.mark().end
+    if asked.offset > end:
+        message = f"row {asked.offset} is not written yet; the journal reaches to {end}"
+        return Refusal("InvalidRequest", message, ref="offset")
+    now_us = time.time_ns() // 1000
+    known = named_readers.advance(RealDisk(data / "journal"), asked.name, asked.offset, now_us)
+    return JournalReaderReply(known.name, known.offset)
+
+
+def read_rows(reader: JournalReader, query: JournalQuery) -> ArrowRows | Refusal:
+    """The rows of a range, up to the bounds of one answer."""
+    columns = query.columns.split(",") if query.columns else None
+    refusal = _invalid(query, columns)
+    if refusal is not None:
+        return refusal
+    bounds = reader.bounds()
+    first = bounds.first if query.first is None else query.first
+    refusal = _outside(bounds, first, query.end)
+    if refusal is not None:
+        return refusal
+    limit = min(query.limit or ROWS_MAX, ROWS_MAX)
+    end = min(bounds.end if query.end is None else query.end, bounds.end, first + limit)
+    schema = FILE_SCHEMA if columns is None else pa.schema([FILE_SCHEMA.field(name) for name in columns])
+    stream, count = encode_stream(reader.batches(first, end, columns), schema, BYTES_MAX)
+    return ArrowRows(stream, first + count, bounds.end, bounds.epoch)
+
+
+def _invalid(query: JournalQuery, columns: Sequence[str] | None) -> Refusal | None:
+    if query.shard != 0:
+        return Refusal("InvalidRequest", f"there is no shard {query.shard}", ref="shard", hint="use shard 0")
+    for name in columns or ():
+        if name not in FILE_SCHEMA.names:
+            hint = f"columns: {', '.join(FILE_SCHEMA.names)}"
+            return Refusal("InvalidRequest", f"there is no column `{name[:80]}`", ref="columns", hint=hint)
+    if columns is not None and len(dict.fromkeys(columns)) != len(columns):
+        return Refusal("InvalidRequest", "a column is named twice", ref="columns")
+    return None
+
+
+def _outside(bounds: Bounds, first: int, end: int | None) -> Refusal | None:
+    if first < bounds.first:
+        message = f"rows {first} to {bounds.first - 1} are no longer kept; the oldest is {bounds.first}"
+        return Refusal("RangeGone", message, ref="from")
+    if first > bounds.end:
+        message = f"row {first} is not written yet; the journal reaches to {bounds.end}"
+        return Refusal("InvalidRequest", message, ref="from", hint=f"start at {bounds.end} or before")
+    if end is not None and end < first:
+        return Refusal("InvalidRequest", f"`to` is {end}, before `from`, which is {first}", ref="to")
+    return None
+
+
+def encode_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bytes_max: int) -> tuple[bytes, int]:
+    """An Arrow IPC stream of at least one row and about `bytes_max` bytes, and its number of rows."""
+    sink = pa.BufferOutputStream()
+    count = 0
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            part = batch.slice(0, _fitting(batch, bytes_max - sink.tell(), is_first=count == 0))
+            if part.num_rows:
+                writer.write_batch(pa.RecordBatch.from_arrays(part.columns, schema=schema))
+                count += part.num_rows
+            if part.num_rows < batch.num_rows or sink.tell() >= bytes_max:
+                break
+    return sink.getvalue().to_pybytes(), count
+
+
+def _fitting(batch: pa.RecordBatch, room: int, *, is_first: bool) -> int:
+    """How many rows from the front of a batch fit; the very first always does, so that each answer makes progress."""
+    if batch.nbytes <= room:
+        return int(batch.num_rows)
+    low, high = int(is_first), batch.num_rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        if batch.slice(0, middle).nbytes <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low

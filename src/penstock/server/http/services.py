@@ -1,0 +1,62 @@
+"""What the handlers of HTTP routes work with: one object per server, shared by its ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.queue.machine import QueueMachine
+from penstock.ipc.pipeline import PipelineStatus
+from penstock.server.admin.journal import JournalReads
+from penstock.server.admin.lake import Lake
+from penstock.server.admin.reload import ReloadedReply
+from penstock.server.admin.sql import SqlEndpoint
+from penstock.server.admin.tail import Tail
+from penstock.server.admin.tokens import TokenAdmin
+from penstock.server.auth.tokens import Guard, TokenStore
+from penstock.server.config.load import Config
+from penstock.server.courier.frame_recorder import Recorder
+from penstock.server.courier.stage_store import Staging
+from penstock.server.engine.runtime import Runtime
+from penstock.server.http.console import Console
+from penstock.server.http.idempotency import Replays
+from penstock.server.metrics.prometheus_families import Exporter
+from penstock.server.relay.supervisor import RelaySupervisor
+from penstock.server.spaces.host import Spaces
+
+
+class HttpServices(msgspec.Struct, kw_only=True, eq=False):
+    """The parts of a server that routes answer from."""
+
+    config: Config
+    """The settings that count now."""
+    openapi: bytes
+    """The document of `/openapi.json`."""
+    runtime: Runtime
+    tokens: TokenStore
+    guard: Guard
+    exporter: Exporter
+    replays: Replays
+    staging: Staging
+    journal: JournalReads
+    tail: Tail
+    lake: Lake
+    sql: SqlEndpoint
+    token_admin: TokenAdmin
+    spaces: Spaces
+    relay: RelaySupervisor | None
+    recorder: Recorder | None
+    console: Console | None
+    pipeline: Callable[[], PipelineStatus | None]
+    reload: Callable[[], ReloadedReply | Refusal]
+
+    @property
+    def machine(self) -> QueueMachine:
+        return self.runtime.machine
+
+    def adopt(self, config: Config) -> None:
+        """Answer by these settings from now on."""
+        self.config = config
+        self.exporter.per_stream = config.metrics.per_stream

@@ -1,0 +1,113 @@
+"""Handlers of the WebSocket routes, and of the server-sent events of `/v1/live`.
+
+With `softAuth=1` a client without the rights gets its socket, an error message and a close code: browsers cannot read the
+status of a refused upgrade.
+"""
+
+from __future__ import annotations
+
+from penstock.core.errors import Refusal
+from penstock.core.scopes import NOBODY, Principal
+from penstock.dialects.courier.sessions import subscribe, view_feed
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
+from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events
+from penstock.server.courier.frame_recorder import open_control
+from penstock.server.engine.connections import Connection
+from penstock.server.engine.runtime import Runtime
+from penstock.server.http.request import Request
+from penstock.server.http.services import HttpServices
+from penstock.server.relay.supervisor import listen
+from penstock.transports.http import Reply, Upgrade
+from penstock.transports.outbox import WebSocketTransport
+
+
+class SubscribeUpgrade(Upgrade):
+    """Opens a subscription, or a socket that only says why it is refused."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        query: SubscribeQuery,
+        refusal: Refusal | None,
+        peer: str,
+    ) -> None:
+        self.message_max = runtime.machine.limits.message_max
+        self._runtime = runtime
+        self._principal = principal
+        self._query = query
+        self._refusal = refusal
+        self._peer = peer
+
+    def open(self, wire: WebSocketTransport) -> Connection | None:
+        session = SubscribeSession(self._runtime, self._query)
+        connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Refusal):
+            _close(wire, connection)
+            return None
+        session.open(self._runtime.scheduler.now())
+        self._runtime.touch(connection)
+        return connection
+
+
+class ControlUpgrade(Upgrade):
+    """Opens a WebSocket that carries Control v1 lines."""
+
+    merge = True
+
+    def __init__(self, services: HttpServices, request: Request) -> None:
+        self.message_max = services.machine.limits.frame_max
+        self._services = services
+        self._request = request
+
+    def open(self, wire: WebSocketTransport) -> Connection | None:
+        services, request = self._services, self._request
+        connection = open_control(services.runtime, services.recorder, wire, request.principal, request.peer)
+        if isinstance(connection, Refusal):
+            _close(wire, connection)
+            return None
+        return connection
+
+
+def _close(wire: WebSocketTransport, refusal: Refusal) -> None:
+    wire.send([error_message(refusal)])
+    wire.close(refusal.kind.close or 1008, refusal.code)
+
+
+def is_soft(request: Request, refusal: Refusal) -> bool:
+    """Whether a refusal is sent over the socket instead of refusing the upgrade."""
+    return refusal.status in (401, 403) and request.parameters.get("softAuth") == "1"
+
+
+def refuse_softly(services: HttpServices, request: Request, refusal: Refusal) -> Upgrade:
+    """A socket that only says that the token is not accepted."""
+    code = "Unauthorized" if refusal.status == 401 else "Forbidden"
+    refusal = Refusal(code, "the token is not accepted")
+    return SubscribeUpgrade(services.runtime, NOBODY, SubscribeQuery(""), refusal, request.peer)
+
+
+def open_subscription(services: HttpServices, request: Request) -> Upgrade | Refusal:
+    runtime, principal = services.runtime, request.principal
+    refused = subscribe.check(runtime, principal, request.query)
+    if refused is not None and not is_soft(request, refused):
+        return refused
+    return SubscribeUpgrade(runtime, principal, request.query, refused, request.peer)
+
+
+def open_live(services: HttpServices, request: Request) -> Upgrade | Refusal:
+    checked = view_feed.check(services.machine, request.principal, request.query)
+    if isinstance(checked, Refusal) and not is_soft(request, checked):
+        return checked
+    return LiveUpgrade(services.runtime, request.principal, request.query, checked, request.peer)
+
+
+def open_relay(services: HttpServices, request: Request) -> Upgrade | Refusal:
+    return listen(services.relay, request.principal, request.peer)
+
+
+def stream_events(services: HttpServices, request: Request) -> EventStream | Reply | Refusal:
+    last = request.headers.get("Last-Event-ID")
+    stream = open_events(services.runtime, request.principal, request.query, last, request.peer)
+    if request.is_head and not isinstance(stream, Refusal):
+        return Reply(200, b"", "text/event-stream")
+    return stream
