@@ -1,6 +1,6 @@
 """An agent that takes alerts as work: `pipeline.alerts.to: ops` in the config sends them to its inbox.
 
-Run it with `python examples/alerts.py`, as often as you like: each alert goes to one of them, and to another if that one dies.
+Run `python examples/alerts.py` as many times as you like: each alert goes to one of the processes, and to another if that one dies.
 """
 
 import asyncio

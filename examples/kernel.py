@@ -1,4 +1,4 @@
-"""Penstock as a service of a Stream Kernel, all in one process: an envelope goes in by one pipe and comes out by another.
+"""Penstock as a service of a Stream Kernel, all in one process: an envelope enters by one pipe and leaves by another.
 
 Run it with `python examples/kernel.py`; it needs no server.
 """
@@ -18,7 +18,7 @@ async def main() -> None:
             pipe,
         )
 
-        # Somebody who knows nothing of Penstock finds it by what it does, and joins pipes to it.
+        # Another program finds Penstock by its capabilities, and connects pipes to it.
         (courier,) = kernel.lookup(accepts="envelope", produces="envelope")
         requests = kernel.create_pipe(object_mode=True)
         results = kernel.create_pipe(object_mode=True)
@@ -30,9 +30,9 @@ async def main() -> None:
         await requests.write({"type": "enqueue", "to": "agents/jen/inbox", "env": envelope})
 
         # The answer and the delivery, in either order.
-        heard = {frame["type"]: frame for frame in [await results.read(), await results.read()]}
-        print("enqueued:", heard["ok"]["result"])
-        print("delivered:", heard["deliver"]["env"]["payload"]["text"])
+        frames_by_type = {frame["type"]: frame for frame in [await results.read(), await results.read()]}
+        print("enqueued:", frames_by_type["ok"]["result"])
+        print("delivered:", frames_by_type["deliver"]["env"]["payload"]["text"])
 
         await requests.write({"type": "ack", "id": "e-1", "reqId": "done"})
         print("acked:", (await results.read())["result"])

@@ -1,4 +1,4 @@
-"""Hello through a space: Ann talks to everybody, and streams to Bob alone. Run it where `penstock up --config …/hello/config.yaml` runs."""
+"""Hello through a space: Ann talks to all participants, and streams to Bob only. Run it where `penstock up --config …/hello/config.yaml` runs."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ async def main() -> None:
     ann = penstock.Space(space="hello", participant="ann", token="ann-token")
     bob = penstock.Space(space="hello", participant="bob", token="bob-token")
     async with bob, ann:
-        heard, frames = bob.envelopes("chat"), bob.frames()
+        received, frames = bob.envelopes("chat"), bob.frames()
         await ann.chat("hello, everybody")
         stream = await ann.open_stream("bob")
         await stream.write("hello, bob")
-        print((await heard.next()).payload["text"], (await frames.next()).data.decode(), sep="\n")
+        print((await received.next()).payload["text"], (await frames.next()).data.decode(), sep="\n")
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Hello through the relay: a stream of tokens that only its reader can check, and must. Run it where `penstock up` runs."""
+"""Hello through the relay: a stream of tokens that its reader verifies. Run it where `penstock up` runs."""
 
 import asyncio
 

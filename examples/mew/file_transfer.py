@@ -1,7 +1,7 @@
 """A file for one participant: chunks on a targeted stream, none of them lost, and a checksum at the end.
 
-The stream is opened with `overflow="disconnect"`, so the gateway drops nothing; and the sender is never more than `WINDOW` bytes ahead of
-what the receiver said it has, so nobody needs to be disconnected.
+The stream is opened with `overflow="disconnect"`, so the gateway drops nothing. The sender is never more than `WINDOW` bytes ahead of
+what the receiver has confirmed, so the receiver is not disconnected.
 
     python examples/mew/file_transfer.py [URL] [NAME=TOKEN …]
 """
@@ -20,13 +20,13 @@ CHUNK = 64 * 1024
 WINDOW = 16 * CHUNK
 
 
-def place(name: str) -> penstock.Space:
+def participant(name: str) -> penstock.Space:
     return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def sender() -> None:
     content = random.Random(7).randbytes(SIZE)
-    async with place("file-sender") as space:
+    async with participant("file-sender") as space:
         progress = space.envelopes("file/received")
         stream = await space.open_stream(
             "file-processor",
@@ -40,15 +40,15 @@ async def sender() -> None:
             while sent < len(content) and sent - received < WINDOW:
                 await stream.write(content[sent : sent + CHUNK])
                 sent += CHUNK
-            told = await progress.next()
-            assert told is not None
-            received = told.payload["bytes"]
+            confirmed = await progress.next()
+            assert confirmed is not None
+            received = confirmed.payload["bytes"]
         await stream.close()
     print(f"file-sender sent {len(content)} bytes in {len(content) // CHUNK} frames")
 
 
 async def receiver(is_there: asyncio.Event) -> None:
-    async with place("file-processor") as space:
+    async with participant("file-processor") as space:
         opened, frames = space.envelopes("stream/open"), space.frames(overflow="wait")
         is_there.set()
         announced = await opened.next()

@@ -1,6 +1,6 @@
-"""Players send positions to a game server alone, and the server sends the world to everybody.
+"""Players send positions to the game server only, and the server sends the world to all participants.
 
-With N players that is N + 1 streams and O(N) deliveries a tick; without a target each position would go to each player, which is O(N²).
+With N players that is N + 1 streams and O(N) deliveries per tick; without a target each position would go to each player, which is O(N²).
 
     python examples/mew/game_positions.py [URL] [NAME=TOKEN …]
 """
@@ -17,12 +17,12 @@ PLAYERS = ("player-1", "player-2", "player-3")
 TICKS = 5
 
 
-def place(name: str) -> penstock.Space:
+def participant(name: str) -> penstock.Space:
     return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def game_server(is_there: asyncio.Event) -> None:
-    async with place("game-server") as space:
+    async with participant("game-server") as space:
         positions = space.frames()
         world = await space.open_stream(format="world-state", content_type="application/json")
         is_there.set()
@@ -30,7 +30,7 @@ async def game_server(is_there: asyncio.Event) -> None:
         count = 0
         async for frame in positions:
             if frame.stream_id == world.id:
-                continue  # a broadcast comes back to its sender
+                continue  # a broadcast returns to its sender
             count += 1
             step = json.loads(frame.data)
             tick = ticks.setdefault(step["tick"], {})
@@ -44,17 +44,17 @@ async def game_server(is_there: asyncio.Event) -> None:
 
 
 async def player(name: str, number: int) -> None:
-    async with place(name) as space:
+    async with participant(name) as space:
         received = space.frames()
         mine = await space.open_stream("game-server", format="position", content_type="application/json")
         worlds = others = 0
         for tick in range(TICKS):
             await mine.write(json.dumps({"tick": tick, "player": name, "at": [number, tick]}))
         async for frame in received:
-            told = json.loads(frame.data)
-            worlds += "world" in told
-            others += "player" in told
-            if told["tick"] == TICKS - 1:
+            update = json.loads(frame.data)
+            worlds += "world" in update
+            others += "player" in update
+            if update["tick"] == TICKS - 1:
                 break
         await mine.close()
     print(f"{name} received {worlds} states of the world, and {others} positions of others")
@@ -65,7 +65,7 @@ async def main() -> None:
     async with asyncio.timeout(30), asyncio.TaskGroup() as game:
         is_there = asyncio.Event()
         game.create_task(game_server(is_there))
-        await is_there.wait()  # a target must be in the space when a stream is aimed at it
+        await is_there.wait()  # a target must be in the space when the stream is opened
         for number, name in enumerate(PLAYERS):
             game.create_task(player(name, number))
 

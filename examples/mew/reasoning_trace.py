@@ -1,6 +1,6 @@
-"""An agent thinks aloud to its orchestrator, and to nobody else; what it concludes is for everybody.
+"""An agent streams its reasoning to its orchestrator only; its conclusion goes to all participants.
 
-Everybody sees that there is such a stream and whom it is for. A target saves deliveries; it is no secret, and no access control.
+Every participant sees that the stream exists and whom it is for. A target saves deliveries; it is neither confidential nor access control.
 
     python examples/mew/reasoning_trace.py [URL] [NAME=TOKEN …]
 """
@@ -15,12 +15,12 @@ TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 THOUGHTS = ("the tests fail on Tuesdays", "the clock is in another zone", "the fixture has no time zone")
 
 
-def place(name: str) -> penstock.Space:
+def participant(name: str) -> penstock.Space:
     return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def agent() -> None:
-    async with place("agent") as space:
+    async with participant("agent") as space:
         trace = await space.open_stream(
             "orchestrator", content_type="text/plain", description="Chain-of-thought reasoning"
         )
@@ -31,7 +31,7 @@ async def agent() -> None:
 
 
 async def listener(name: str, is_there: asyncio.Event, thoughts_expected: int) -> None:
-    async with place(name) as space:
+    async with participant(name) as space:
         arrivals = space.arrivals(["chat", "stream/open"])
         is_there.set()
         thoughts: list[str] = []

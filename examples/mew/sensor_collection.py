@@ -1,4 +1,4 @@
-"""Sensors report to a collector alone, and the collector sends one summary to everybody, a dashboard among them.
+"""Sensors report to a collector only, and the collector sends one summary to all participants, including a dashboard.
 
 python examples/mew/sensor_collection.py [URL] [NAME=TOKEN …]
 """
@@ -15,19 +15,19 @@ SENSORS = ("sensor-1", "sensor-2", "sensor-3")
 READINGS = 10
 
 
-def place(name: str) -> penstock.Space:
+def participant(name: str) -> penstock.Space:
     return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def collector(is_there: asyncio.Event) -> None:
-    async with place("sensor-collector") as space:
+    async with participant("sensor-collector") as space:
         readings = space.frames()
         is_there.set()
         values: dict[str, list[float]] = {}
         for _ in range(READINGS * len(SENSORS)):
             frame = await readings.next()
             assert frame is not None
-            # The stream says once whose it is and what it measures, so the frames need not.
+            # The stream's metadata says which sensor it is and what it measures, so the frames need not.
             about = space.active_streams[frame.stream_id]["metadata"]
             values.setdefault(about["sensor_id"], []).append(json.loads(frame.data)["value"])
         summary = await space.open_stream(description="means of all sensors", format="jsonl")
@@ -38,7 +38,7 @@ async def collector(is_there: asyncio.Event) -> None:
 
 
 async def sensor(name: str, base: float) -> None:
-    async with place(name) as space:
+    async with participant(name) as space:
         received = space.frames()
         stream = await space.open_stream(
             "sensor-collector",
@@ -56,7 +56,7 @@ async def sensor(name: str, base: float) -> None:
 
 
 async def dashboard(is_there: asyncio.Event) -> None:
-    async with place("dashboard") as space:
+    async with participant("dashboard") as space:
         received = space.frames()
         is_there.set()
         frame = await received.next()

@@ -1,6 +1,6 @@
-"""Everything at once: a server with the collector in its pipeline, three sensors, a dashboard, and in the end who received what.
+"""Run everything: a server with the collector in its pipeline, three sensors and a dashboard; at the end print who received what.
 
-Run it with `python examples/sensors/run.py`; it ends by itself once the dashboard has shown some means. `--means 50` shows more.
+Run it with `python examples/sensors/run.py`; it ends once the dashboard has shown some means. `--means 50` shows more.
 """
 
 import argparse
@@ -20,16 +20,16 @@ PENSTOCK = [sys.executable, "-m", "penstock"]
 
 @contextmanager
 def started(folder: Path, name: str, *command: str) -> Iterator[Iterator[str]]:
-    """What a process prints, for as long as it is needed; what it complains about goes to a file."""
-    complaints = folder / f"{name}.log"
-    with complaints.open("w") as file:
+    """Run a process and yield the lines it prints; its standard error goes to a file."""
+    errors = folder / f"{name}.log"
+    with errors.open("w") as file:
         process = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=file, text=True)
     assert process.stdout is not None
 
     def lines(output: IO[str] = process.stdout) -> Iterator[str]:
         yield from output
-        print(complaints.read_text(), file=sys.stderr)
-        raise SystemExit(f"error: the {name} has ended; what it said is above")
+        print(errors.read_text(), file=sys.stderr)
+        raise SystemExit(f"error: the {name} has ended; its output is above")
 
     try:
         yield lines()
@@ -39,7 +39,7 @@ def started(folder: Path, name: str, *command: str) -> Iterator[Iterator[str]]:
 
 
 def show(means: int, folder: Path) -> None:
-    """Run all of it until the dashboard has shown so many means."""
+    """Run everything until the dashboard has shown this many means."""
     data, python = str(folder / "penstock-data"), sys.executable
     up = (*PENSTOCK, "up", "--config", "config.yaml", "--data", data, "--no-relay", "--json")
     with started(folder, "server", *up, "--http", "localhost:0", "--control", "off") as server:

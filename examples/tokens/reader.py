@@ -1,6 +1,6 @@
-"""Asks `writer.py` for a story and shows it as it comes, with a badge that says how much of it was proved.
+"""Ask `writer.py` for a story and show it as it arrives, with a badge that says how much of it was verified.
 
-Stop the relay, start it again, pull the plug: the story goes on where it was, or an error says why it cannot.
+Restart the relay or cut the connection: the story continues where it was, or an error says why it cannot.
 
     python examples/tokens/reader.py ["a prompt"] [--count N] [--plain]
 """
@@ -28,7 +28,7 @@ async def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("prompt", nargs="?", default="a mill")
     options.add_argument("--count", type=int, default=200)
-    options.add_argument("--plain", action="store_true", help="only the text, as it comes")
+    options.add_argument("--plain", action="store_true", help="only the text, as it arrives")
     options.add_argument("--pub", help="subscribe here instead of where the writer says")
     wanted = options.parse_args()
     relay = penstock.local_relay()
@@ -36,7 +36,7 @@ async def main() -> int:
     async with penstock.connect(agent="reader") as client:
         question = {"offer": offer.text, "prompt": wanted.prompt, "count": wanted.count}
         answer = await client.ask("writer", question)
-    # The writer's key is known beforehand: whoever carried the answer cannot have put in another.
+    # The writer's key is known beforehand, so the answer cannot contain another one.
     agreed = offer.accept(answer.payload["answer"], signer=relay.signer.public)
     story = ""
     try:
@@ -51,7 +51,7 @@ async def main() -> int:
                         live.update(picture(story, stream, "streaming"))
                     live.update(picture(story, stream, "complete"))
     except penstock.BrokenStream as error:
-        print(f"\nwhat you read is genuine, but it is not all: {error}", file=sys.stderr)
+        print(f"\nwhat you read is genuine, but incomplete: {error}", file=sys.stderr)
         return 1
     stats = stream.stats
     assert stats is not None

@@ -1,4 +1,4 @@
-"""The same over a MEW space: the keys are agreed on in two envelopes, and the tokens never pass the space.
+"""The same with a MEW space: two envelopes agree on the keys, and the tokens do not pass through the space.
 
 python examples/tokens/space.py [URL] [NAME=TOKEN …]
 """
@@ -14,12 +14,12 @@ URL = next((word for word in sys.argv[1:] if "=" not in word), None)
 TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 
 
-def place(name: str) -> penstock.Space:
+def participant(name: str) -> penstock.Space:
     return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def writer(relay, is_there: asyncio.Event) -> None:
-    async with place("writer") as space:
+    async with participant("writer") as space:
         asked = space.envelopes("tokens/start")
         is_there.set()
         question = await asked.next()
@@ -36,7 +36,7 @@ async def writer(relay, is_there: asyncio.Event) -> None:
 
 
 async def reader(relay) -> None:
-    async with place("reader") as space:
+    async with participant("reader") as space:
         offer = penstock.StreamOffer()
         answer = await space.request("tokens/start", {"offer": offer.text, "prompt": "a mill"}, to="writer")
         agreed = offer.accept(answer.payload["answer"], signer=relay.signer.public)

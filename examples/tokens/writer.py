@@ -1,6 +1,6 @@
-"""A small inference service: it answers questions on its inbox with a stream of tokens that only the asker can check, and must.
+"""A small inference service: it answers questions on its inbox with a stream of tokens that the asker verifies.
 
-Run it beside `penstock up`, then ask it with `reader.py`:
+Run it next to `penstock up`, then ask it with `reader.py`:
 
     python examples/tokens/writer.py [--pace SECONDS]
 """
@@ -13,8 +13,8 @@ from story import tokens
 import penstock
 
 
-async def tell(question: penstock.Delivery, relay, pace: float) -> None:
-    """Agree on keys with whoever asks, then generate."""
+async def write_answer(question: penstock.Delivery, relay, pace: float) -> None:
+    """Agree on keys with the asker, then generate."""
     wanted = question.payload
     answer = penstock.answer_offer(wanted["offer"], relay.pub, signer=relay.signer)
     keys, stream_id = answer.agreement.keys, answer.agreement.stream_id
@@ -29,7 +29,7 @@ async def tell(question: penstock.Delivery, relay, pace: float) -> None:
                 await publisher.send(token)
                 await asyncio.sleep(pace)
         except penstock.StreamCancelled:
-            print(f"{stream_id}: the reader wants no more", flush=True)
+            print(f"{stream_id}: the reader cancelled", flush=True)
             return
         stats = await publisher.complete("length", perplexity=3.2)
     print(f"{stream_id}: {stats.tokens} tokens, {stats.tokens_per_second:.0f} a second", flush=True)
@@ -47,7 +47,7 @@ async def main() -> None:
     ):
         print(f"ready; readers trust {relay.signer.public.hex()}", flush=True)
         async for question in inbox:
-            group.create_task(tell(question, relay, pace))
+            group.create_task(write_answer(question, relay, pace))
 
 
 if __name__ == "__main__":

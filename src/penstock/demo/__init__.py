@@ -1,4 +1,4 @@
-"""The sample traffic of `penstock up --demo`: agents, sensors and a story, each a page that uses nothing but what everybody may use.
+"""The sample traffic of `penstock up --demo`: agents, sensors and a story, each a short program that uses only the public API.
 
-The pages are in `examples/` too. `python -m penstock.demo.process` runs them together, told what to do on its standard input.
+The programs are in `examples/` too. `python -m penstock.demo.process` runs them together; it reads its task from standard input.
 """

@@ -1,9 +1,9 @@
-"""A few agents that work through inboxes, with a trigger that tells one of them what she would have to ask for.
+"""A few agents that work through inboxes, with a trigger that notifies one of them when her jobs are done.
 
-Jen asks the architect for a plan and makes jobs of it. Sam and Kim do the jobs; now and then one has to be done again, and a hopeless one becomes
-a dead letter. When the last job of a plan is acknowledged, the rule `demo-built` writes to Jen. Ops takes the alerts of the pipeline.
+Jen asks the architect for a plan and turns it into jobs. Sam and Kim do the jobs. Some jobs are retried, and one that cannot be done becomes a
+dead letter. When the last job of a plan is acked, the rule `demo-built` notifies Jen. Ops takes the alerts of the pipeline.
 
-`penstock up --demo` runs this and has the rule. Beside any other server: `python examples/agents.py [URL]`, and give it the rule with
+`penstock up --demo` runs this and has the rule. With any other server, run `python examples/agents.py [URL]`, and add the rule with
 `penstock trigger put`.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 import penstock
 
 ROUND_S = 1.0
-"""Jen asks about this often."""
+"""Average pause between two plans."""
 JOBS = 5
-"""Jobs of one plan."""
+"""Jobs per plan."""
 HOPELESS = 40
-"""One job in so many cannot be done."""
+"""One job in this many cannot be done."""
 STREAM = "demo/jobs"
 RULE: dict[str, Any] = {
     "id": "demo-built",
@@ -38,7 +38,7 @@ RULE: dict[str, Any] = {
         }
     ],
 }
-"""What Jen would have to ask for otherwise."""
+"""Sends Jen an envelope when the last job of a plan is acked."""
 
 Work = Callable[[penstock.Client], Awaitable[None]]
 
@@ -51,7 +51,7 @@ async def architect(client: penstock.Client) -> None:
 
 
 async def jen(client: penstock.Client) -> None:
-    """Asks for plans and makes jobs of them, and hears what was built."""
+    """Asks for plans, turns them into jobs, and receives what was built."""
     async with client.inbox() as inbox, asyncio.TaskGroup() as group:
         group.create_task(read(inbox))
         number = 0
@@ -67,7 +67,7 @@ async def jen(client: penstock.Client) -> None:
 
 
 async def worker(client: penstock.Client, pace_s: float) -> None:
-    """Does jobs, some quickly, some after a second try, a few never."""
+    """Does jobs: most at once, some after a retry, a few never."""
     async for job in client.subscribe(STREAM, credit=4):
         await asyncio.sleep(random.uniform(0, 2 * pace_s))
         if job.payload["number"] % HOPELESS == 0:
@@ -79,12 +79,12 @@ async def worker(client: penstock.Client, pace_s: float) -> None:
 
 
 async def ops(client: penstock.Client) -> None:
-    """Takes alerts as work like any other."""
+    """Takes alerts as work."""
     await read(client.inbox())
 
 
 async def read(inbox: Any) -> None:
-    """Take what comes, and be content with it."""
+    """Ack every message."""
     async for message in inbox:
         await message.ack()
 
@@ -99,7 +99,7 @@ AGENTS: dict[str, Work] = {
 
 
 async def act(name: str, url: str | None = None, token: str | None = None) -> None:
-    """Be one of them."""
+    """Run one of the agents."""
     async with penstock.connect(url, token, name) as client:
         await AGENTS[name](client)
 

@@ -1,6 +1,6 @@
-"""The mean of each sensor by two seconds, computed by Spark from the frames for the collector and told to all of the space.
+"""The mean of each sensor every two seconds, computed by Spark from the frames for the collector and sent to the whole space.
 
-A query of one's own: `pipeline.queries` of the config names this file, and the pipeline runs it in its session. In a session of your own, such as a
+This is a query of your own: `pipeline.queries` of the config names this file, and the pipeline runs it in its session. In another session, such as a
 notebook's, call `start(spark, {"path": "penstock-data"}, "a-checkpoint")`; with `url` and `token` it runs on another machine.
 """
 
@@ -17,7 +17,7 @@ FOR_US = "array_contains(from_json(meta, 'target array<string>').target, 'collec
 
 
 def readings(spark: SparkSession, place: Mapping[str, str]) -> DataFrame:
-    """Every reading from now on: the frames of streams that are for the collector."""
+    """Every reading from now on: the frames of streams that target the collector."""
     from pyspark.sql import functions as f
 
     frames = (
@@ -36,9 +36,9 @@ def readings(spark: SparkSession, place: Mapping[str, str]) -> DataFrame:
 
 
 def averages(measured: DataFrame) -> DataFrame:
-    """The mean of each sensor by two seconds, as payloads of frames.
+    """The mean of each sensor every two seconds, as payloads of frames.
 
-    Time never goes back in a journal, so no reading is late: a window is over with the first reading after it.
+    Time never goes back in a journal, so no reading is late: a window ends with the first reading after it.
     """
     from pyspark.sql import functions as f
 
@@ -53,7 +53,7 @@ def averages(measured: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, place: Mapping[str, str], checkpoint: str) -> StreamingQuery:
-    """The query: every window is told once, when it is over."""
+    """Start the query: it sends every window once, when it ends."""
     return (
         averages(readings(spark, place))
         .writeStream.format("penstock")

@@ -1,6 +1,6 @@
-"""Shows what the collector found. Frames of the sensors do not come here: their streams are for the collector.
+"""Show the means that the collector sends. Frames of the sensors do not arrive here: their streams target the collector.
 
-Run it with `python examples/sensors/dashboard.py http://localhost:8787`; `penstock up --demo` has one that shows nothing.
+Run it with `python examples/sensors/dashboard.py http://localhost:8787`; `penstock up --demo` runs one without output.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ TOKEN = "token-of-the-dashboard"
 
 
 async def averages(space: penstock.Space) -> AsyncIterator[dict[str, Any]]:
-    """What the collector says, as it says it."""
+    """Each mean that the collector sends."""
     async for frame in space.frames():
         yield json.loads(frame.data)
 
 
 async def watch(url: str, token: str = TOKEN) -> AsyncIterator[str]:
-    """Join, and say each mean on a line."""
+    """Join, and format each mean as a line."""
     async with penstock.Space(url, space="demo", participant="dashboard", token=token) as space:
         async for found in averages(space):
             mean = f"{found['celsius']:.2f} °C of {found['readings']}"

@@ -1,6 +1,6 @@
-"""The collector without Spark: a participant like the others, which takes the same means from what the sensors send it.
+"""The collector without Spark: an ordinary participant that computes the same means.
 
-`penstock up --demo` runs it where no pipeline does. In `space.yaml` the collector has a token then, and no `type: pipeline`.
+`penstock up --demo` runs it if no pipeline runs. The collector in `space.yaml` then has a token, and no `type: pipeline`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WINDOW_S = 2
 
 
 class Windows:
-    """Readings of the windows that are not over, by sensor."""
+    """Readings of the open windows, by sensor."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[int, list[float]]] = {}
 
     def add(self, now_s: float, sensor: str, celsius: float) -> Iterator[dict[str, Any]]:
-        """Take a reading. A window is over with the first reading after it."""
+        """Add a reading. A window ends with the first reading after it."""
         start_s = int(now_s) // WINDOW_S * WINDOW_S
         began_s, readings = self._open.get(sensor, (start_s, []))
         if start_s > began_s:
@@ -41,12 +41,12 @@ class Windows:
 
 
 async def collect(url: str, token: str) -> None:
-    """Join, and tell all of the space the means of what the sensors say."""
+    """Join, and send the means of the readings to the whole space."""
     windows = Windows()
     async with penstock.Space(url, space="demo", participant="collector", token=token) as space:
         frames = space.frames()
         averages = await space.open_stream(
-            content_type="application/json", description="mean of each sensor, by two seconds"
+            content_type="application/json", description="mean of each sensor, every two seconds"
         )
         async for frame in frames:
             sensor = space.stream(frame.stream_id).owner

@@ -1,7 +1,7 @@
-"""The demo's process: every part of the sample traffic in one loop, each kept alive by itself, until standard input is closed.
+"""The demo's process: every part of the sample traffic in one event loop, until standard input is closed.
 
-A part that fails begins again after a pause that grows, so the demo outlives whatever is restarted around it. What failed is said on
-standard error, once for as long as it stays the same.
+A part that fails is restarted after a growing pause, so the demo survives restarts of the server. The process prints each new failure on
+standard error once.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from penstock.demo.task import DemoTask, SpaceTask, StoryTask
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 10.0
 STABLE_S = 30.0
-"""A part that ran this long was well: its next failure is tried again soon."""
+"""After a part ran this long, its next restart uses the first pause again."""
 LEAVE_S = 2.0
-"""How long leaving may take."""
+"""How long the shutdown may take."""
 
 Part = Callable[[], Awaitable[None]]
 
 
 async def run(task: DemoTask) -> None:
-    """All parts, until cancelled."""
+    """Run all parts until cancelled."""
     async with asyncio.TaskGroup() as group:
         for name, part in parts(task):
             group.create_task(keep(name, part))
 
 
 def parts(task: DemoTask) -> Iterator[tuple[str, Part]]:
-    """Every part by its name."""
+    """Every part with its name."""
     for name in agents.AGENTS:
         yield name, partial(agents.act, name, task.url, task.token)
     if task.space is not None:
@@ -68,11 +68,11 @@ def _story(task: StoryTask) -> Part:
     keys = story.new_keys(relay)
     if task.console is not None:
         print(f"  story    {story.link(task.console, keys)}", flush=True)
-    return partial(story.tell, relay, keys)
+    return partial(story.write_story, relay, keys)
 
 
 async def keep(name: str, part: Part) -> None:
-    """Run a part again and again."""
+    """Run a part, and restart it whenever it ends."""
     loop = asyncio.get_running_loop()
     pause_s, said = PAUSE_FIRST_S, ""
     while True:
@@ -106,12 +106,12 @@ def main() -> int:
         work = asyncio.create_task(run(task))
         loop = asyncio.get_running_loop()
 
-        def wait_for_the_end() -> None:
+        def wait_for_end_of_input() -> None:
             sys.stdin.buffer.read()
             loop.call_soon_threadsafe(work.cancel)
             loop.call_soon_threadsafe(loop.call_later, LEAVE_S, os._exit, 0)
 
-        threading.Thread(target=wait_for_the_end, daemon=True).start()
+        threading.Thread(target=wait_for_end_of_input, daemon=True).start()
         await asyncio.wait([work])
         if not work.cancelled():
             work.result()

@@ -1,4 +1,4 @@
-"""Three sensors, each with a stream to the collector alone: the others in the space are not bothered with it.
+"""Three sensors, each with a stream to the collector only: other participants of the space do not receive the readings.
 
 Run it with `python examples/sensors/sensors.py http://localhost:8787`; `penstock up --demo` runs it too.
 """
@@ -21,11 +21,11 @@ PAUSE_S = 0.2
 async def measure(
     url: str, sensor: str, readings: Iterable[float], pause_s: float = PAUSE_S, *, token: str | None = None
 ) -> None:
-    """Join, and tell the collector one reading after the other."""
+    """Join, and send the readings to the collector."""
     token = token or f"token-of-{sensor}"
     async with penstock.Space(url, space="demo", participant=sensor, token=token) as space:
         left = [name for name, about in space.active_streams.items() if about["owner"] == sensor]
-        if left:  # a stream outlives the server, and its owner for a while
+        if left:  # a stream survives a restart of the server, and a short absence of its owner
             stream = space.stream(left[0])
         else:
             stream = await space.open_stream(
@@ -38,7 +38,7 @@ async def measure(
 
 
 def weather(sensor: str) -> Iterator[float]:
-    """What a sensor reads: it is warmer where the number is higher, and the day is short."""
+    """Readings of a sensor: a sine around a base that grows with the sensor's number."""
     warmth = 20 + SENSORS.index(sensor)
     return (warmth + 5 * math.sin(step / 10) for step in count())
 

@@ -1,7 +1,7 @@
-"""A story without an end, token by token through the relay, on one topic: whoever has the link reads it, and can check every word.
+"""An endless story, token by token through the relay, on one topic. With the link, you can read it and verify every word.
 
-The text needs no model: each word is drawn from those that may follow the one before it. Each chapter is a stream of its own, with a chain of MACs from its
-first token to its end. A reader who comes in the middle of one gets it from its beginning where the relay holds messages for so long, else the next.
+The text needs no model: each word is drawn from those that may follow the previous one. Each chapter is a separate stream, with a chain of MACs from its
+first token to its end. A reader that joins during a chapter gets it from its beginning if the relay holds messages long enough, else the next chapter.
 
     python examples/tokens/story.py
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from penstock.dialects.streamservice.keys import StreamKeys
 
 PACE_S = 0.15
-"""Between two tokens: people read about as fast."""
+"""Between two tokens: about the speed of reading."""
 CHAPTER = 900
-"""Tokens of a chapter at most: fewer messages than a relay keeps."""
+"""Maximum number of tokens in a chapter: fewer messages than a relay keeps."""
 CHAPTER_S = 120.0
 REST_S = 8.0
 HELD_S = 122.0
-"""How long a relay should hold messages for a late reader to get this chapter from its beginning, and nothing whole before it."""
+"""How long a relay must hold messages so that a late reader gets the current chapter from its beginning, and no earlier one."""
 
 WORDS = {
     "the": ("river", "wheel", "gate", "miller", "water"),
@@ -41,7 +41,7 @@ AFTER = ("and", "while", "until", "because")
 
 
 def tokens(prompt: str, number: int) -> Iterator[str]:
-    """So many words, the same ones for the same prompt."""
+    """`number` words, the same ones for the same prompt."""
     dice = random.Random(prompt)
     word = "the"
     for _ in range(number):
@@ -53,18 +53,18 @@ def tokens(prompt: str, number: int) -> Iterator[str]:
 
 
 def new_keys(relay: LocalRelay) -> StreamKeys:
-    """A topic and its keys. Nobody asked for this stream, so we are the reader too, and give the keys away in a link."""
+    """A topic and its keys. There is no reader yet, so the program agrees with itself, and passes the keys on in a link."""
     offer = penstock.StreamOffer()
     answer = penstock.answer_offer(offer.text, relay.pub, signer=relay.signer)
     return offer.accept(answer.text, signer=relay.signer.public).keys
 
 
 def link(console: str, keys: StreamKeys) -> str:
-    """Where a browser shows the story. What is behind the `#` stays in the browser, the key above all."""
+    """The address at which a browser shows the story. The part after the `#`, with the key, stays in the browser."""
     return f"{console}/#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}"
 
 
-async def tell(relay: LocalRelay, keys: StreamKeys, pace_s: float = PACE_S) -> None:
+async def write_story(relay: LocalRelay, keys: StreamKeys, pace_s: float = PACE_S) -> None:
     """Write chapter after chapter."""
     loop = asyncio.get_running_loop()
     for chapter in count(1):
@@ -83,7 +83,7 @@ async def main() -> None:
     relay = penstock.local_relay()
     keys = new_keys(relay)
     print(link("http://localhost:8787", keys), flush=True)
-    await tell(relay, keys)
+    await write_story(relay, keys)
 
 
 if __name__ == "__main__":

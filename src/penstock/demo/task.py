@@ -1,4 +1,4 @@
-"""What the demo's process is told: one line of JSON on its standard input, which stays open for as long as the server lives."""
+"""The task of the demo's process: one line of JSON on its standard input, which stays open while the server runs."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ SPACE = "demo"
 
 
 class StoryTask(msgspec.Struct, frozen=True):
-    """Where the story goes."""
+    """The relay that carries the story."""
 
     pub: str
     push: str
     signer: str
     """The file with the publisher's key."""
     console: str | None = None
-    """Where browsers are sent; left out, no link is printed."""
+    """The address of the console; without it, no link is printed."""
 
 
 class SpaceTask(msgspec.Struct, frozen=True):
-    """Who takes part in the space."""
+    """The participants of the space."""
 
     url: str
     tokens: dict[str, str]
-    """By the participant's name."""
+    """Keyed by the participant's name."""
     collector: Literal["spark", "python"]
-    """Who takes the means; Spark does it elsewhere."""
+    """What computes the means; `spark` does it in the pipeline."""
 
 
 class DemoTask(msgspec.Struct, frozen=True):
-    """All of it."""
+    """Everything that the process runs."""
 
     url: str
-    """A door for the agents."""
+    """The address that the agents connect to."""
     token: str | None = None
     space: SpaceTask | None = None
     relay: StoryTask | None = None

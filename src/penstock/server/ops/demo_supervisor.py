@@ -79,7 +79,7 @@ def space_section(*, has_spark: bool) -> SpaceSection:
     people["dashboard"] = ParticipantSection(capabilities=({"kind": "chat"},))
     people[COLLECTOR] = ParticipantSection(type=PIPELINE) if has_spark else may_stream
     averages = SpaceStreamSection(
-        COLLECTOR, content_type="application/json", description="mean of each sensor, by two seconds"
+        COLLECTOR, content_type="application/json", description="mean of each sensor, every two seconds"
     )
     return SpaceSection(
         space=SpaceHead(SPACE, SPACE_NAME),
