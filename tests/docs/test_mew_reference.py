@@ -36,7 +36,7 @@ def firsts(text: str) -> list[str]:
     "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_error_is_listed() -> None:
-    raised = set(re.findall(r'Fault\(\s*"(\w+)"', CODE)) | set(re.findall(r'return cls\("(\w+)"', CODE))
+    raised = set(re.findall(r'MewRefusal\(\s*"(\w+)"', CODE)) | set(re.findall(r'return cls\("(\w+)"', CODE))
     assert len(raised) > 25, "the search has lost its way"
     assert set(firsts(section("Errors"))) == raised
 

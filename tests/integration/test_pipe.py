@@ -20,7 +20,7 @@ import pytest
 from penstock.cli import main
 from penstock.client.address import parse
 from penstock.server.ops.kernel.bridge import HELD_MAX, Bridge
-from penstock.transports.kernel_channels import PipeAddress, listen
+from penstock.transports.pipe_transports import PipeAddress, listen
 from tests.integration.serving import PATIENCE_S, POLL_S, Http, encode, envelope, run, until
 from tests.server_process import environment
 

@@ -13,8 +13,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record, Settle
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
-from penstock.journal.memory import MemoryJournal
-from penstock.journal.port import Committed, Journal, Outcome
+from penstock.journal.port import Committed, Journal, MemoryJournal, Outcome
 from tests.journal.histories import START_US, rebuilt
 
 PATIENCE_S = 10.0

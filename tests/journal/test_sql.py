@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.core.errors import PenstockError
+from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.sql import ask
-from penstock.journal.tables import newest_entry, table_names
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.journal.tables import table_names
+from penstock.journal.delta_log import table_names
 from penstock.spark.lake import compaction
 from penstock.spark.lake.catalog import open_table, summary
 from penstock.spark.lake.data_files import SchemaError

@@ -14,8 +14,8 @@ COVERAGE = "docs/reference/coverage.md"
 PROMISES_MIN = 450
 """Fewer means that markers were lost, not that less is promised."""
 DOCUMENT = "docs/reference/document.md"
-OUTBOX = "src/penstock/transports/outbox.py"
-CLIENT_OUTBOX = "src/penstock/client/control/transport.py"
+TRANSPORT = "src/penstock/transports/transport.py"
+CLIENT_TRANSPORT = "src/penstock/client/control/transport.py"
 
 Checker = Callable[[str], list[Problem]]
 
@@ -139,8 +139,8 @@ def test_root_folder_is_not_crowded() -> None:
 
 
 @pytest.mark.promise("Ground", "one write per connection per turn, in one file")
-def test_only_the_outbox_writes_to_a_transport() -> None:
-    writers = (OUTBOX, CLIENT_OUTBOX)  # one at each end of the wire
+def test_two_files_write_to_a_transport() -> None:
+    writers = (TRANSPORT, CLIENT_TRANSPORT)  # one at each end of the wire
     assert_clean([path for path in python_files("src/") if path not in writers], checks.raw_transport_writes)
 
 

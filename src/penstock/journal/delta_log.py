@@ -27,6 +27,8 @@ ENTRIES_MAX = 1_000
 SWEEP_AGE_S = 3_600
 """A file that no kept version speaks of is removed when it is this old: longer than a task stages or a query reads."""
 
+TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+"""A directory of the lake with another name, such as `_locks`, is not a table."""
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 
@@ -138,3 +140,20 @@ class DeltaLog:
                 if match is not None:
                     found.setdefault(int(match[1]), []).append(path)
         return found
+
+
+def table_names(lake: Path) -> list[str]:
+    """The tables of a lake directory."""
+    if not lake.is_dir():
+        return []
+    names = [path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(name for name in names if DeltaTable.is_deltatable(str(lake / name)))
+
+
+def newest_entry(table: Path) -> str:
+    """The name of a log's newest entry, without reading it: while it stays the same, so does the table. Empty without a log."""
+    try:
+        entries = os.listdir(table / "_delta_log")
+    except OSError:
+        return ""
+    return max((name for name in entries if name.endswith(".json") and name[0].isdecimal()), default="")

@@ -1,9 +1,9 @@
-"""The journal port: what a runtime needs of a journal, and all it may know of one.
+"""The journal port: what a runtime needs of a journal, and all it may know of one; and the journal that keeps nothing.
 
-Rebuilding a machine (`directory.py`), reading (`reader.py`) and retention (`retention.py`) are not the runtime's business.
+Opening (`open_and_repair.py`), reading (`reader.py`) and retention (`retention.py`) are not the runtime's business.
 
-An adapter answers every append, in the order of the calls, always on a later turn of the loop, so that nothing above can
-come to rely on an answer being there at once.
+An adapter answers every append in the order of the calls and always on a later turn of the loop, so that no caller can rely on an
+immediate answer.
 """
 
 from __future__ import annotations
@@ -43,3 +43,20 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Write what is pending and let go."""
+
+
+class MemoryJournal:
+    """Counts offsets and keeps no rows: `--data none`."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object], journal_id: str = "memory") -> None:
+        self.id = journal_id
+        self._soon = soon
+        self._next = 0
+
+    def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
+        first = self._next
+        self._next += len(facts)
+        self._soon(lambda: done(Committed(first)))
+
+    def close(self) -> None:
+        return None

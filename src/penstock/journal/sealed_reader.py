@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.journal.delta_log import newest_entry
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.selection import ColumnRange, Selection
-from penstock.journal.tables import newest_entry
 
 TIME_SLACK_US = 2_000
 """Times in the table's statistics are cut to milliseconds."""

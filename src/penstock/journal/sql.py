@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from penstock.core.errors import PenstockError, Refusal
-from penstock.journal.tables import table_names
+from penstock.journal.delta_log import table_names
 
 NO_TABLES_HINT = "the pipeline fills them from the journal: `penstock pipeline run --once` does so now"
 HINT = "this only reads: begin with SELECT, WITH, EXPLAIN, SHOW or DESCRIBE"

@@ -20,10 +20,9 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
 from penstock.dialects.mew.state import SpaceMemory
-from penstock.dialects.streamservice.registration_rows import RelayMemory
+from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus
-from penstock.journal.memory import MemoryJournal
-from penstock.journal.port import Journal
+from penstock.journal.port import Journal, MemoryJournal
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
 from penstock.server.admin.reload import ReloadedReply, admit, differences, merged
@@ -66,9 +65,9 @@ from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import Hosting
 from penstock.server.spaces.listener import SpaceEndpoint
+from penstock.transports.byte_streams import listen_tcp, listen_unix
 from penstock.transports.http import HttpListener
-from penstock.transports.lines import listen_tcp, listen_unix
-from penstock.transports.outbox import StreamTransport
+from penstock.transports.transport import StreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""

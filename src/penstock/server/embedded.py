@@ -32,7 +32,7 @@ from penstock.dialects.courier.operations.settle import SettleRequest, settle_he
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
-from penstock.journal.memory import MemoryJournal
+from penstock.journal.port import MemoryJournal
 from penstock.server.engine.machines import install_rules, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.control.session import ControlSession
-from penstock.journal.memory import MemoryJournal
+from penstock.journal.port import MemoryJournal
 from penstock.server.assembly import policies, version
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.courier.schema_registry import load_registry
@@ -24,8 +24,8 @@ from penstock.server.engine.machines import install_rules, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.logging import logs
-from penstock.transports.lines import open_stdio
-from penstock.transports.outbox import StreamTransport
+from penstock.transports.byte_streams import open_stdio
+from penstock.transports.transport import StreamTransport
 
 
 def main(config_path: Path | None = None) -> int:

@@ -1,6 +1,6 @@
 """The network between clients and the server: late, in pieces, slow to be read, and cut at any moment.
 
-A `SimConnection` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.outbox`; to a client it
+A `SimConnection` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.transport`; to a client it
 is something to write to and to be called back by. A byte stream is cut into pieces anywhere; a pipe of messages
 (a WebSocket) keeps each one whole. Bytes keep their order, and a cut loses what is under way in both directions.
 """
@@ -13,7 +13,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.testing.clock import Clock
-from penstock.transports.outbox import PongListener
+from penstock.transports.transport import PongListener
 
 HIGH_WATER = 1_024
 """Unread bytes at which the runtime is told that the peer does not keep up."""

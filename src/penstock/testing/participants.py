@@ -15,7 +15,7 @@ import msgspec
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
 from penstock.testing.network import SimConnection
-from penstock.transports.outbox import BINARY, PING, TEXT
+from penstock.transports.transport import BINARY, PING, TEXT
 
 Frame = dict[str, Any]
 _ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-transferred")

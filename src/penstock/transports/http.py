@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.outbox import (
+from penstock.transports.transport import (
     ConnectionPort,
     EventStreamTransport,
     PongListener,

@@ -16,8 +16,7 @@ from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.journal.memory import MemoryJournal
-from penstock.journal.port import Committed, Journal, Outcome, Refused
+from penstock.journal.port import Committed, Journal, MemoryJournal, Outcome, Refused
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.machines import install_rules, make_machine
 from penstock.server.engine.runtime import Runtime

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.chunk_heads import HEADS_MAX, Heads
-from penstock.dialects.streamservice.wire import Chunk, peek
+from penstock.dialects.streamservice.wire import HEADS_MAX, Chunk, Heads, peek
 
 TOPIC = b"ab" * 32
 

@@ -18,7 +18,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.outcomes import Result
-from penstock.journal.memory import MemoryJournal
+from penstock.journal.port import MemoryJournal
 from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.engine.machines import make_machine

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.core.clock import Now
-from penstock.dialects.streamservice.registration_rows import RelayMemory
+from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.server.admin.relay import TOPICS_MAX, list_topics
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.relay import supervisor

@@ -18,7 +18,7 @@ from penstock.dialects.mew.settings import SpaceSettings
 from penstock.testing.clock import Clock
 from penstock.testing.network import SimConnection
 from penstock.testing.participants import Frame, KnownStreams, stream_of, unframed
-from penstock.transports.outbox import BINARY, TEXT
+from penstock.transports.transport import BINARY, TEXT
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks

@@ -34,7 +34,7 @@ def ls(*, place: Place = PLACE) -> int:
       penstock lake ls
       penstock lake ls --data /var/lib/penstock --json
     """
-    from penstock.journal.tables import table_names
+    from penstock.journal.delta_log import table_names
     from penstock.spark.lake.catalog import summary
 
     with speaking():
@@ -152,7 +152,7 @@ def vacuum(
 
 
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
-    from penstock.journal.tables import table_names
+    from penstock.journal.delta_log import table_names
     from penstock.spark.lake.catalog import EVENTS, open_table
 
     if name == EVENTS:

@@ -74,9 +74,13 @@ class ChainedStreamHmac:
         self._state = mac = self.next_mac(data)
         return mac
 
+    def is_next(self, data: bytes, mac: bytes) -> bool:
+        """Whether this data and MAC come next; the chain stays where it is."""
+        return hmac.compare_digest(self.next_mac(data), mac)
+
     def verify_next(self, data: bytes, mac: bytes) -> bool:
         """Whether this comes next. The chain goes on only if it does."""
-        if not hmac.compare_digest(self.next_mac(data), mac):
+        if not self.is_next(data, mac):
             return False
         self._state = mac
         return True

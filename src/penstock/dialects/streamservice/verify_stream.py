@@ -17,7 +17,6 @@ which is longer than the time between two heartbeats. Cost of `take`: one MAC, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hmac import compare_digest
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -167,7 +166,7 @@ class StreamVerifier:
         if mac in self._seen:
             self.counts.duplicates += 1
             return []
-        if not compare_digest(self._blocks.next_mac(frame), mac):
+        if not self._blocks.is_next(frame, mac):
             prev = peek_block(frame)
             self._doubt(now_us, None if isinstance(prev, FrameFault) else prev, self._blocks)
             return []
@@ -190,7 +189,7 @@ class StreamVerifier:
         if chunk.mac in self._seen:
             self.counts.duplicates += 1
             return []
-        if not compare_digest(self._chunks.next_mac(chunk.data), chunk.mac):
+        if not self._chunks.is_next(chunk.data, chunk.mac):
             self._doubt(now_us, chunk.prev, self._chunks)
             return []
         payload = read_payload(chunk.data)

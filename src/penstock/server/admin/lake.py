@@ -22,8 +22,8 @@ from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus
+from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.plain_values import iso, plain
-from penstock.journal.tables import newest_entry, table_names
 from penstock.server.admin.journal import ColumnType, Count, Time
 
 ALERTS_MAX = 100

@@ -13,7 +13,7 @@ from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, 
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import StreamingReply, Upgrade
-from penstock.transports.outbox import PING, TEXT, EventStreamTransport, WebSocketTransport, frame
+from penstock.transports.transport import PING, TEXT, EventStreamTransport, WebSocketTransport, frame
 
 
 def framed(messages: list[Message]) -> list[bytes]:

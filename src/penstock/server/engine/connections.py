@@ -1,6 +1,6 @@
 """What a runtime joins: a scheduler, and connections with their wires.
 
-`transports.outbox` has the real wires and `schedulers.py` the real schedulers; the simulator brings its own of both.
+`transports.transport` has the real wires and `schedulers.py` the real schedulers; the simulator brings its own of both.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, rule_of
 from penstock.dialects.courier.wire import envelopes, ordering_keys
 from penstock.dialects.mew.state import DOOR, SpaceMemory
-from penstock.dialects.streamservice import registration_rows
+from penstock.dialects.streamservice import relay_memory
 
 WRAPPING = Wrapping(
     bury=envelopes.bury,
@@ -43,11 +43,11 @@ class Machines:
     """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
     def __init__(
-        self, queue: QueueMachine, memory: SpaceMemory, relay: registration_rows.RelayMemory | None = None
+        self, queue: QueueMachine, memory: SpaceMemory, relay: relay_memory.RelayMemory | None = None
     ) -> None:
         self.queue = queue
         self.memory = memory
-        self.relay = relay or registration_rows.RelayMemory()
+        self.relay = relay or relay_memory.RelayMemory()
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         yield from self.queue.snapshot(now)
@@ -57,7 +57,7 @@ class Machines:
     def resume(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
-        elif row.door == registration_rows.DOOR:
+        elif row.door == relay_memory.DOOR:
             self.relay.restore(row)
         else:
             self.queue.resume(now, row)
@@ -65,7 +65,7 @@ class Machines:
     def restore(self, now: Now, row: Row) -> None:
         if row.door == DOOR:
             self.memory.restore(row)
-        elif row.door == registration_rows.DOOR:
+        elif row.door == relay_memory.DOOR:
             self.relay.restore(row)
         else:
             self.queue.restore(now, row)

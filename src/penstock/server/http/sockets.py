@@ -18,7 +18,7 @@ from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
 from penstock.server.relay.supervisor import listen
 from penstock.transports.http import Reply, Upgrade
-from penstock.transports.outbox import WebSocketTransport
+from penstock.transports.transport import WebSocketTransport
 
 
 class SubscribeUpgrade(Upgrade):

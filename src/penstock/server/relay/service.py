@@ -24,13 +24,15 @@ from penstock.core.errors import Refusal
 from penstock.core.relay.limits import RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message, Remembered, Topic
-from penstock.dialects.streamservice.chunk_heads import HEAD, TOPIC_END, Heads
 from penstock.dialects.streamservice.signatures import Registrar
 from penstock.dialects.streamservice.wire import (
     BLOCK_MAC_SIZE,
+    HEAD,
+    TOPIC_END,
     TOPIC_SIZE,
     Chunk,
     FrameFault,
+    Heads,
     Register,
     Resume,
     is_topic,

@@ -20,7 +20,7 @@ from penstock.core.records import Entry
 from penstock.core.relay.limits import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
 from penstock.core.scopes import Principal
-from penstock.dialects.streamservice.registration_rows import DOOR, RelayMemory, register_entry
+from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry
 from penstock.server.config.relay_sections import PUB, RelaySection
 from penstock.server.engine.child_supervisor import EXIT_NOT_STARTED, AfterExit, Backoff, ChildSupervisor
 from penstock.server.engine.runtime import Runtime

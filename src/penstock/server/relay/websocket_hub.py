@@ -24,7 +24,7 @@ from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE,
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import Upgrade
-from penstock.transports.outbox import TEXT, WebSocketTransport, frame, frame_head
+from penstock.transports.transport import TEXT, WebSocketTransport, frame, frame_head
 from penstock.transports.zeromq import reached
 
 BURST = 256

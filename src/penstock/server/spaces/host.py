@@ -25,7 +25,7 @@ from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Connection, Timer
 from penstock.server.engine.runtime import Runtime
-from penstock.transports.outbox import PING, TEXT, frame, frame_head
+from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000
 """How often streams that are used write down what they did."""

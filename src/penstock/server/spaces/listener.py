@@ -25,7 +25,7 @@ from penstock.server.logging import logs
 from penstock.server.spaces.host import SpaceConnection, Spaces
 from penstock.server.spaces.pollers import Pollers
 from penstock.transports.http import BodyTooLargeError, Exchange, Reply, Upgrade, json_reply
-from penstock.transports.outbox import WebSocketTransport
+from penstock.transports.transport import WebSocketTransport
 
 ELSEWHERE = ("/v1/", "/console", "/metrics", "/health")
 """Paths that are never a participant's."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from penstock.journal.tables import NAME, table_names
+from penstock.journal.delta_log import TABLE_NAME, table_names
 from penstock.spark.lake.schemas import TABLES, TableDefinition
 from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable, live_files
 from penstock.spark.lake.table import LakeTable
@@ -38,7 +38,7 @@ class Summary:
 def open_table(lake: Path, name: str) -> LakeTable:
     """Open an existing table, built in or a user's."""
     path = lake / name
-    if not NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
+    if not TABLE_NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
         there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
         raise LakeError(f"there is no table `{name}` in `{lake}`; there are: {there}")
     table = DeltaTable(str(path))

@@ -23,8 +23,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S
-from penstock.journal.tables import NAME
+from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
 from penstock.spark.lake import compaction, data_files, merge
 from penstock.spark.lake.compaction import TIER_FILES
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
@@ -73,7 +72,7 @@ class LakeTable(TableReader):
     def check_definition(self) -> None:
         """Refuse an invalid definition."""
         definition = self.definition
-        if not NAME.fullmatch(definition.name):
+        if not TABLE_NAME.fullmatch(definition.name):
             raise LakeError(
                 f"`{definition.name}` cannot be a table's name; use letters, digits, `_`, `-` and `.`"
             )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.journal.tables import table_names
+from penstock.journal.delta_log import table_names
 from penstock.spark.lake.catalog import EVENTS, open_table
 from penstock.spark.lake.schemas import TABLES
 from penstock.spark.lake.snapshots import LakeError

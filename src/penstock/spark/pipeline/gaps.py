@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.journal.tables import table_names
+from penstock.journal.delta_log import table_names
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from penstock.journal.tables import NAME
+from penstock.journal.delta_log import TABLE_NAME
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
 
@@ -161,7 +161,7 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
                 raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
             if any(step.table.name == found.name for step in steps):
                 raise StepError(f"`{file}`: there is already a table `{found.name}`; choose another name")
-            if not NAME.fullmatch(found.name):
+            if not TABLE_NAME.fullmatch(found.name):
                 raise StepError(
                     f"`{file}`: `{found.name}` cannot be a table's name; begin with a letter or a digit, "
                     'as in `@table("errors")`'

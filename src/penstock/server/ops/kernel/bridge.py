@@ -25,7 +25,7 @@ from penstock.dialects.courier.wire.kernel_frames import (
     PipeFrame,
     WholeLines,
 )
-from penstock.transports.kernel_channels import CHUNK, CLOSE_S, PipeTransport
+from penstock.transports.pipe_transports import CHUNK, CLOSE_S, PipeTransport
 
 PIPES_MAX = 256
 """Pipes at once: each may hold `HELD_MAX` bytes."""

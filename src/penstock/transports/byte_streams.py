@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from penstock.transports.outbox import ConnectionPort, StreamTransport, tune
+from penstock.transports.transport import ConnectionPort, StreamTransport, tune
 
 FIRST_BYTES = b"{ \t\r\n"
 """What a control connection may begin with. Anything else, a browser's request above all, is closed unanswered."""

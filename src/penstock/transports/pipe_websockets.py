@@ -14,8 +14,8 @@ import aiohttp
 from aiohttp import WSMsgType, web
 
 from penstock.dialects.courier.wire.kernel_frames import FRAME_MAX
-from penstock.transports.kernel_channels import CLOSE_S, PipeAddress, PipeListener, PipeTransport, Serve
-from penstock.transports.outbox import tune
+from penstock.transports.pipe_transports import CLOSE_S, PipeAddress, PipeListener, PipeTransport, Serve
+from penstock.transports.transport import tune
 
 DIAL_S = 10.0
 """How long a host may take to accept a WebSocket."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from penstock.transports.outbox import tune
+from penstock.transports.transport import tune
 
 CHUNK = 64 * 1024
 """Bytes of one read."""
@@ -138,7 +138,7 @@ class TcpPipeListener:
 async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> PipeListener:
     """Serve every peer that connects; raises OSError where that is not possible."""
     if address.kind == "ws":
-        from penstock.transports.kernel_websockets import listen_sockets
+        from penstock.transports.pipe_websockets import listen_sockets
 
         return await listen_sockets(address, serve, is_public=is_public)
 
@@ -153,7 +153,7 @@ async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> Pipe
 async def dial(address: PipeAddress) -> PipeTransport:
     """Connect to a host's pipe server; raises OSError when nobody answers."""
     if address.kind == "ws":
-        from penstock.transports.kernel_websockets import dial_socket
+        from penstock.transports.pipe_websockets import dial_socket
 
         return await dial_socket(address)
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=CHUNK)

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.records import Entry
 from penstock.core.relay.topic import Remembered
 from penstock.core.rows import row_of
-from penstock.dialects.streamservice.registration_rows import DOOR, RelayMemory, register_entry
+from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry
 
 FIRST = Remembered("aa", "signer", 50_000_000)
 
