@@ -11,7 +11,7 @@ from rich.console import Console
 
 from penstock.cli import main
 from penstock.cli.ops.top import picture
-from penstock.cli.ops.top_figures import Look, Reading, Watch, read
+from penstock.cli.ops.top_figures import Look, Reading, ServerPoller, read
 from penstock.client.admin import ServerFigures, parse_counters
 from penstock.core.errors import PenstockError, Refusal
 from tests.server_process import ServerProcess
@@ -119,7 +119,7 @@ def test_a_server_that_is_gone_for_a_while_is_waited_for() -> None:
     server = Server()
     gone = PenstockError(Refusal("Unreachable", "nobody listens there"))
     server.answers = [figures("x", 1), gone, figures("y", 1), PenstockError(Refusal("Unauthorized", "no"))]
-    watch = Watch(server.fetch, lambda: 0.0)
+    watch = ServerPoller(server.fetch, lambda: 0.0)
     watch.look()
     watch.look()
     assert watch.reading is not None and watch.trouble == "nobody listens there"

@@ -90,7 +90,7 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
     return done
 
 
-class ViewFollower(LoadSocket):
+class FollowerSocket(LoadSocket):
     """One follower: it counts changes and keeps the newest version."""
 
     def __init__(self, job: QueueJob, *, is_timed: bool) -> None:
@@ -122,9 +122,9 @@ class ViewFollower(LoadSocket):
 
 def follow(job: QueueJob) -> LoadReport:
     """Follow until stdin has ended and all are at one version; `count` is changes."""
-    group: SocketGroup[ViewFollower] = SocketGroup()
+    group: SocketGroup[FollowerSocket] = SocketGroup()
     for number in range(job.count):
-        group.add(ViewFollower(job, is_timed=number == 0))
+        group.add(FollowerSocket(job, is_timed=number == 0))
         group.read()
     group.wait(lambda member: member.is_ready, "a watermark")
     announce()

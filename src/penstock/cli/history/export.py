@@ -15,8 +15,8 @@ from penstock.cli.history.journal import (
     ORIGIN,
     WHOLE,
     Filter,
-    Origin,
-    Range,
+    JournalOptions,
+    OffsetRange,
     open_journal,
     reading,
     select,
@@ -40,8 +40,8 @@ def export(
         Literal["jsonl", "parquet"] | None, Parameter(name="--format", help="Else by the file's name.")
     ] = None,
     wanted: Filter = EVERY,
-    part: Range = WHOLE,
-    origin: Origin = ORIGIN,
+    part: OffsetRange = WHOLE,
+    origin: JournalOptions = ORIGIN,
 ) -> int:
     """Write rows of the journal to a file, as JSON lines or Parquet; `penstock import` reads both.
 

@@ -24,7 +24,7 @@ _OWN_FAULT = ("IdConflict", "InvalidEnvelope", "InvalidJSON", "TooLarge", "Addre
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class Counts(msgspec.Struct):
+class FeedCounts(msgspec.Struct):
     """What became of the envelopes."""
 
     stored: int = 0
@@ -43,7 +43,7 @@ class Counts(msgspec.Struct):
         return ", ".join(parts)
 
 
-class Feed:
+class EnqueueFeed:
     """Envelopes on their way into one server."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Feed:
         self._channel = ""
         self._batch: list[bytes] = []
         self._size = 0
-        self.counts = Counts()
+        self.counts = FeedCounts()
 
     async def put(self, event: str | None, channel: str | None, body: bytes | None) -> None:
         """Take a row; what waits is sent when it is enough, or goes to another stream."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.feed import Feed
+from penstock.cli.history.feed import EnqueueFeed
 from penstock.cli.history.journal import DATA, target
 from penstock.cli.options import DEFAULTS, Common, run
 from penstock.cli.output import print_json, print_line, print_note
@@ -51,8 +51,8 @@ def import_(
     except OSError as error:
         raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
 
-    async def work(client: Client) -> Feed:
-        feed = Feed(client, to=to, prefix=prefix, new_ids=new_ids)
+    async def work(client: Client) -> EnqueueFeed:
+        feed = EnqueueFeed(client, to=to, prefix=prefix, new_ids=new_ids)
         try:
             for row in _parquet(file) if is_parquet else _lines(file):
                 await feed.put(*row)

@@ -31,7 +31,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Place(Output):
+class DataOption(Output):
     """For commands on a data directory."""
 
     data: Annotated[Path, Parameter(help="The data directory.")] = DATA
@@ -39,7 +39,7 @@ class Place(Output):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Origin(Place):
+class JournalOptions(DataOption):
     """For commands that read rows from a directory or from a server."""
 
     url: Annotated[str | None, Parameter(help="Read from the server at http://host:port instead.")] = None
@@ -70,7 +70,7 @@ class Filter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class OffsetRange:
     """Which part of the journal."""
 
     first: Annotated[int | None, Parameter(name="--from", help="The first offset.")] = None
@@ -80,7 +80,7 @@ class Range:
     ] = None
     until: Annotated[str | None, Parameter(help="Likewise; rows before that time.")] = None
 
-    def resolve(self, journal: Journal) -> tuple[int, int]:
+    def resolve(self, journal: ReadableJournal) -> tuple[int, int]:
         """As offsets of what is there now."""
         bounds = journal.bounds()
         first = bounds.first if self.first is None else self.first
@@ -95,10 +95,10 @@ class Range:
         return first, end
 
 
-ORIGIN, PLACE, EVERY, WHOLE = Origin(), Place(), Filter(), Range()
+ORIGIN, DATA_DEFAULT, EVERY, WHOLE = JournalOptions(), DataOption(), Filter(), OffsetRange()
 
 
-class Bounds(Protocol):
+class OffsetBounds(Protocol):
     """How far a journal reaches."""
 
     journal: str
@@ -108,7 +108,7 @@ class Bounds(Protocol):
     end: int
 
 
-class Journal(Protocol):
+class ReadableJournal(Protocol):
     """Where rows come from."""
 
     def bounds(self) -> Any:
@@ -122,7 +122,7 @@ class Journal(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
 
-def open_journal(origin: Origin) -> Journal:
+def open_journal(origin: JournalOptions) -> ReadableJournal:
     """The journal of `--url`, else of the data directory."""
     if origin.url is not None:
         from penstock.client.address import operator_token
@@ -145,7 +145,7 @@ def open_journal(origin: Origin) -> Journal:
 
 
 def select(
-    journal: Journal, first: int, end: int, wanted: Filter, columns: Sequence[str] | None
+    journal: ReadableJournal, first: int, end: int, wanted: Filter, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range that pass the filter, with the columns that were asked for."""
     selection = wanted.selection()
@@ -201,7 +201,7 @@ def moment_us(text: str) -> int:
     return int((moment if moment.tzinfo else moment.astimezone(UTC)).timestamp() * 1_000_000)
 
 
-def offset_at(journal: Journal, first: int, end: int, at_us: int) -> int:
+def offset_at(journal: ReadableJournal, first: int, end: int, at_us: int) -> int:
     """The first row at or after a time. Times never decrease, so the search halves the range."""
     import pyarrow as pa
 

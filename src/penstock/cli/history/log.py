@@ -10,14 +10,14 @@ import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.history.journal import (
+    DATA_DEFAULT,
     EVERY,
     ORIGIN,
-    PLACE,
     WHOLE,
+    DataOption,
     Filter,
-    Origin,
-    Place,
-    Range,
+    JournalOptions,
+    OffsetRange,
     open_journal,
     reading,
     seal_now,
@@ -39,7 +39,7 @@ log = App(name="log", help="Look into the journal: files, rows, soundness, seali
 
 
 @log.command
-def ls(*, place: Place = PLACE) -> int:
+def ls(*, place: DataOption = DATA_DEFAULT) -> int:
     """List the files of the journal: sealed history, segments, live files.
 
     For example:
@@ -107,10 +107,10 @@ def _disk(data: Path) -> RealDisk:
 def cat(
     *,
     wanted: Filter = EVERY,
-    part: Range = WHOLE,
+    part: OffsetRange = WHOLE,
     columns: Annotated[str | None, Parameter(help="Names separated by commas.")] = None,
     limit: Annotated[int | None, Parameter(help="Stop after that many rows.")] = None,
-    origin: Origin = ORIGIN,
+    origin: JournalOptions = ORIGIN,
 ) -> int:
     """Print rows of the journal, oldest first, sealed or not. With --id: everything that happened to an envelope.
 
@@ -137,7 +137,7 @@ def cat(
 
 
 @log.command
-def check(*, place: Place = PLACE) -> int:
+def check(*, place: DataOption = DATA_DEFAULT) -> int:
     """Read the whole journal and check it; exit code 3 when something is damaged, with its place.
 
     Checksums of every segment, offsets dense and once over sealed and new rows,
@@ -179,7 +179,7 @@ def seal(
     config: Annotated[
         Path | None, Parameter(help="The server's config file, when it is not running.")
     ] = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Move everything that is committed to the Delta table now, and write the state down.
 
@@ -204,7 +204,7 @@ def seal(
 def readers(
     *,
     forget: Annotated[str | None, Parameter(help="Drop this reader, and its hold on history.")] = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """List the named readers and how far each has come; they hold back what retention may remove.
 

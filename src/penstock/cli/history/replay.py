@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.feed import Feed
+from penstock.cli.history.feed import EnqueueFeed
 from penstock.cli.history.journal import (
-    PLACE,
+    DATA_DEFAULT,
     WHOLE,
+    DataOption,
     Filter,
-    Journal,
-    Origin,
-    Place,
-    Range,
+    JournalOptions,
+    OffsetRange,
+    ReadableJournal,
     open_journal,
     reading,
     select,
@@ -36,7 +36,7 @@ COLUMNS = ("offset", "recorded_at", "event", "channel", "body")
 
 def replay(
     *,
-    part: Range = WHOLE,
+    part: OffsetRange = WHOLE,
     speed: Annotated[str, Parameter(help="1 as it was, 10 ten times as fast, or `max`.")] = "max",
     channel: Annotated[str | None, Parameter(help="Only this stream; * stands for anything.")] = None,
     kind: Annotated[str | None, Parameter(help="Only this type; * stands for anything.")] = None,
@@ -55,7 +55,7 @@ def replay(
         str | None,
         Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
     ] = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Enqueue the envelopes of a part of the journal again, at once or at their own pace.
 
@@ -73,12 +73,12 @@ def replay(
     pace = _pace(speed)
     common = target(place.data, url, token, place.as_json)
     with reading():
-        journal = open_journal(Origin(data=place.data))
+        journal = open_journal(JournalOptions(data=place.data))
         first, end = part.resolve(journal)
         rows = _rows(journal, first, end, Filter(door=door, event="enqueue", channel=channel, kind=kind))
 
-        async def work(client: Client) -> Feed:
-            feed = Feed(client, prefix=prefix, new_ids=new_ids)
+        async def work(client: Client) -> EnqueueFeed:
+            feed = EnqueueFeed(client, prefix=prefix, new_ids=new_ids)
             try:
                 await _play(rows, feed, pace)
             except PenstockError:
@@ -109,12 +109,12 @@ def _pace(speed: str) -> float | None:
     return pace
 
 
-def _rows(journal: Journal, first: int, end: int, wanted: Filter) -> Iterator[dict[str, Any]]:
+def _rows(journal: ReadableJournal, first: int, end: int, wanted: Filter) -> Iterator[dict[str, Any]]:
     for batch in select(journal, first, end, wanted, COLUMNS):
         yield from records(batch)
 
 
-async def _play(rows: Iterator[dict[str, Any]], feed: Feed, pace: float | None) -> None:
+async def _play(rows: Iterator[dict[str, Any]], feed: EnqueueFeed, pace: float | None) -> None:
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     start_us: int | None = None

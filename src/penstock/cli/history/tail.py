@@ -11,7 +11,7 @@ from penstock.cli.history.journal import (
     EVERY,
     ORIGIN,
     Filter,
-    Origin,
+    JournalOptions,
     moment_us,
     offset_at,
     open_journal,
@@ -32,7 +32,7 @@ def tail(
     back: Annotated[int, Parameter(help="Else begin that many rows before the end.")] = 10,
     follow: Annotated[bool, Parameter(help="Go on as rows come.")] = True,
     limit: Annotated[int | None, Parameter(help="Stop after that many rows.")] = None,
-    origin: Origin = ORIGIN,
+    origin: JournalOptions = ORIGIN,
 ) -> int:
     """Print the latest rows of the journal, and new ones as they are committed, until Ctrl-C.
 

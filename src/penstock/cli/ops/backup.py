@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.output import print_json, print_line
 
 
@@ -17,7 +17,7 @@ def backup(
     ],
     /,
     *,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Copy a data directory, whole and at one point in time; the server may go on.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
@@ -90,7 +90,7 @@ def doc(*, output: Output = PLAIN) -> int:
     return 0
 
 
-def reload(place: Place = PLACE) -> int:
+def reload(place: DataOption = DATA_DEFAULT) -> int:
     """Have the server on a data directory read its config again: all of it counts, or nothing does.
 
     For example:

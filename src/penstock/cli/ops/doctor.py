@@ -44,7 +44,7 @@ SPARK_LEAST = (4, 2)
 """The first Spark whose Python sources have admission control."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The outcome of one check."""
 
     check: str
@@ -89,14 +89,14 @@ def doctor(
     return 0 if is_sound else EXIT_CHECK
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     version = ".".join(map(str, sys.version_info[:3]))
-    return Finding(
+    return CheckResult(
         "python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}; 3.11 or newer is needed"
     )
 
 
-def _versions() -> Finding:
+def _versions() -> CheckResult:
     found, missing = [f"penstock {penstock.__version__}"], []
     for name in LIBRARIES:
         try:
@@ -104,23 +104,23 @@ def _versions() -> Finding:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Finding(
+        return CheckResult(
             "versions", "failed", f"missing: {', '.join(missing)}; install Penstock again with pip"
         )
-    return Finding("versions", "ok", ", ".join(found))
+    return CheckResult("versions", "ok", ", ".join(found))
 
 
-def _config(file: Path | None) -> Finding:
+def _config(file: Path | None) -> CheckResult:
     from penstock.server.config.load import ConfigError, load
 
     try:
         config = load(file, os.environ)
     except ConfigError as error:
-        return Finding("config", "failed", "; ".join(error.errors))
-    return Finding("config", "ok", config.source or "defaults")
+        return CheckResult("config", "failed", "; ".join(error.errors))
+    return CheckResult("config", "ok", config.source or "defaults")
 
 
-def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
+def _ports(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
     """The doors: free, or held by our own server."""
     from penstock.client.address import ServerEndpoints, parse, read_endpoints
     from penstock.server.config.load import ConfigError, load
@@ -138,28 +138,28 @@ def _ports(config_file: Path | None, data: Path) -> Iterator[Finding]:
         ("relay port", pub, endpoints.pub, "relay.pub"),
     ):
         if served:
-            yield Finding(name, "ok", f"{served}, served by process {endpoints.pid}")
+            yield CheckResult(name, "ok", f"{served}, served by process {endpoints.pid}")
         elif endpoints.pid:
-            yield Finding(name, "info", f"off in process {endpoints.pid}")
+            yield CheckResult(name, "info", f"off in process {endpoints.pid}")
         elif place.startswith(("unix:", "ipc:")) or place in {"off", "None"}:
-            yield Finding(name, "info", place)
+            yield CheckResult(name, "info", place)
         else:
             address = parse(f"tcp://{place}")
             yield _port(name, address.host, address.port, setting)
 
 
-def _port(name: str, host: str, port: int, setting: str) -> Finding:
+def _port(name: str, host: str, port: int, setting: str) -> CheckResult:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             cure = f"stop what listens there, or set `{setting}` in the config"
-            return Finding(name, "failed", f"{host}:{port}: {error.strerror}; {cure}")
-    return Finding(name, "ok", f"{host}:{port} is free")
+            return CheckResult(name, "failed", f"{host}:{port}: {error.strerror}; {cure}")
+    return CheckResult(name, "ok", f"{host}:{port} is free")
 
 
-def _disk(data: Path) -> Iterator[Finding]:
+def _disk(data: Path) -> Iterator[CheckResult]:
     """Whether the data directory, or where it will be made, can be written, has room, and is quick."""
     place = data.resolve()
     while not place.exists():
@@ -168,14 +168,14 @@ def _disk(data: Path) -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=place) as file:
             sync_ms = _sync_ms(file.fileno())
     except OSError as error:
-        yield Finding("data directory", "failed", f"cannot write in {place}: {error.strerror}")
+        yield CheckResult("data directory", "failed", f"cannot write in {place}: {error.strerror}")
         return
-    yield Finding("data directory", "ok", f"{place} can be written")
+    yield CheckResult("data directory", "ok", f"{place} can be written")
     free_bytes = shutil.disk_usage(place).free
     has_room = free_bytes >= DISK_LEAST_BYTES
-    yield Finding("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
+    yield CheckResult("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
     is_quick = sync_ms <= SYNC_SLOW_MS
-    yield Finding("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
+    yield CheckResult("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
 
 
 def _sync_ms(descriptor: int) -> float:
@@ -188,20 +188,20 @@ def _sync_ms(descriptor: int) -> float:
     return sorted(times)[SYNC_ROUNDS // 2] * 1000
 
 
-def _clock() -> Finding:
+def _clock() -> CheckResult:
     wall_s, first = time.time(), time.monotonic()
     is_sane = wall_s > CLOCK_LEAST_S and time.monotonic() >= first
     shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_s))
-    return Finding("clock", "ok" if is_sane else "failed", shown)
+    return CheckResult("clock", "ok" if is_sane else "failed", shown)
 
 
-def _journal(data: Path) -> Iterator[Finding]:
+def _journal(data: Path) -> Iterator[CheckResult]:
     """Whether the end of the journal can be read, and whether it lies in the past."""
     from penstock.journal.reader import JournalError, JournalReader
     from penstock.journal.segments import DamageError
 
     if not (data / "journal").is_dir():
-        yield Finding("journal", "info", "none has been written in this directory")
+        yield CheckResult("journal", "info", "none has been written in this directory")
         return
     try:
         reader = JournalReader(data)
@@ -209,20 +209,20 @@ def _journal(data: Path) -> Iterator[Finding]:
         first = max(bounds.first, bounds.end - ROWS_LOOKED_AT)
         batches = list(reader.batches(first, bounds.end, ["recorded_at"]))
     except (JournalError, DamageError, OSError) as error:
-        yield Finding("journal", "failed", f"{error}; `penstock log check` looks at all of it")
+        yield CheckResult("journal", "failed", f"{error}; `penstock log check` looks at all of it")
         return
     rows = sum(batch.num_rows for batch in batches)
     if rows != bounds.end - first:
         lost = f"{bounds.end - first - rows} of the last {bounds.end - first} rows cannot be read"
-        yield Finding("journal", "failed", f"{lost}; `penstock log check` says which")
+        yield CheckResult("journal", "failed", f"{lost}; `penstock log check` says which")
         return
     detail = f"rows {bounds.first} to {bounds.end - 1}" if bounds.end > bounds.first else "empty"
-    yield Finding("journal", "ok", f"{detail}; the last {rows} can be read")
+    yield CheckResult("journal", "ok", f"{detail}; the last {rows} can be read")
     if rows:
         ahead_s = batches[-1].column(0)[-1].as_py().timestamp() - time.time()
         cure = "set the clock; rows keep the time of the newest one until it is reached again"
         is_past = ahead_s <= CLOCK_FAR_S
-        yield Finding(
+        yield CheckResult(
             "clock and journal",
             "ok" if is_past else "failed",
             f"the last row is {max(-ahead_s, 0):.0f} s old"
@@ -231,49 +231,49 @@ def _journal(data: Path) -> Iterator[Finding]:
         )
 
 
-def _console() -> Finding:
+def _console() -> CheckResult:
     page = importlib.resources.files("penstock").joinpath("console", "index.html")
     if page.is_file():
-        return Finding("console", "ok", "built")
-    return Finding(
+        return CheckResult("console", "ok", "built")
+    return CheckResult(
         "console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it"
     )
 
 
-def _uvloop() -> Finding:
+def _uvloop() -> CheckResult:
     if importlib.util.find_spec("uvloop") is None:
-        return Finding("uvloop", "info", "absent: slower, but everything works")
-    return Finding("uvloop", "ok", "present")
+        return CheckResult("uvloop", "info", "absent: slower, but everything works")
+    return CheckResult("uvloop", "ok", "present")
 
 
-def _spark(data: Path) -> Iterator[Finding]:
+def _spark(data: Path) -> Iterator[CheckResult]:
     """What the pipeline would run on, and how it is."""
     from penstock.spark import java
 
     try:
         found = java.find()
-        yield Finding("java", "ok", f"{found.major}, {found.origin}: {found.home}")
+        yield CheckResult("java", "ok", f"{found.major}, {found.origin}: {found.home}")
     except java.JavaError as error:
         is_wanted = importlib.util.find_spec("pyspark") is not None
-        yield Finding("java", "failed" if is_wanted else "info", f"{error}; only the pipeline needs it")
+        yield CheckResult("java", "failed" if is_wanted else "info", f"{error}; only the pipeline needs it")
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
-        yield Finding("spark", "info", "absent: no pipeline; `pip install penstock[spark]` brings it")
+        yield CheckResult("spark", "info", "absent: no pipeline; `pip install penstock[spark]` brings it")
         return
     is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
     needed = ".".join(map(str, SPARK_LEAST))
-    yield Finding("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
+    yield CheckResult("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
     try:
         status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
     except (OSError, msgspec.DecodeError):
-        yield Finding("pipeline", "info", "none has run on this directory")
+        yield CheckResult("pipeline", "info", "none has run on this directory")
         return
     detail = status.state if status.message is None else f"{status.state}: {status.message}; {status.hint}"
-    yield Finding("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
+    yield CheckResult("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
 
 
-def _server(common: Common, data: Path) -> Iterator[Finding]:
+def _server(common: Common, data: Path) -> Iterator[CheckResult]:
     """A server that should be there must answer; that none was started is no fault."""
     from penstock.client import address
     from penstock.client.queue.client import connect
@@ -296,14 +296,14 @@ def _server(common: Common, data: Path) -> Iterator[Finding]:
         answer, ahead_s = asyncio.run(ask())
     except PenstockError as error:
         if error.code == "Unreachable" and not is_expected:
-            yield Finding("server", "info", "none is running here")
+            yield CheckResult("server", "info", "none is running here")
         else:
             hint = error.refusal.hint or error.refusal.kind.hint
-            yield Finding("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
+            yield CheckResult("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
         return
-    yield Finding("server", "ok", answer)
+    yield CheckResult("server", "ok", answer)
     is_near = abs(ahead_s) <= CLOCK_FAR_S
-    yield Finding(
+    yield CheckResult(
         "clock and server",
         "ok" if is_near else "failed",
         f"{ahead_s:+.1f} s{'' if is_near else '; set both by the same time server'}",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.output import print_json, print_line
 
 
@@ -15,7 +15,7 @@ def restore(
     source: Annotated[Path, Parameter(help="What `penstock backup` made.")],
     /,
     *,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Make a data directory of a backup, after checking every byte of it; then start a server on it.
 

@@ -29,7 +29,7 @@ Name = Annotated[str, Parameter(help="How the files are called.")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Place(Output):
+class TokenOptions(Output):
     """Where the tokens are."""
 
     data: Annotated[Path, Parameter(help="Data directory of the server.")] = Path("penstock-data")
@@ -45,10 +45,10 @@ class Place(Output):
     ] = None
 
 
-HERE = Place()
+HERE = TokenOptions()
 
 
-def _server(place: Place) -> RemoteTokens | None:
+def _server(place: TokenOptions) -> RemoteTokens | None:
     """The server that has the tokens, or None where the file is to be changed."""
     from penstock.client import address
     from penstock.client.admin import RemoteTokens
@@ -73,7 +73,7 @@ def new(
     ],
     agent: Annotated[str | None, Parameter(help="The agent its holder speaks for.")] = None,
     tenant: Annotated[str | None, Parameter(help="The tenant its holder belongs to.")] = None,
-    place: Place = HERE,
+    place: TokenOptions = HERE,
 ) -> int:
     """Make a token and print it, this once: it is kept as a digest only.
 
@@ -105,7 +105,7 @@ def new(
 
 
 @token.command
-def ls(*, place: Place = HERE) -> int:
+def ls(*, place: TokenOptions = HERE) -> int:
     """List the tokens: who holds them and what they allow, never the tokens themselves.
 
     For example:
@@ -150,7 +150,7 @@ def _print_tokens(found: dict[str, Any]) -> None:
 
 
 @token.command
-def revoke(name: str, *, place: Place = HERE) -> int:
+def revoke(name: str, *, place: TokenOptions = HERE) -> int:
     """Take a token back; connections that it opened end at once.
 
     For example:

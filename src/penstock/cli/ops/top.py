@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from penstock.cli.ops.top_figures import Reading, Watch
+    from penstock.cli.ops.top_figures import Reading, ServerPoller
     from penstock.client.admin import ServerFigures
 
 ROWS = 15
@@ -45,10 +45,10 @@ def top(
       penstock top --once
       penstock top --json | jq '.queues[0]'
     """
-    from penstock.cli.ops.top_figures import Watch
+    from penstock.cli.ops.top_figures import ServerPoller
 
     interval = max(interval, SHORTEST_S)
-    watch = Watch(lambda: _fetch(common), time.monotonic)
+    watch = ServerPoller(lambda: _fetch(common), time.monotonic)
     watch.look()
     if watch.reading is None:
         raise PenstockError(Refusal("Unreachable", str(watch.trouble)))
@@ -72,7 +72,7 @@ def _fetch(common: Common) -> ServerFigures:
     return RemoteFigures(url, common.token or address.operator_token(url)).read()
 
 
-def _follow(watch: Watch, interval: float, rows: int) -> None:
+def _follow(watch: ServerPoller, interval: float, rows: int) -> None:
     from rich.live import Live
 
     assert watch.reading is not None

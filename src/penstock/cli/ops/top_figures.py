@@ -15,7 +15,7 @@ from penstock.client.admin import Counters, ServerFigures
 from penstock.core.errors import PenstockError
 
 
-class Door(msgspec.Struct, frozen=True):
+class DoorFigures(msgspec.Struct, frozen=True):
     """One way in."""
 
     name: str
@@ -26,7 +26,7 @@ class Door(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Queue(msgspec.Struct, frozen=True):
+class QueueFigures(msgspec.Struct, frozen=True):
     """One stream of Courier."""
 
     name: str
@@ -41,7 +41,7 @@ class Queue(msgspec.Struct, frozen=True):
     consumers: int
 
 
-class Stream(msgspec.Struct, frozen=True):
+class StreamFigures(msgspec.Struct, frozen=True):
     """One stream of a space."""
 
     space: str
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True):
     dropped: int
 
 
-class Pipeline(msgspec.Struct, frozen=True):
+class PipelineFigures(msgspec.Struct, frozen=True):
     """The Spark pipeline."""
 
     state: str
@@ -70,15 +70,15 @@ class Reading(msgspec.Struct, frozen=True):
     status: str
     uptime_s: float
     connections: int
-    doors: list[Door]
-    queues: list[Queue]
+    doors: list[DoorFigures]
+    queues: list[QueueFigures]
     """The fullest first, then the busiest."""
-    streams: list[Stream]
+    streams: list[StreamFigures]
     """The busiest first."""
     dead: int
     latency_ms: dict[str, float]
     """Enqueue to first delivery in the last minute, by quantile."""
-    pipeline: Pipeline | None
+    pipeline: PipelineFigures | None
     sees_spaces: bool
     """Whether the token shows what is in the spaces."""
 
@@ -121,7 +121,7 @@ def read(before: Look | None, now: Look) -> Reading:
     )
 
 
-class Watch:
+class ServerPoller:
     """Looks at a server again and again, and goes on when it is gone for a while."""
 
     def __init__(self, fetch: Callable[[], ServerFigures], clock: Callable[[], float]) -> None:
@@ -199,9 +199,9 @@ class _Rates:
         return max(difference, 0.0) / seconds if seconds > 0 else None
 
 
-def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Door]:
+def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[DoorFigures]:
     doors = [
-        Door(
+        DoorFigures(
             "courier",
             int(value("penstock_links") - value.total("penstock_space_participants")),
             rates.sum("penstock_q_in_total"),
@@ -212,7 +212,7 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
     if health.get("spaces"):
         saved = value.total("penstock_space_broadcast_total") - value.total("penstock_space_deliveries_total")
         doors.append(
-            Door(
+            DoorFigures(
                 "mew",
                 int(value.total("penstock_space_participants")),
                 rates.sum("penstock_space_frames_total"),
@@ -223,7 +223,7 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
     if "relay" in health:
         state = "up" if value("penstock_relay_up") else "down, being started again"
         doors.append(
-            Door(
+            DoorFigures(
                 "relay",
                 int(value("penstock_relay_topics")),
                 rates.sum("penstock_relay_messages_total"),
@@ -234,9 +234,9 @@ def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[Doo
     return doors
 
 
-def _queue(entry: Mapping[str, Any], rates: _Rates) -> Queue:
+def _queue(entry: Mapping[str, Any], rates: _Rates) -> QueueFigures:
     stats = entry["stats"]
-    return Queue(
+    return QueueFigures(
         name=entry["id"],
         depth=stats["depth"],
         inflight=stats["inflight"],
@@ -250,8 +250,8 @@ def _queue(entry: Mapping[str, Any], rates: _Rates) -> Queue:
     )
 
 
-def _stream(space: Mapping[str, Any], one: Mapping[str, Any], rates: _Rates) -> Stream:
-    return Stream(
+def _stream(space: Mapping[str, Any], one: Mapping[str, Any], rates: _Rates) -> StreamFigures:
+    return StreamFigures(
         space=space["id"],
         name=one.get("name") or one["stream_id"],
         owner=one["owner"],
@@ -263,10 +263,10 @@ def _stream(space: Mapping[str, Any], one: Mapping[str, Any], rates: _Rates) -> 
     )
 
 
-def _pipeline(value: _Values, health: Mapping[str, Any]) -> Pipeline | None:
+def _pipeline(value: _Values, health: Mapping[str, Any]) -> PipelineFigures | None:
     if "pipeline" not in health:
         return None
-    return Pipeline(
+    return PipelineFigures(
         state=str(health["pipeline"]),
         lag_rows=int(value("penstock_pipeline_lag_rows")),
         restarts=int(value("penstock_pipeline_restarts_total")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.output import print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso
@@ -26,7 +26,7 @@ lake = App(name="lake", help="Look after the tables: sizes, versions, small file
 
 
 @lake.command
-def ls(*, place: Place = PLACE) -> int:
+def ls(*, place: DataOption = DATA_DEFAULT) -> int:
     """List the tables: rows, files, how far each has come, and how long ago it changed.
 
     For example:
@@ -61,7 +61,7 @@ def history(
     table: Annotated[str, Parameter(help="Name of the table.")],
     *,
     limit: Annotated[int, Parameter(help="Newest versions to show.")] = 20,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """List the versions of a table, newest first, with the range that each brought.
 
@@ -100,7 +100,7 @@ def history(
 def compact(
     *,
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Merge small files into larger ones now; the pipeline does so by itself every few minutes.
 
@@ -128,7 +128,7 @@ def compact(
 def vacuum(
     *,
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Remove files that no version speaks of any more, and that are at least an hour old.
 
@@ -163,7 +163,7 @@ def _tables(data: Path, name: str | None) -> list[LakeTable]:
     return [open_table(folder, one) for one in names]
 
 
-def _report(place: Place, done: list[dict[str, Any]], counted: str) -> int:
+def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> int:
     if place.as_json:
         print_json({"tables": done})
         return 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from penstock.cli.history.journal import PLACE, Place, endpoints_file, reading, seal_now
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption, endpoints_file, reading, seal_now
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 from penstock.ipc.pipeline import STATUS_FILE, PipelineSection, PipelineStatus, PipelineTask
@@ -52,7 +52,7 @@ def run(
         list[str] | None, Parameter(help="A setting for Spark, as KEY=VALUE; may be repeated.")
     ] = None,
     config: ConfigFile = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Run the pipeline here until Ctrl-C, or once.
 
@@ -119,7 +119,7 @@ def _in_process(task: PipelineTask) -> int:
 
 
 @pipeline.command
-def status(*, place: Place = PLACE) -> int:
+def status(*, place: DataOption = DATA_DEFAULT) -> int:
     """Say whether the pipeline runs, how far each query is, and what to do when it does not.
 
     For example:
@@ -178,7 +178,7 @@ def wait(
         int | None, Parameter(help="Rows before this offset; left out, all that are there now.")
     ] = None,
     timeout: Annotated[float, Parameter(help="Seconds.")] = WAIT_S,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Wait until every table holds the journal up to an offset. Exit code 3 when time runs out.
 
@@ -222,7 +222,7 @@ def reset(
             negative="", show_default=False, help="Note rows that are gone as a gap, and go on behind them."
         ),
     ] = False,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Forget how far the queries have read. Tables keep their rows and know their own place, so nothing is lost or doubled.
 
@@ -264,7 +264,7 @@ def reset(
 
 
 @pipeline.command
-def backfill(tables: Names = None, *, config: ConfigFile = None, place: Place = PLACE) -> int:
+def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOption = DATA_DEFAULT) -> int:
     """Bring tables up to the end of the journal, beside a running pipeline or without one: a new table, say.
 
     For example:
@@ -290,7 +290,7 @@ def rebuild(
         Parameter(negative="", show_default=False, help="Even when the oldest rows are no longer kept."),
     ] = False,
     config: ConfigFile = None,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Make tables anew from the whole journal, beside the old ones, and swap them in when they are done.
 

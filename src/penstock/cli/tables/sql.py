@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import PLACE, Place
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.output import print_note, print_table
 from penstock.cli.tables.lake import speaking
 from penstock.journal.plain_values import plain
@@ -24,7 +24,7 @@ def sql(
     *,
     limit: Annotated[int, Parameter(help="Rows to print; 0 prints all.")] = LIMIT,
     as_csv: Annotated[bool, Parameter(name="--csv", negative="", help="Print CSV.")] = False,
-    place: Place = PLACE,
+    place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Ask the tables something in SQL. Needs no server, no Spark and no Java; changes nothing.
 
