@@ -1,8 +1,14 @@
-"""The reference of the command line, printed from the commands themselves."""
+"""The reference and the shell completion of the command line, both made from the commands themselves."""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_json
 
 _HEAD = """\
 # Commands
@@ -37,3 +43,26 @@ _CONFIG = ("check", "show", "doc", "reload")
 def _fenced(match: re.Match[str]) -> str:
     lines = [line.removeprefix("  ") for line in match[1].rstrip("\n").split("\n")]
     return "For example:\n\n```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that completes.")],
+    *,
+    output: Output = PLAIN,
+) -> int:
+    """Print the script that lets a shell complete commands and options. It is made from the commands themselves.
+
+    For example:
+
+      penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+      penstock completion zsh > ~/.zfunc/_penstock
+      penstock completion fish > ~/.config/fish/completions/penstock.fish
+    """
+    from penstock.cli import build
+
+    script = build().generate_completion(shell=shell)
+    if output.as_json:
+        print_json({"shell": shell, "script": script})
+    else:
+        print(script, end="" if script.endswith("\n") else "\n")
+    return 0

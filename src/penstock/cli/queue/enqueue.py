@@ -1,4 +1,4 @@
-"""`penstock enqueue`."""
+"""`penstock enqueue` and `redrive`: put envelopes into a stream, and dead letters back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli.output import print_json, print_line, print_note
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
-    from penstock.client import Client
+    from penstock.client import Client, Redriven
 
 BATCH = 256
 """Envelopes of one request."""
@@ -130,3 +130,28 @@ def _address(envelope: dict[str, Any]) -> str:
         hint = "add --to STREAM, or give each envelope a `to`"
         raise PenstockError(Refusal("InvalidEnvelope", "an envelope has no `to`", hint=hint))
     return to
+
+
+def redrive(
+    stream: str,
+    *,
+    max_: Annotated[int | None, Parameter(name="--max", help="Move at most that many.")] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Send the dead letters of a stream back to it.
+
+    For example:
+
+      penstock redrive jobs
+      penstock redrive jobs --max 10 --json
+    """
+
+    async def work(client: Client) -> Redriven:
+        return await client.redrive(stream, max=max_)
+
+    redriven = run(common, work)
+    if common.as_json:
+        print_json(redriven)
+    else:
+        print_line(f"moved {redriven.moved}, left {redriven.left}")
+    return 0

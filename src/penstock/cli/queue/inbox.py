@@ -1,17 +1,59 @@
-"""`penstock inbox`."""
+"""`penstock send`, `inbox`, `done` and `subscribe`: messages to an agent, and deliveries of a stream."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common, agent_name, run
+from penstock.cli.options import DEFAULTS, Common, agent_name, payload_of, run
 from penstock.cli.output import compact, print_json, print_line, print_note
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Delivery
+    from penstock.client import Client, Delivery, Sent, Settled
+
+
+def send(
+    to: str,
+    payload: str,
+    /,
+    *,
+    type_: Annotated[str, Parameter(name="--type", help="Type of the message.")] = "message",
+    as_: Annotated[
+        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your own agent name.")
+    ] = None,
+    id_: Annotated[str | None, Parameter(name="--id", help="Else one is made.")] = None,
+    corr: Annotated[str | None, Parameter(help="What this message belongs to.")] = None,
+    delay_ms: Annotated[int | None, Parameter(help="Deliver it that much later.")] = None,
+    schema: Annotated[str | None, Parameter(help="Schema of the payload: ns/name@vN.")] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Write to an agent's inbox, or to a stream when TO has a slash.
+
+    PAYLOAD is JSON, or plain text.
+
+    For example:
+
+      penstock send jen "the build is green" --as sam
+      penstock send agents/jen/inbox '{"task": 7}' --type task.new
+    """
+
+    async def work(client: Client) -> Sent:
+        return await client.send(
+            to, payload_of(payload), type=type_, id=id_, corr=corr, delay_ms=delay_ms, schema=schema
+        )
+
+    sent = run(common, work, agent=as_)
+    if common.as_json:
+        print_json(sent)
+        return 0
+    print_line(f"sent {sent.id} to {sent.to} as seq {sent.seq}")
+    if sent.recipient is not None and not sent.recipient.present:
+        known = "was here before" if sent.recipient.known else "was never seen"
+        print_line(f"nobody listens there now; the recipient {known}, and the message waits")
+    return 0
+
 
 WAIT_MS = 30_000
 """Longest single wait on the server; longer ones are made of several."""
@@ -48,7 +90,7 @@ def inbox(
                 break
         for delivery in deliveries:
             # Printed first: what is settled but was never shown would be lost.
-            _show(delivery, settled=ack, as_json=common.as_json)
+            _print_delivery(delivery, settled=ack, as_json=common.as_json)
             if ack:
                 await delivery.ack()
         if not deliveries and not common.as_json:
@@ -58,9 +100,9 @@ def inbox(
     return run(common, work)
 
 
-def _show(delivery: Delivery, *, settled: bool, as_json: bool) -> None:
+def _print_delivery(delivery: Delivery, *, settled: bool, as_json: bool) -> None:
     if as_json:
-        print_json(row(delivery))
+        print_json(to_row(delivery))
         return
     envelope = delivery.envelope
     again = f", attempt {delivery.attempt}" if delivery.attempt > 1 else ""
@@ -70,7 +112,7 @@ def _show(delivery: Delivery, *, settled: bool, as_json: bool) -> None:
         print_line(f"  to finish: penstock done {delivery.id} --lease {delivery.lease_id}")
 
 
-def row(delivery: Delivery) -> dict[str, Any]:
+def to_row(delivery: Delivery) -> dict[str, Any]:
     """A delivery as the wire has it."""
     return {
         "deliver": delivery.envelope,
@@ -80,3 +122,84 @@ def row(delivery: Delivery) -> dict[str, Any]:
         "leaseId": delivery.lease_id,
         "leaseExpiresAt": delivery.lease_expires_at_ms,
     }
+
+
+def done(
+    id_: Annotated[str, Parameter(name="ID")],
+    /,
+    *,
+    as_: Annotated[
+        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Whose inbox it came from.")
+    ] = None,
+    stream: Annotated[str | None, Parameter(help="Or the stream it came from.")] = None,
+    lease: Annotated[str | None, Parameter(help="Its lease id: settles exactly this delivery.")] = None,
+    op: Annotated[Literal["ack", "nack", "release", "term", "extend"], Parameter()] = "ack",
+    delay_ms: Annotated[int | None, Parameter(help="For nack: deliver it again after this.")] = None,
+    ms: Annotated[int | None, Parameter(help="For extend: the new time, from now.")] = None,
+    reason: Annotated[str | None, Parameter(help="For nack and term.")] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Settle a message that was taken with `penstock inbox`.
+
+    For example:
+
+      penstock done m-17 --as jen
+      penstock done m-17 --lease 2f.1.a9 --op nack --delay-ms 60000
+      penstock done m-17 --as jen --op term --reason "cannot be parsed"
+    """
+    if stream is None and lease is None:
+        stream = f"agents/{agent_name(as_)}/inbox"
+
+    async def work(client: Client) -> Settled:
+        return await client.settle(
+            id_, op, lease_id=lease, stream=stream, delay_ms=delay_ms, reason=reason, ms=ms
+        )
+
+    settled = run(common, work)
+    if common.as_json:
+        print_json(settled)
+    elif op == "extend":
+        print_line(f"extended {id_} until {settled.lease_expires_at} (ms since 1970)")
+    else:
+        print_line(f"{op} {id_}: done")
+    return 0
+
+
+def subscribe(
+    stream: str,
+    *,
+    credit: Annotated[int, Parameter(help="How many unsettled ones to hold at most.")] = 100,
+    ack: Annotated[bool, Parameter(help="Settle each one when it is printed.")] = False,
+    max_: Annotated[int | None, Parameter(name="--max", help="Stop after that many.")] = None,
+    lease_ms: Annotated[int | None, Parameter(help="How long a delivery stays ours.")] = None,
+    common: Common = DEFAULTS,
+) -> int:
+    """Print deliveries of a stream as they come.
+
+    Without --ack everything goes back to the stream at the end, and at most --credit are printed.
+
+    For example:
+
+      penstock subscribe --stream jobs --max 1
+      penstock subscribe jobs --ack --json | jq .deliver.payload
+    """
+
+    async def work(client: Client) -> int:
+        count = 0
+        async with client.subscribe(stream, credit=credit, lease_ms=lease_ms) as deliveries:
+            async for delivery in deliveries:
+                if common.as_json:
+                    print_json(to_row(delivery))
+                else:
+                    envelope = delivery.envelope
+                    print_line(
+                        f"{delivery.seq}  {delivery.id}  {envelope['type']}  {compact(envelope['payload'])}"
+                    )
+                if ack:
+                    await delivery.ack()
+                count += 1
+                if max_ is not None and count >= max_:
+                    break
+        return 0
+
+    return run(common, work, reconnect=True)
