@@ -3,6 +3,8 @@
 Run it with `python examples/sensors/dashboard.py http://localhost:8787`; `penstock up --demo` runs one without output.
 """
 
+# size: an example on one page, which the demo also runs
+
 from __future__ import annotations
 
 import asyncio

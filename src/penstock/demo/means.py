@@ -3,6 +3,8 @@
 `penstock up --demo` runs it if no pipeline runs. The collector in `space.yaml` then has a token, and no `type: pipeline`.
 """
 
+# size: an example on one page, which the demo also runs
+
 from __future__ import annotations
 
 import json

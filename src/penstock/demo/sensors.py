@@ -3,6 +3,8 @@
 Run it with `python examples/sensors/sensors.py http://localhost:8787`; `penstock up --demo` runs it too.
 """
 
+# size: an example on one page, which the demo also runs
+
 from __future__ import annotations
 
 import asyncio

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import penstock
 
 if TYPE_CHECKING:
-    from penstock.client.tokens import LocalRelay
-    from penstock.dialects.streamservice.keys import StreamKeys
+    from penstock.streamservice import StreamKeys
 
 PACE_S = 0.15
 """Between two tokens: about the speed of reading."""
@@ -52,7 +51,7 @@ def tokens(prompt: str, number: int) -> Iterator[str]:
             word = "the" if word in AFTER else dice.choice(AFTER)
 
 
-def new_keys(relay: LocalRelay) -> StreamKeys:
+def new_keys(relay: penstock.LocalRelay) -> StreamKeys:
     """A topic and its keys. There is no reader yet, so the program agrees with itself, and passes the keys on in a link."""
     offer = penstock.StreamOffer()
     answer = penstock.answer_offer(offer.text, relay.pub, signer=relay.signer)
@@ -64,7 +63,7 @@ def link(console: str, keys: StreamKeys) -> str:
     return f"{console}/#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}"
 
 
-async def write_story(relay: LocalRelay, keys: StreamKeys, pace_s: float = PACE_S) -> None:
+async def write_story(relay: penstock.LocalRelay, keys: StreamKeys, pace_s: float = PACE_S) -> None:
     """Write chapter after chapter."""
     loop = asyncio.get_running_loop()
     for chapter in count(1):

@@ -1,5 +1,7 @@
 """The task of the demo's process: one line of JSON on its standard input, which stays open while the server runs."""
 
+# size: the contract between the server and the demo, which must load without the demo
+
 from __future__ import annotations
 
 from typing import Literal
