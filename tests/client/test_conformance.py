@@ -138,7 +138,7 @@ def test_a_question_nobody_hears_says_so(place, name):
             with pytest.raises(PenstockError) as caught:
                 await client.ask(name, "?", timeout=1.0)
             assert caught.value.code == "Timeout"
-            assert f"nobody listened to `agents/{name}/inbox`" in str(caught.value)
+            assert f"no consumer reads `agents/{name}/inbox`" in str(caught.value)
 
     run(go())
 

@@ -57,7 +57,7 @@ def run(
 ) -> R:
     """Connect, do the work with the client, close."""
     from penstock.client import address
-    from penstock.client.queue.client import connect
+    from penstock.client.queue.connect import connect
 
     url = address.discover(common.url)
     token = common.token or address.operator_token(url)

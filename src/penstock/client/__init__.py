@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.client.control.frames import Receipt, Recipient, Redriven, Sent, Settled
-from penstock.client.queue.client import Client, connect
+from penstock.client.queue.client import Client
+from penstock.client.queue.connect import connect
 from penstock.client.queue.delivery import Delivery, LeaseLost
 from penstock.client.queue.live_view import Change, LiveView
 from penstock.client.queue.subscription import Subscription

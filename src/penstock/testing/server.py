@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.client.queue.client import Connecting, connect
+from penstock.client.queue.connect import Connecting, connect
 from penstock.client.space.client import Space
 from penstock.client.sync.queue import SyncClient, connect_sync
 from penstock.client.sync.twin import LoopThread

@@ -276,7 +276,7 @@ def _spark(data: Path) -> Iterator[CheckResult]:
 def _server(common: Common, data: Path) -> Iterator[CheckResult]:
     """A server that should be there must answer; that none was started is no fault."""
     from penstock.client import address
-    from penstock.client.queue.client import connect
+    from penstock.client.queue.connect import connect
 
     file = data / "run" / "endpoints.json"
     running = address.read_endpoints(file)

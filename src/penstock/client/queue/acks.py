@@ -1,7 +1,7 @@
-"""Acks of one subscription: gathered during a loop turn, sent as one frame, judged one by one.
+"""Acks of one subscription: collected during a loop turn, sent in one frame, confirmed one by one.
 
-Owns what is acked and not confirmed. A refusal of an array does not say which id it was for, so each id is
-then asked for alone with its lease; what the array did settle answers `AlreadyAcked`, which is what we want.
+Owns the acks that are not confirmed. An error for an array does not name the id it is about, so each id is then acked alone with its
+lease; the ids that the array did settle answer `AlreadyAcked`, which counts as success.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 
 ACKS_MAX = Limits().batch_max
-"""Ids in one ack."""
+"""The most ids in one ack."""
 
 Errors = list[PenstockError]
 Group = tuple[Sequence[Delivery], "asyncio.Future[Errors]"]
-"""Deliveries acked by one call, and where their errors go."""
+"""Deliveries acked by one call, and the future that gets their errors."""
 
 
 class Acks:
-    """The acks of one subscription; `refused` makes a delivery's fate of a refusal."""
+    """The acks of one subscription; `refused` applies an error to a delivery."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Acks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Errors]:
-        """Ack with the next `send`."""
+        """Add deliveries to the next `send`."""
         future: asyncio.Future[Errors] = self._connection.loop.create_future()
         self._groups.append((deliveries, future))
         return future
@@ -57,7 +57,7 @@ class Acks:
             groups = groups[taken:]
 
     def lose(self, error: LeaseLost) -> None:
-        """The link is gone, and with it every lease."""
+        """The connection was lost, and with it every lease."""
         groups, self._groups = self._groups, []
         for deliveries, future in groups:
             for delivery in deliveries:
@@ -66,7 +66,7 @@ class Acks:
                 future.set_result([error])
 
     async def settle(self, delivery: Delivery, body: bytes) -> Errors:
-        """Send one settle of any kind, and make its outcome the delivery's."""
+        """Send one settle of any kind, and apply its outcome to the delivery."""
         try:
             await self._connection.request(body, is_repeatable=False)
         except PenstockError as error:
@@ -88,7 +88,7 @@ class Acks:
     def _answered(self, groups: list[Group], count: int, answer: asyncio.Future[Raw]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, PenstockError) and count > 1 and error.code != "Unreachable":
-            task = self._connection.loop.create_task(self._ask_for_each(groups))
+            task = self._connection.loop.create_task(self._ack_each(groups))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -102,7 +102,7 @@ class Acks:
             if not future.done():
                 future.set_result(errors)
 
-    async def _ask_for_each(self, groups: list[Group]) -> None:
+    async def _ack_each(self, groups: list[Group]) -> None:
         for deliveries, future in groups:
             errors: Errors = []
             for delivery in deliveries:

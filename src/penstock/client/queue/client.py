@@ -1,23 +1,21 @@
-"""The client: every verb of Control v1 as a method, and `connect` that makes one.
+"""The client: every operation of Control v1 as a method.
 
-Owns no protocol state itself: the connection matches answers, subscriptions keep windows, renewals keep
-leases. Envelopes given as bytes travel as they are.
+It owns no protocol state: the connection matches answers to requests, subscriptions keep their credit, and renewals keep leases.
+Envelopes given as bytes are sent unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 from msgspec import Raw
 
-from penstock.client import address
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import (
     Receipt,
@@ -40,13 +38,13 @@ from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
 
 Envelope = Mapping[str, Any] | bytes
-"""An envelope as a mapping, whose `id`, `ts` and `from` are filled when absent, or as its JSON bytes."""
+"""An envelope as a mapping, whose missing `id`, `ts` and `from` are filled in, or as JSON bytes."""
 SettleOp = Literal["ack", "nack", "release", "term", "extend"]
 
 PREFIXES_MAX = 1024
-"""Ready-made openings of enqueue lines, one an address."""
+"""Cached beginnings of enqueue frames, one for each address."""
 WAIT_GRACE_S = 10.0
-"""How much later than its own wait a pull may be answered."""
+"""How much longer than its `wait_ms` a pull waits for the answer."""
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 
@@ -56,10 +54,10 @@ _decode_single = msgspec.json.Decoder(SingleReceipt).decode
 
 
 class Client(Queries):
-    """A connection to Penstock; made by `connect`, best inside `async with`.
+    """A connection to Penstock; `connect` makes one. Use it inside `async with`.
 
-    It comes back by itself after a lost connection, with a back-off, and what may be sent twice is sent again. Subscriptions go on.
-    Every refusal is a `PenstockError`.
+    After the connection is lost, the client reconnects with a back-off, repeats the requests that are safe to repeat, and resumes
+    its subscriptions. Other requests that were under way raise `Unreachable`. Every error is a `PenstockError` with a stable `code`.
 
     Example:
         async with penstock.connect(agent="sam") as client:
@@ -79,7 +77,7 @@ class Client(Queries):
         self._connection = connection
         self._open_another = open_another
         self._idle: list[ControlConnection] = []
-        """Connections for pulls that wait, one for each that waits at the same time."""
+        """Spare connections for waiting pulls; each pull that waits needs its own."""
         self._retries = retries
         self._renewals = Renewals(connection.loop)
         self._pulled = PulledLeases(connection, self._renewals, self._reply)
@@ -91,15 +89,15 @@ class Client(Queries):
 
     @property
     def server(self) -> ServerHello:
-        """What the server said when it was greeted last."""
+        """The server's answer to the last hello: its version and features."""
         return self._connection.hello
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The URL of the server."""
         return self._connection.address.url
 
-    # -- putting in
+    # -- sending
 
     async def enqueue(
         self,
@@ -110,7 +108,10 @@ class Client(Queries):
         deliver_at: str | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Store one envelope, or all of a list or none; returns when they are on record."""
+        """Store one envelope, or all envelopes of a list in one commit. Returns when they are durable.
+
+        An id that the stream has stored before is not stored again; the receipt lists it under `duplicates`.
+        """
         prefix = self._prefixes.get(to) or self._prefix(to)
         is_one = isinstance(envelope, (bytes, Mapping))
         if isinstance(envelope, (bytes, Mapping)):
@@ -142,7 +143,11 @@ class Client(Queries):
         schema: str | None = None,
         timeout: float | None = None,
     ) -> Sent:
-        """Write to somebody: `to` is an agent's name or a stream; says whether somebody is there to read it."""
+        """Send a payload to an agent's inbox or a stream. Returns when the envelope is durable.
+
+        `to` is an agent's name, or a stream. For an inbox, `recipient` of the result says whether a consumer is listening. Without
+        an `id` the client makes one and may repeat the request safely.
+        """
         fields = {
             "from": self.agent,
             "id": id or self._new_id(),
@@ -162,8 +167,8 @@ class Client(Queries):
         except PenstockError as error:
             if error.code != "IdConflict":
                 raise
-        # The id is ours alone, so the conflict is with our own first try, whose answer was lost: the server
-        # stamps the time, and the second copy differs by it.
+        # We made the id, so the conflict is with our own first attempt, whose answer was lost. The copies differ because the
+        # server stamps the time.
         place = (await self.where(str(fields["id"])))[0]
         return Sent(str(fields["id"]), place["seq"], place["stream"])
 
@@ -175,11 +180,11 @@ class Client(Queries):
         type: str = "question",  # noqa: A002
         timeout: float = 30.0,
     ) -> Delivery:
-        """Send, and wait for the answer that the other side gives with `delivery.reply(…)`.
+        """Send a question, and wait for the answer that the recipient sends with `delivery.reply(…)`.
 
-        The answer comes to this client's own inbox, is acked, and its `payload` is what was said. Another reader of that
-        inbox may catch it first, so an agent that asks should be the only reader of its inbox. Without an answer
-        in `timeout` seconds this raises `Timeout`; the question stays where it is.
+        The answer arrives in this client's own inbox and is acked; its `payload` is the reply. Another consumer of that inbox could
+        take the answer, so an agent that asks should be its only reader. Raises `Timeout` after `timeout` seconds without an
+        answer; the question stays in the recipient's inbox.
 
         Example:
             async with penstock.connect(agent="sam") as client:
@@ -200,15 +205,15 @@ class Client(Queries):
         finally:
             await self._asks.close(corr)
 
-    # -- taking out
+    # -- receiving
 
     def subscribe(
         self, stream: str, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
     ) -> Subscription:
-        """Deliveries of a stream as they come; `async for`, or `async with` first.
+        """Receive the deliveries of a stream: iterate with `async for`, or open it with `async with` first.
 
-        `credit` is how many unsettled deliveries you want at most; settling makes room for more. `batch`
-        lets the server put up to that many in one frame, which changes the speed and nothing else.
+        `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
+        lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
         """
         is_own = self.agent is not None and stream == inbox_of(self.agent)
         subscription = Subscription(
@@ -230,7 +235,7 @@ class Client(Queries):
     def inbox(
         self, agent: str | None = None, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
     ) -> Subscription:
-        """Subscribe to `agents/<agent>/inbox`, by default this client's own."""
+        """Subscribe to `agents/<agent>/inbox`; without an argument, to this client's own inbox."""
         name = agent or self.agent
         if name is None:
             raise no_agent()
@@ -245,16 +250,16 @@ class Client(Queries):
         lease_ms: int | None = None,
         renew: bool = True,
     ) -> list[Delivery]:
-        """Take up to `max` deliveries, waiting for the first one up to `wait_ms`.
+        """Take up to `max` deliveries; wait up to `wait_ms` for the first one. Returns an empty list when none came.
 
-        These leases outlive the connection: settle them with the delivery, or later, from anywhere, with
-        `settle`. With `renew` they are kept as long as this client lives and they are unsettled.
+        The leases survive the connection: settle them with the delivery, or later, from any client, with `settle`. With `renew` this
+        client renews them until they are settled.
         """
         body = head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
         if wait_ms <= 0:
             result = await self._connection.request(body, is_repeatable=False)
             return self._pulled.take(result, lease_ms=lease_ms, renew=renew)
-        # Answers keep the order of requests, so a pull that waits would hold up everything behind it.
+        # Answers keep the order of requests, so a waiting pull would delay every request behind it.
         connection = self._idle.pop() if self._idle else await self._open_another()
         try:
             timeout_s = wait_ms / 1000 + WAIT_GRACE_S
@@ -276,43 +281,31 @@ class Client(Queries):
         reason: str | None = None,
         ms: int | None = None,
     ) -> Settled:
-        """Settle a pulled delivery by its id, and its lease or its stream."""
-        body = head(
-            "settle",
-            id=id,
-            op=op,
-            leaseId=lease_id,
-            stream=stream,
-            delayMs=delay_ms,
-            reason=reason,
-            ms=ms,
-        )
+        """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended."""
+        fields = {"leaseId": lease_id, "stream": stream, "delayMs": delay_ms, "reason": reason, "ms": ms}
+        body = head("settle", id=id, op=op, **fields)
         try:
             return msgspec.json.decode(await self._repeatable(body), type=Settled)
         except PenstockError as error:
             raise lease_error(error) from None
 
-    # -- looking
+    # -- views and administration
 
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
-        """A view as it changes; `async for`, or `async with` first. At most `credit` changes wait here."""
+        """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. At most `credit` changes are buffered."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
 
     async def redrive(self, stream: str, *, max: int | None = None) -> Redriven:  # noqa: A002
-        """Send the dead letters of a stream back to it."""
+        """Move the dead letters of a stream back into it, at most `max`."""
         result = await self._connection.request(head("redrive", stream=stream, max=max), is_repeatable=False)
         return msgspec.json.decode(result, type=Redriven)
 
-    async def ping(self) -> None:
-        """A round trip."""
-        await self.query("ping")
-
     async def uplink(self) -> RawConnection:
-        """Another connection to the same server, with the same token, for raw Control v1 lines."""
+        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
         return await self._connection.uplink()
 
     async def close(self) -> None:
-        """End the connection; subscriptions end with it and give back what is not settled."""
+        """Close the connection. Subscriptions end, and their unsettled deliveries return to their streams."""
         self._renewals.close()
         for connection in [*self._idle, self._connection]:
             await connection.close()
@@ -329,12 +322,12 @@ class Client(Queries):
     # -- inside
 
     async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
-        """An operation of Control v1 that reads, by its name; for those that have no method of their own."""
+        """Call a reading operation of Control v1 by its name, for those without a method of their own."""
         result = await self._repeatable(head(kind, **fields))
         return msgspec.json.decode(result, type=dict[str, Any])
 
     async def _repeatable(self, body: bytes, timeout_s: float | None = None) -> Raw:
-        """A request that may be sent again: after a reconnect always, after a refusal `retries` times."""
+        """Send a request that is safe to repeat: after each reconnect, and up to `retries` times after a retryable error."""
         for attempt in range(self._retries + 1):
             try:
                 return await self._connection.request(body, is_repeatable=True, timeout_s=timeout_s)
@@ -377,7 +370,7 @@ class Client(Queries):
 
     def _encoded(self, envelope: Envelope) -> bytes:
         if isinstance(envelope, bytes):
-            # A line ends at a line feed; in JSON it can only be white space.
+            # A line feed ends a frame. In valid JSON it can only be white space, so replace it.
             return envelope.replace(b"\n", b" ") if b"\n" in envelope else envelope
         if "id" in envelope and "ts" in envelope and (self.agent is None or "from" in envelope):
             return _encode(envelope)
@@ -402,96 +395,6 @@ class Client(Queries):
         return f"s{self._sub_serial}"
 
 
-class Connecting:
-    """What `connect` returns: await it for a client, or open it with `async with`."""
-
-    def __init__(
-        self,
-        url: str | None,
-        token: str | None,
-        agent: str | None,
-        *,
-        timeout: float,
-        connect_timeout: float,
-        reconnect: bool,
-        retries: int,
-    ) -> None:
-        self._url = url
-        self._token = token
-        self._agent = agent
-        self._timeout_s = timeout
-        self._connect_timeout_s = connect_timeout
-        self._reconnect = reconnect
-        self._retries = retries
-        self._client: Client | None = None
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._open()
-        return self._client
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-    async def _open(self) -> Client:
-        place = address.parse(address.discover(self._url))
-        token = self._token or os.environ.get("PENSTOCK_TOKEN") or None
-
-        async def dial() -> ControlConnection:
-            connection = ControlConnection(
-                place,
-                token,
-                timeout_s=self._timeout_s,
-                connect_timeout_s=self._connect_timeout_s,
-                reconnect=self._reconnect,
-            )
-            await connection.open()
-            return connection
-
-        return Client(await dial(), dial, agent=self._agent, retries=self._retries)
-
-
-def connect(
-    url: str | None = None,
-    token: str | None = None,
-    agent: str | None = None,
-    *,
-    timeout: float = 30.0,
-    connect_timeout: float = 10.0,
-    reconnect: bool = True,
-    retries: int = 0,
-) -> Connecting:
-    """Connect to Penstock.
-
-    Args:
-        url: `tcp://host:port`, `unix:/path`, or `http(s)://` and `ws(s)://` for a WebSocket. By default
-            `PENSTOCK_URL`, else the server running on `./penstock-data`, else `tcp://127.0.0.1:9787`.
-        token: by default `PENSTOCK_TOKEN`.
-        agent: your name: fills `from`, and names the inbox that `inbox` and `ask` use.
-        timeout: seconds to wait for an answer.
-        reconnect: come back by itself after a lost connection.
-        retries: how often a refusal that may pass (429, 503) is retried, after the time it names.
-
-    Example:
-        async with penstock.connect(agent="sam") as client:
-            await client.send("jen", {"text": "hello"})
-    """
-    return Connecting(
-        url,
-        token,
-        agent,
-        timeout=timeout,
-        connect_timeout=connect_timeout,
-        reconnect=reconnect,
-        retries=retries,
-    )
-
-
 def inbox_of(agent: str) -> str:
-    """The stream that is an agent's inbox."""
+    """The stream of an agent's inbox."""
     return f"agents/{agent}/inbox"

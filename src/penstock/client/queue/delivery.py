@@ -1,4 +1,4 @@
-"""One delivery: an envelope under a lease, and the verbs that end the lease."""
+"""One delivery: an envelope under a lease, and the operations that end the lease."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from penstock.client.control.frames import Head, Sent
 from penstock.core.errors import PenstockError, Refusal
 
 LEASE_GONE = frozenset({"LeaseExpired", "NotLeaseHolder"})
-"""Refusals of a settle after which the envelope is somebody else's."""
+"""Error codes of a settle that mean the lease has ended."""
 
 decode_head = msgspec.json.Decoder(Head).decode
 decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class LeaseLost(PenstockError):  # noqa: N818 - a fact, named as applications speak of it
-    """The lease ended before the delivery was settled: the envelope is, or will be, delivered again.
+class LeaseLost(PenstockError):  # noqa: N818 - reads well in `except LeaseLost`
+    """The lease ended before the delivery was settled, so the server delivers the envelope again.
 
-    Raised by what settles a delivery, and inside a handler of `Subscription.work`: whatever it did is somebody else's to do now.
+    Settling a delivery raises it, and so does a handler's current `await` inside `Subscription.work`. Stop the work on that delivery:
+    another consumer may already have it.
     """
 
 
 class State(Enum):
-    """Where a delivery is in its life."""
+    """The state of a delivery."""
 
     HELD = "held"
     SETTLING = "settling"
@@ -36,14 +37,14 @@ class State(Enum):
 
 
 class Holder(Protocol):
-    """Who keeps the lease for the application: a subscription, or the client for what was pulled."""
+    """Keeps the lease for the application: a subscription, or the client for pulled deliveries."""
 
     async def settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
 
     async def extend(self, delivery: Delivery, ms: int | None) -> int: ...
 
     def renew(self, delivery: Delivery) -> None:
-        """Ask for more time without waiting for the answer."""
+        """Extend the lease without waiting for the answer."""
 
     def lost(self, delivery: Delivery, error: LeaseLost) -> None: ...
 
@@ -51,10 +52,10 @@ class Holder(Protocol):
 
 
 class Delivery:
-    """An envelope in your hands. Settle it with one of `ack`, `nack`, `release` and `term`.
+    """A delivered envelope under a lease. Settle it with `ack`, `nack`, `release` or `term`.
 
-    While it is unsettled its lease is extended in the background. When the lease is lost all the same,
-    settling raises `LeaseLost`, and `is_lost` tells before.
+    Until then the client renews the lease in the background. If the lease is lost nevertheless, settling raises `LeaseLost`;
+    `is_lost` shows it earlier.
 
     Example:
         for delivery in await client.pull("jobs", max=10):
@@ -100,9 +101,9 @@ class Delivery:
         self.lease_id = lease_id
         self.lease_expires_at_ms = lease_expires_at_ms
         self.renew_at = renew_at
-        """On the loop's clock."""
+        """When to renew, on the loop's clock."""
         self.on_loss: Callable[[LeaseLost], None] | None = None
-        """Who wants to know when the lease is lost; a handler at work does."""
+        """Called when the lease is lost; a running handler sets it."""
         self.state = State.HELD
 
     def __repr__(self) -> str:
@@ -120,12 +121,12 @@ class Delivery:
 
     @property
     def sender(self) -> str | None:
-        """Who sent it: the envelope's `from`."""
+        """The envelope's `from`."""
         return self.head.sender
 
     @property
     def head(self) -> Head:
-        """The few fields that the client itself needs."""
+        """The fields that the client itself needs."""
         head = self._head
         if head is None:
             head = self._head = decode_head(self._raw)
@@ -133,67 +134,67 @@ class Delivery:
 
     @property
     def body(self) -> bytes:
-        """The envelope as the very bytes of its JSON."""
+        """The envelope as the exact bytes of its JSON."""
         return bytes(self._raw)
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """The envelope, decoded when first asked for."""
+        """The envelope, decoded on first access."""
         if self._envelope is None:
             self._envelope = decode_envelope(self._raw)
         return self._envelope
 
     @property
     def payload(self) -> Any:
-        """What the envelope carries, decoded."""
+        """The envelope's payload, decoded."""
         return self.envelope["payload"]
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was settled, and the server said so."""
+        """Whether the server has confirmed the settlement."""
         return self.state is State.SETTLED
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is known to be gone."""
+        """Whether the lease is known to be lost."""
         return self.state is State.LOST
 
     async def ack(self) -> None:
-        """Done: the envelope leaves the stream. Returns when the server has that on record."""
+        """The work is done: remove the envelope from the stream. Returns when that is durable."""
         await self._holder.settle(self, "ack")
 
     async def nack(self, *, delay_ms: int | None = None, reason: str | None = None) -> None:
-        """Failed: deliver it again, after `delay_ms` if given; counts as a failed attempt."""
+        """The work failed: deliver the envelope again, after `delay_ms` if given. Counts as a failed attempt."""
         await self._holder.settle(self, "nack", delayMs=delay_ms, reason=reason)
 
     async def release(self) -> None:
-        """Give it back untouched; does not count as a failed attempt."""
+        """Return the envelope unprocessed. Does not count as a failed attempt."""
         await self._holder.settle(self, "release")
 
     async def term(self, reason: str | None = None) -> None:
-        """Never again: to the dead letters."""
+        """The work can never succeed: move the envelope to the dead letters."""
         await self._holder.settle(self, "term", reason=reason)
 
     async def extend(self, ms: int | None = None) -> int:
-        """More time, counted from now; returns when the lease ends, in milliseconds since 1970."""
+        """Extend the lease, counted from now. Returns its new end in milliseconds since 1970."""
         self.check()
         return await self._holder.extend(self, ms)
 
     async def reply(self, payload: object, *, type: str | None = None) -> Sent:  # noqa: A002
-        """Answer the sender; settling this delivery stays your decision."""
+        """Send an answer to the sender's inbox. This does not settle the delivery."""
         return await self._holder.reply(self, payload, type)
 
     def check(self) -> None:
-        """Raise `LeaseLost` if the lease is known to be gone: for long work that never waits. Asks nobody."""
+        """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
         if self.state is State.LOST:
-            raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is gone", ref=self.lease_id))
+            raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is lost", ref=self.lease_id))
         if self.state is not State.HELD:
             raise PenstockError(
                 Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before")
             )
 
     def lose(self, error: LeaseLost) -> None:
-        """The lease is gone. Whoever waits for a settle hears it from that; whoever still works, by `on_loss`."""
+        """Mark the lease as lost. A pending settle raises the error; a running handler gets it through `on_loss`."""
         if self.state is State.SETTLED:
             return
         was_held, self.state = self.state is State.HELD, State.LOST
@@ -203,12 +204,12 @@ class Delivery:
 
 
 def lease_error(error: PenstockError) -> PenstockError:
-    """The same error, as `LeaseLost` when it means that."""
+    """The error as `LeaseLost` if its code means that the lease ended."""
     return LeaseLost(error.refusal) if error.code in LEASE_GONE else error
 
 
 def raise_first(errors: Sequence[PenstockError]) -> None:
-    """Raise one error for several deliveries; a lost lease comes before anything else."""
+    """Raise one error for several deliveries; a lost lease takes precedence."""
     if not errors:
         return
     raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])

@@ -1,4 +1,6 @@
-"""What a client may look at without taking anything: figures, envelopes, views, rules."""
+"""Operations of a client that only read: counters, envelopes, views, triggers."""
+
+# size: the reading half of `Client`, apart to keep both readable
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ PeekState = Literal["ready", "inflight", "delayed", "dead"]
 
 
 class Queries(ABC):
-    """The reading half of a client."""
+    """The reading operations of a client."""
 
     @abstractmethod
     async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
-        """An operation of Control v1 that reads, by its name."""
+        """Call a reading operation of Control v1 by its name."""
+
+    async def ping(self) -> None:
+        """Make one round trip to the server."""
+        await self.query("ping")
 
     async def stats(self, stream: str) -> dict[str, Any]:
         """Depth, rates, latencies and counters of one stream."""
@@ -32,15 +38,15 @@ class Queries(ABC):
         state: PeekState = "ready",
         max: int = 10,  # noqa: A002
     ) -> list[dict[str, Any]]:
-        """Look at envelopes without taking them: `[{env, state, seq, attempt, …}]`."""
+        """Read envelopes without leasing them: `[{env, state, seq, attempt, …}]`."""
         return rows_of(await self.query("peek", stream=stream, state=state, max=max), "rows")
 
     async def where(self, id: str) -> list[dict[str, Any]]:  # noqa: A002
-        """Every place where an id is, or was last seen: `[{stream, state, seq, attempt, …}]`."""
+        """Every stream that holds an id, or held it last: `[{stream, state, seq, attempt, …}]`."""
         return rows_of(await self.query("where", id=id), "places")
 
     async def explain(self, stream: str) -> dict[str, Any]:
-        """Why a stream flows, or does not."""
+        """Why a stream delivers, or why it does not."""
         return await self.query("explain", stream=stream)
 
     async def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
@@ -48,5 +54,5 @@ class Queries(ABC):
         return await self.query("snapshot", view=view, addr=addr)
 
     async def trigger(self, op: str, /, **fields: Any) -> dict[str, Any]:
-        """Look at the server's triggers or change them: `ls`, `show`, `explain`, `put`, `remove`, `try`."""
+        """List or change the server's triggers: `ls`, `show`, `explain`, `put`, `remove`, `try`."""
         return await self.query("trigger", op=op, **fields)

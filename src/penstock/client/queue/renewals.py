@@ -1,6 +1,6 @@
-"""Lease renewal: one timer per connection that asks for more time before half of a lease is left.
+"""Lease renewal: one timer per connection that extends each lease at half of its length.
 
-Owns the timer only; holders own their deliveries. Arming is O(1), a tick looks at every held delivery.
+Owns only the timer; holders own their deliveries. Arming is O(1); a tick visits every held delivery.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol
 from penstock.client.queue.delivery import Delivery, State
 
 LEASE_GUESS_MS = 30_000
-"""Longest lease believed from `leaseExpiresAt` alone: the clocks of two machines may differ."""
+"""The longest lease to assume from `leaseExpiresAt` alone, because the clocks of two machines may differ."""
 LEASE_LEAST_MS = 1_000
-"""No server gives shorter leases; also what we believe when its clock is behind ours."""
+"""The shortest lease that a server grants; also the assumption when its clock is behind ours."""
 TICK_LEAST_S = 0.02
 
 
 class Keeper(Protocol):
-    """A holder whose leases are to be renewed."""
+    """A holder whose leases need renewal."""
 
     def held(self) -> Iterable[Delivery]: ...
 
@@ -28,7 +28,7 @@ class Keeper(Protocol):
 
 
 class Renewals:
-    """The timer."""
+    """The renewal timer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class Renewals:
         self._keepers.pop(keeper, None)
 
     def arm(self, renew_at: float) -> None:
-        """Make sure that a tick comes at `renew_at` or before."""
+        """Schedule a tick at `renew_at` or earlier."""
         if renew_at < self._due:
             if self._timer is not None:
                 self._timer.cancel()
@@ -73,7 +73,7 @@ class Renewals:
 
 
 def half_lease_s(lease_ms: int | None, expires_at_ms: int | None) -> float:
-    """Half of a lease that starts now: from its length if we asked for one, else from when it ends."""
+    """Half of a lease that starts now: from its requested length, or else from its end."""
     if lease_ms is None:
         if expires_at_ms is None:
             lease_ms = LEASE_LEAST_MS

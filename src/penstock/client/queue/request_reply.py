@@ -1,8 +1,7 @@
-"""Questions and their answers: an `ask` waits for an envelope with its `corr` on the asker's own inbox.
+"""Request and reply: `ask` waits for an envelope with its `corr` in the asker's own inbox.
 
-Owns the open questions, and a private subscription to the inbox that lives only while a question is open
-and the application listens to no inbox itself. What arrives there and answers nothing is kept aside and
-goes back, uncounted, when the last question is closed.
+Owns the open questions, and a private subscription to the inbox that exists only while a question is open and the application does not
+subscribe to the inbox itself. Envelopes that answer no question stay leased and are released when the last question is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.client.queue.subscription import Subscription
 
 ASIDE_MAX = 1_000
-"""Credit of the private subscription: how many envelopes may be in front of an answer."""
+"""Credit of the private subscription: the most envelopes that may precede an answer."""
 
 
 class PendingQuestions:
@@ -32,10 +31,10 @@ class PendingQuestions:
         """Subscriptions of the application to its own inbox."""
         self._private: Subscription | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """Acks of answers, and the opening of a private inbox: loops hold tasks only weakly."""
+        """Running acks and opens: an event loop holds its tasks only weakly."""
 
     def intercept(self, delivery: Delivery) -> bool:
-        """Take a delivery that answers an open question; it is acked, and the asker gets it."""
+        """Take a delivery that answers an open question: ack it and pass it to the asker."""
         if not self._answers:
             return False
         corr = delivery.head.corr
@@ -43,7 +42,7 @@ class PendingQuestions:
         if answer is None or answer.done():
             return False
         answer.set_result(delivery)
-        # The asker has the content: an ack that fails costs a second delivery that nobody waits for.
+        # The asker has the content. If the ack fails, the server delivers it once more, and it is released.
         self._keep(_ack(delivery))
         return True
 
@@ -51,9 +50,9 @@ class PendingQuestions:
         self._listening.add(subscription)
 
     def stopped(self, subscription: Subscription) -> None:
-        """An inbox of the application was closed; questions that relied on it get a private one."""
+        """An inbox of the application was closed; open questions get a private subscription instead."""
         self._listening.discard(subscription)
-        if self._answers and self._private is None and not self._is_heard():
+        if self._answers and self._private is None and not self._has_inbox():
             private = self._private = self._subscribe(ASIDE_MAX)
             self._keep(_open(private))
 
@@ -61,14 +60,14 @@ class PendingQuestions:
         """Open a question; must be followed by `close`."""
         answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         self._answers[corr] = answer
-        if not self._is_heard():
+        if not self._has_inbox():
             if self._private is None:
                 self._private = self._subscribe(ASIDE_MAX)
             await self._private.open()
         return answer
 
     async def close(self, corr: str) -> None:
-        """The question is answered, or given up."""
+        """Close a question that was answered or given up."""
         self._answers.pop(corr, None)
         if not self._answers and self._private is not None:
             private, self._private = self._private, None
@@ -76,8 +75,8 @@ class PendingQuestions:
                 await asyncio.wait(self._tasks)
             await private.close()
 
-    def _is_heard(self) -> bool:
-        """Whether the application listens to its inbox, and so hears an answer."""
+    def _has_inbox(self) -> bool:
+        """Whether the application has an open subscription to its inbox, which receives the answers."""
         return any(subscription.is_open for subscription in self._listening)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -90,7 +89,7 @@ async def _open(private: Subscription) -> None:
     try:
         await private.open()
     except PenstockError:
-        pass  # the connection is over, and whoever asks hears it from there
+        pass  # the connection has ended, which fails the question itself
 
 
 async def _ack(delivery: Delivery) -> None:
@@ -101,20 +100,20 @@ async def _ack(delivery: Delivery) -> None:
 
 
 def no_agent() -> PenstockError:
-    """Asking, and reading an inbox, need a name to be addressed by."""
+    """Questions and inboxes need an agent name."""
     refusal = Refusal("InvalidRequest", "this client has no agent name", hint="connect with `agent=…`")
     return PenstockError(refusal)
 
 
 def unanswered(to: str, timeout_s: float, sent: Sent | None) -> PenstockError:
-    """Why there is no answer, as far as we can tell; nothing was sent yet where `sent` is none."""
+    """The error of a question without an answer; `sent` is None if the question was not sent in time."""
     hint = "wait longer with `timeout=…`"
     if sent is None:
-        message = f"the question to `{to}` was not taken in {timeout_s:g} s"
+        message = f"the question to `{to}` was not accepted within {timeout_s:g} s"
     else:
         message = f"`{to}` did not answer in {timeout_s:g} s"
         if sent.recipient is not None and not sent.recipient.present:
-            hint = f"nobody listened to `{sent.to}`: start who answers there; the question waits in its inbox"
+            hint = f"no consumer reads `{sent.to}`: start the agent that answers; the question waits in its inbox"
         else:
-            hint += ", or see that the other side calls `delivery.reply(…)`"
+            hint += ", or check that the recipient calls `delivery.reply(…)`"
     return PenstockError(Refusal("Timeout", message, hint=hint))

@@ -1,10 +1,11 @@
 """A subscription: a window of credit over one stream, and the deliveries inside it.
 
-Owns the window, the buffer of what the application has not taken yet, and what is unsettled. Invariants:
-credit outstanding at the server plus deliveries held here never pass `credit`; a delivery of a lost link,
-or one whose envelope came again, is lost and cannot be settled. Acks and grants of one loop turn travel
-together. Cost of an arrival: one object and one dict entry an envelope.
+Owns the window, the buffer of deliveries that the application has not taken, and the unsettled deliveries. Invariants: credit granted to
+the server plus deliveries held here never exceed `credit`; a delivery whose connection was lost, or whose envelope was delivered again, is
+lost and cannot be settled. Acks and grants of one loop turn are sent together. Cost of an arrival: one object and one dict entry.
 """
+
+# size: one class whose parts share the window; acks, renewals and workers are already modules of their own
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ CREDIT_MAX = Limits().credit_max
 
 
 class Subscription:
-    """`async for delivery in subscription`, best inside `async with`, which gives back what is left.
+    """The deliveries of one stream: `async for delivery in subscription`. Best inside `async with`, which releases the rest at its end.
 
-    Credit is granted again as deliveries are settled, so at most `credit` of them are here. After a lost connection the subscription
-    goes on by itself; what was unsettled is lost then, and comes again.
+    The client grants new credit as you settle, so at most `credit` deliveries are unsettled. After a lost connection the subscription
+    resumes by itself; the unsettled deliveries are lost and delivered again.
 
     Example:
         async with client.subscribe("jobs", credit=10) as jobs:
@@ -77,7 +78,7 @@ class Subscription:
         self._intercept = intercept
         self._on_close = on_close
         self._outstanding = 0
-        """Credit the server has and did not use yet."""
+        """Credit that the server has and has not used."""
         self._owed = 0
         """Credit to grant again."""
         self._held: dict[int, Delivery] = {}
@@ -92,12 +93,12 @@ class Subscription:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server agreed, and nothing ended it since."""
+        """Whether the server has confirmed the subscription and it has not ended since."""
         opened = self._opened
         return opened is not None and opened.done() and self._failure is None and not self._is_closed
 
     async def open(self) -> Self:
-        """Subscribe; returns when the server agreed. Iterating does this by itself."""
+        """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
         if self._opened is None:
             self._opened = self._connection.loop.create_future()
             self._renewals.watch(self)
@@ -119,7 +120,7 @@ class Subscription:
                 raise StopAsyncIteration
 
     async def next_batch(self, count_max: int = ACKS_MAX) -> list[Delivery]:
-        """What arrived and nobody took yet, at least one; empty when the subscription is closed."""
+        """All buffered deliveries, up to `count_max`; waits for the first one. Empty when the subscription is closed."""
         while True:
             taken: list[Delivery] = []
             while self._buffer and len(taken) < count_max:
@@ -130,12 +131,12 @@ class Subscription:
                 return taken
 
     async def batches(self, count_max: int = ACKS_MAX) -> AsyncIterator[list[Delivery]]:
-        """All that arrived, list by list: the fast way to read together with `ack`."""
+        """Deliveries in lists of all that have arrived. Together with `ack` the fastest way to consume."""
         while batch := await self.next_batch(count_max):
             yield batch
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Ack many at once; raises when one of them failed, after all others are on record."""
+        """Ack many at once. If some fail, raises the first error after all others are durable."""
         starts = range(0, len(deliveries), ACKS_MAX)
         futures = [self._ack_soon(deliveries[start : start + ACKS_MAX]) for start in starts]
         errors: Errors = []
@@ -146,9 +147,9 @@ class Subscription:
     async def work(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
 
-        A handler that returns has its delivery acked, unless it settled it itself; one that raises has it nacked, and the exception
-        is logged. Leases are renewed while handlers work. When one is lost all the same, `LeaseLost` is raised inside its handler.
-        Cancelling the work stops the handlers and gives back what they did not settle.
+        When a handler returns, its delivery is acked, unless the handler settled it. When it raises, the delivery is nacked and the
+        exception is logged. Leases are renewed while handlers run; if one is lost nevertheless, `LeaseLost` is raised at the
+        handler's current `await`. Cancelling `work` stops the handlers and releases their unsettled deliveries.
 
         Example:
             async def resize(delivery):
@@ -173,7 +174,7 @@ class Subscription:
                 await asyncio.gather(*workers, return_exceptions=True)
 
     async def close(self) -> None:
-        """Unsubscribe; deliveries that are not settled go back to the stream."""
+        """Unsubscribe. Unsettled deliveries return to the stream."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -201,7 +202,7 @@ class Subscription:
         await self.close()
 
     async def _arrival(self) -> bool:
-        """Wait for a delivery; False when none can come any more."""
+        """Wait for a delivery; False when the subscription is closed."""
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
@@ -215,7 +216,7 @@ class Subscription:
                 await taker
             except asyncio.CancelledError:
                 if taker.done() and not taker.cancelled():
-                    self._wake(1)  # what woke us is for somebody else now
+                    self._wake(1)  # pass the wake-up on to the next waiting task
                 raise
         return True
 
@@ -268,23 +269,23 @@ class Subscription:
         elif isinstance(error, PenstockError) and delivery.state is State.HELD:
             self._judge(delivery, error)
             if not error.retryable:
-                # For instance at the longest lease there is: asking again will not help.
+                # For example, the lease has its maximum length; repeating the request cannot help.
                 delivery.renew_at = float("inf")
 
     def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        """What a refused settle or extension means for the delivery."""
+        """Apply the error of a settle or an extension to the delivery."""
         error = lease_error(error)
         if isinstance(error, LeaseLost):
             self.lost(delivery, error)
         return error
 
     def _let_go(self, delivery: Delivery) -> None:
-        """The application is done with it."""
+        """The application has settled the delivery."""
         delivery.state = State.SETTLING
         self._make_room(delivery)
 
     def _make_room(self, delivery: Delivery) -> None:
-        """Its place in the window is free."""
+        """Free its place in the window."""
         if self._held.pop(delivery.seq, None) is not None:
             self._owed += 1
             self._connection.mark(self)
@@ -292,7 +293,7 @@ class Subscription:
     def _ack_soon(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Errors]:
         for delivery in deliveries:
             delivery.check()
-        # `_let_go` for many at once, because this path is hot.
+        # The same as `_let_go`, inlined for many deliveries: this path is hot.
         held, held_before = self._held, len(self._held)
         for delivery in deliveries:
             delivery.state = State.SETTLING
@@ -302,7 +303,7 @@ class Subscription:
         return self._acks.add(deliveries)
 
     def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        """What a refused settle means for the delivery."""
+        """Apply the error of a settle to the delivery."""
         if delivery.state is State.LOST or error.code == "Unreachable":
             message = f"the connection was lost before seq {delivery.seq} of `{self.stream}` was settled"
             loss = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
@@ -310,7 +311,7 @@ class Subscription:
             return loss
         error = self._judge(delivery, error)
         if not isinstance(error, LeaseLost):
-            # Still ours: the caller may try again, and until then the lease is kept.
+            # The lease still holds: the caller may retry, and the lease is renewed until then.
             delivery.state = State.HELD
             self._held[delivery.seq] = delivery
         return error
@@ -379,7 +380,7 @@ class Subscription:
 
     def emit(self) -> None:
         self._acks.send()
-        # Half a window at the server keeps it busy; granting earlier only makes more lines.
+        # Half a window keeps the server busy; granting earlier would only send more frames.
         if self._owed and 2 * self._outstanding < self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
             self._outstanding += grant
@@ -395,11 +396,11 @@ class Subscription:
         self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # nobody may be waiting
+            self._opened.exception()  # mark it as retrieved, as no task may await it
         self._wake(len(self._takers))
 
     def _drop(self, error: LeaseLost) -> None:
-        """Every delivery that is not settled is lost."""
+        """Mark every unsettled delivery as lost."""
         for delivery in self._held.values():
             delivery.lose(error)
         self._held.clear()
@@ -415,6 +416,6 @@ class Subscription:
 
 
 def _ignore(answer: asyncio.Future[Raw]) -> None:
-    """A refused grant shows as silence that the reconnect or the window mends; nobody waits for it."""
+    """No caller awaits a grant. If it fails, the next reconnect or the next settled delivery grants again."""
     if not answer.cancelled():
         answer.exception()

@@ -1,8 +1,7 @@
-"""Work: a handler for each delivery of a subscription, some of them side by side.
+"""Runs a handler for a delivery and settles it.
 
-Owns the workers, and how a lost lease reaches a handler that is in the middle of something. What it keeps: a handler that returns has its
-delivery acked, one that raises has it nacked, and one whose lease is lost hears so at the very `await` it is waiting at, before anybody
-else's copy of the work has gone far. Nothing that a handler does ends the work.
+A handler that returns has its delivery acked, and one that raises has it nacked. A handler whose lease is lost gets `LeaseLost` at its
+current `await`, before another consumer has done much of the same work. No exception of a handler ends the worker.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from penstock.core.errors import PenstockError, Refusal
 Handler = Callable[[Delivery], Awaitable[object]]
 
 CONCURRENCY_MAX = 10_000
-"""Handlers side by side; each is a task."""
+"""The most concurrent handlers; each is a task."""
 REASON_MAX = 200
-"""Characters of an exception that go into the reason of a nack."""
+"""The most characters of an exception in the reason of a nack."""
 
 _LOG = logging.getLogger("penstock.client")
 
 
 class Interruption(LeaseLost, asyncio.CancelledError):
-    """`LeaseLost` in the middle of a handler.
+    """`LeaseLost` inside a handler.
 
-    It is a cancellation as well, so that whatever the handler waits in (a task group, a lock) puts itself in order as it would for one.
+    It is also a `CancelledError`, so that a task group or a lock that the handler awaits cleans up as for a cancellation.
     """
 
 
 class Watched:
-    """A handler at work on one delivery; awaiting it runs the handler, and a lost lease is raised inside of it."""
+    """A handler of one delivery: awaiting it runs the handler, and a lost lease is raised inside it."""
 
     def __init__(self, delivery: Delivery, work: Coroutine[Any, Any, object]) -> None:
         self._delivery = delivery
@@ -63,17 +62,17 @@ class Watched:
         finally:
             delivery.on_loss = None
             if self._loss is not None and self._task is not None:
-                self._task.uncancel()  # the handler ended without hearing of it
+                self._task.uncancel()  # the handler ended before the cancellation reached it
 
     def _lost(self, loss: LeaseLost) -> None:
         task = self._task
         if task is None or task is asyncio.current_task():
-            return  # the handler itself called what found out, which raises
+            return  # the handler itself made the call that detected the loss, and that call raises
         self._loss = Interruption(loss.refusal)
         task.cancel()
 
     def _meant(self, error: BaseException) -> BaseException:
-        """What an exception at an `await` stands for: our cancellation is the loss, unless somebody else wants one too."""
+        """Translate an exception at an `await`: our own cancellation becomes the loss, unless the task was also cancelled from outside."""
         loss = self._loss
         if loss is None or self._task is None or not isinstance(error, asyncio.CancelledError):
             return error
@@ -82,7 +81,7 @@ class Watched:
 
 
 async def handle(delivery: Delivery, handler: Handler) -> None:
-    """Run a handler, and settle what it did not settle itself; raises nothing but a cancellation."""
+    """Run a handler, and settle the delivery if the handler did not. Raises only a cancellation."""
 
     async def work() -> None:
         await handler(delivery)
@@ -96,22 +95,22 @@ async def handle(delivery: Delivery, handler: Handler) -> None:
             _LOG.warning("%r was lost while its handler worked: %s", delivery, error.refusal.message)
         elif _is_cancelled():
             raise
-        else:  # something that the handler waited for was cancelled, and not the handler
+        else:  # something that the handler awaited was cancelled, not the handler
             await _failed(delivery, error)
     except Exception as error:
         await _failed(delivery, error)
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody wants this very task to end."""
+    """Whether this task itself is being cancelled."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 async def _failed(delivery: Delivery, error: BaseException) -> None:
-    """Give back what a handler failed at; called where its exception is being handled."""
+    """Nack the delivery of a failed handler; called inside its `except` block."""
     if delivery.is_lost:
-        _LOG.warning("%r was lost: it is delivered again", delivery)
+        _LOG.warning("%r was lost; it will be delivered again", delivery)
         return
     _LOG.exception("the handler of %r failed", delivery)
     if delivery.state is not State.HELD:
@@ -119,11 +118,11 @@ async def _failed(delivery: Delivery, error: BaseException) -> None:
     try:
         await delivery.nack(reason=f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX])
     except PenstockError as refused:
-        _LOG.warning("%r could not be nacked, its lease will end: %s", delivery, refused.refusal.message)
+        _LOG.warning("%r could not be nacked; its lease will expire: %s", delivery, refused.refusal.message)
 
 
 def check_concurrency(concurrency: int) -> None:
-    """Raise unless that many handlers can work side by side."""
+    """Raise unless `concurrency` is within its bounds."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         message = f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}"
         raise PenstockError(Refusal("InvalidRequest", message, ref="concurrency"))

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from penstock.client.control.frames import ServerHello
-from penstock.client.queue.client import Client, connect
+from penstock.client.queue.client import Client
+from penstock.client.queue.connect import connect
 from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import Change, LiveView
 from penstock.client.queue.subscription import Subscription

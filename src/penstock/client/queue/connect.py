@@ -1,0 +1,106 @@
+"""`connect`: finds the server, dials it, and makes a client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from penstock.client import address
+from penstock.client.control.connection import ControlConnection
+from penstock.client.queue.client import Client
+
+
+class Connecting:
+    """The result of `connect`: await it to get a client, or use it in `async with`."""
+
+    def __init__(
+        self,
+        url: str | None,
+        token: str | None,
+        agent: str | None,
+        *,
+        timeout: float,
+        connect_timeout: float,
+        reconnect: bool,
+        retries: int,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._agent = agent
+        self._timeout_s = timeout
+        self._connect_timeout_s = connect_timeout
+        self._reconnect = reconnect
+        self._retries = retries
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _open(self) -> Client:
+        place = address.parse(address.discover(self._url))
+        token = self._token or os.environ.get("PENSTOCK_TOKEN") or None
+
+        async def dial() -> ControlConnection:
+            connection = ControlConnection(
+                place,
+                token,
+                timeout_s=self._timeout_s,
+                connect_timeout_s=self._connect_timeout_s,
+                reconnect=self._reconnect,
+            )
+            await connection.open()
+            return connection
+
+        return Client(await dial(), dial, agent=self._agent, retries=self._retries)
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    agent: str | None = None,
+    *,
+    timeout: float = 30.0,
+    connect_timeout: float = 10.0,
+    reconnect: bool = True,
+    retries: int = 0,
+) -> Connecting:
+    """Connect to Penstock: `async with connect() as client`, or `client = await connect()` and later `await client.close()`.
+
+    Raises PenstockError with the code `Unreachable` when there is no server, and `Unauthorized` when it rejects the token.
+
+    Args:
+        url: `tcp://host:port`, `unix:/path`, or `http(s)://` and `ws(s)://` for a WebSocket. Default: `PENSTOCK_URL`, else the
+            server running on `./penstock-data`, else `tcp://127.0.0.1:9787`.
+        token: Default: `PENSTOCK_TOKEN`.
+        agent: Your agent's name. It fills `from` of what you send, and names the inbox that `inbox` and `ask` read.
+        timeout: Seconds to wait for an answer; then a request raises `Timeout`.
+        connect_timeout: Seconds that connecting may take.
+        reconnect: Reconnect after the connection is lost, with a growing back-off.
+        retries: How often to repeat a request that the server rejects with a retryable error (429, 503), after the delay that
+            the server names.
+
+    Example:
+        async with penstock.connect(agent="sam") as client:
+            await client.send("jen", {"text": "hello"})
+    """
+    return Connecting(
+        url,
+        token,
+        agent,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        reconnect=reconnect,
+        retries=retries,
+    )
