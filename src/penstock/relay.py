@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
-from penstock.server.relay.service import TERMINATE, RelaySettings, StreamService
+from penstock.server.relay.service import TERMINATE, StreamService
+from penstock.server.relay.subscriptions import RelaySettings
 
 __all__ = ["TERMINATE", "Registrar", "RelaySettings", "StreamService", "TrustStore"]

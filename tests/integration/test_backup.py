@@ -263,7 +263,7 @@ def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeyp
 
     monkeypatch.setattr(backup, "_walk", vacuumed)
     assert main(["backup", str(tmp_path / "copy"), "--data", str(data)]) == 1
-    assert "`mine` was changed" in capsys.readouterr().err
+    assert "`mine` changed during the copy" in capsys.readouterr().err
     assert not list(tmp_path.glob("copy*"))
 
 

@@ -13,7 +13,7 @@ import zmq
 
 from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
 from penstock.dialects.streamservice.keys import StreamKeys, derive
-from penstock.server.relay.service import BURST, REQUESTS
+from penstock.server.relay.subscriptions import BURST, REQUESTS
 from tests.integration import token_peers as peers
 from tests.integration.test_stream_service import PATIENCE_S, Running, Start, start
 

@@ -29,7 +29,8 @@ from penstock.server.relay.reports import (
     TopicExpired,
     TopicRegistered,
 )
-from penstock.server.relay.service import BURST, TERMINATE, RelaySettings, StreamService
+from penstock.server.relay.service import TERMINATE, StreamService
+from penstock.server.relay.subscriptions import BURST, RelaySettings
 from penstock.transports.zeromq import CurveKeys, EndpointError
 from tests.integration import token_peers as peers
 from tests.integration.token_peers import Publisher, Subscriber
@@ -101,7 +102,7 @@ class Running:
         return self.service.relay
 
     def refused(self, reason: str) -> int:
-        return self.service.accounts.refused.get(reason, 0)
+        return self.service.stats.refused.get(reason, 0)
 
     def stop(self) -> RelayStopped:
         if self._thread.is_alive():
@@ -202,7 +203,7 @@ def test_what_is_no_message_is_refused_and_counted(start: Start) -> None:
     push.send_multipart([publisher.topic, b"x", b"y" * 17])
     push.send_multipart([publisher.topic, b"x", b"y" * 16, b"z"])
     push.send_multipart([b"x" * 63, b"x", b"y" * 16])
-    run.wait(lambda: sum(run.service.accounts.refused.values()) == 6)
+    run.wait(lambda: sum(run.service.stats.refused.values()) == 6)
     assert run.refused("block") == 4
     subscriber = run.subscriber(publisher.topic)
     run.subscribed(publisher.topic)

@@ -1,1 +1,1 @@
-"""ipc."""
+"""Contracts between the server and its child processes. Imports neither side."""

@@ -12,15 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.clock import Now
 from penstock.core.relay.limits import RelayLimits
-from penstock.core.relay.machine import Relay, Totals
-from penstock.core.relay.topic import Topic
 from penstock.server.relay import process
 from penstock.server.relay.process import EXIT_UNABLE, FREE, RelayTask, ReportPipe
 from penstock.server.relay.reports import (
     BindFailed,
-    MessageRelayed,
     RelayReady,
     RelayReport,
     RelayStopped,
@@ -28,10 +24,7 @@ from penstock.server.relay.reports import (
     ResumeRequested,
     TopicRegistered,
     decode,
-    encode,
 )
-from penstock.server.relay.stats import BODIES_MAX, TopicStats
-from penstock.server.relay.supervisor import RelayError, curve_keys, local_key
 from tests.server_process import environment
 
 ASKED = ResumeRequested("hash", True, 3)
@@ -141,80 +134,3 @@ def test_a_server_that_does_not_read_costs_observations_before_facts(monkeypatch
     outlet.send([FACT])
     assert gone == [True]
     os.close(writer)
-
-
-def accounts(**limits: Any) -> tuple[Relay, Topic, TopicStats, list[list[RelayReport]]]:
-    relay = Relay(RelayLimits(**limits), lambda message: None)
-    topic = relay.register(Now(1, 1), b"a" * 64, "s", 100)
-    assert isinstance(topic, Topic)
-    reports: list[list[RelayReport]] = []
-    return relay, topic, TopicStats(relay, reports.append), reports
-
-
-@pytest.mark.promise("The relay", "a server that does not read costs observations, never the loop's time")
-def test_what_waits_for_a_report_is_bounded() -> None:
-    _, topic, told, reports = accounts(observations_max=2, facts_max=1)
-    for _ in range(3):
-        told.tell(ASKED)
-        told.tell(FACT)
-    for _ in range(2):
-        told.passed(topic, b"x" * (BODIES_MAX // 2 + 1), is_held=False)
-    told.flush()
-    assert [type(each) for each in reports[0]] == [
-        ResumeRequested,
-        TopicRegistered,
-        ResumeRequested,
-        RelayTotals,
-    ]
-    figures = reports[0][-1]
-    assert isinstance(figures, RelayTotals)
-    assert (figures.dropped, figures.facts_dropped) == (3, 2)
-    told.passed(topic, b"t" * 64 + b"body", is_held=True)
-    told.flush()
-    assert isinstance(reports[1][0], MessageRelayed)
-    assert reports[1][0].body == b"body"
-
-
-def test_reports_survive_the_way() -> None:
-    told: list[RelayReport] = [
-        RelayReady("a", "b"),
-        FACT,
-        ASKED,
-        RelayTotals(Totals(messages=3), 1, 2, 3, 4, refused={"signer": 2}),
-        RelayStopped(1, 2),
-    ]
-    assert decode(encode(told)) == told
-
-
-def test_a_publisher_on_this_machine_has_a_key_that_stays(tmp_path: Path) -> None:
-    file = tmp_path / "publisher.key"
-    public = local_key(file)
-    assert local_key(file) == public
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.write_text("no key")
-    with pytest.raises(RelayError, match="holds no key"):
-        local_key(file)
-
-
-def test_curve_keys_come_from_a_file_of_secret_keys(tmp_path: Path) -> None:
-    from penstock.cli import main
-
-    assert main(["token", "curve-keygen", "--out", str(tmp_path), "--json"]) == 0
-    keys = curve_keys(tmp_path / "relay.key_secret", ("*",))
-    assert len(keys.public) == len(keys.secret) == 40
-    assert (tmp_path / "relay.key_secret").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(RelayError, match="no secret key"):
-        curve_keys(tmp_path / "relay.key", ())
-    with pytest.raises(RelayError, match="holds no CURVE keys"):
-        curve_keys(tmp_path / "nothing", ())
-    assert main(["token", "curve-keygen", "--out", str(tmp_path)]) == 1  # never over a key that is there
-
-
-def test_a_signers_key_is_made_with_its_public_half(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from penstock.cli import main
-
-    assert main(["token", "signer-keygen", "--out", str(tmp_path), "--json"]) == 0
-    shown = msgspec.json.decode(capsys.readouterr().out)
-    assert shown["public"] == local_key(Path(shown["secret_file"]))

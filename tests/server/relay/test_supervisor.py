@@ -16,8 +16,13 @@ from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.server.admin.relay import TOPICS_MAX, list_topics
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.relay import supervisor
-from penstock.server.relay.supervisor import RelayError, RelaySupervisor, TopicFigures
-from penstock.server.relay.websocket_hub import RelayHub, RelaySession
+from penstock.server.relay.supervisor import (
+    RelayError,
+    RelaySupervisor,
+    TopicFigures,
+    curve_keys,
+    local_key,
+)
 
 NO_RUNTIME = cast(Any, None)
 
@@ -37,22 +42,6 @@ def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch
     assert asyncio.run(start()) >= 2
 
 
-def test_a_socket_may_leave_after_the_hub_is_closed_and_none_may_join(tmp_path: Path) -> None:
-    async def leave() -> tuple[int, str] | None:
-        hub = RelayHub(NO_RUNTIME, f"ipc://{tmp_path}/relay.sock")
-        first, second = RelaySession(hub), RelaySession(hub)
-        first.topic = second.topic = b"0" * 64
-        hub.join(first, None)
-        hub.close()
-        hub.leave(first)
-        assert hub.count == 0
-        hub.join(second, None)
-        assert hub.count == 0
-        return second.closing
-
-    assert asyncio.run(leave()) == (1001, "Draining")
-
-
 @pytest.mark.promise("Administration", "topics of token streams by their hashes, bounded")
 def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
@@ -63,3 +52,37 @@ def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) ->
     told = asyncio.run(ask())
     assert [row["messages"] for row in told["topics"]] == list(range(TOPICS_MAX + 6, 6, -1))
     assert (told["more"], told["running"], told["totals"]) == (7, False, {})
+
+
+def test_a_publisher_on_this_machine_has_a_key_that_stays(tmp_path: Path) -> None:
+    file = tmp_path / "publisher.key"
+    public = local_key(file)
+    assert local_key(file) == public
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text("no key")
+    with pytest.raises(RelayError, match="holds no key"):
+        local_key(file)
+
+
+def test_curve_keys_come_from_a_file_of_secret_keys(tmp_path: Path) -> None:
+    from penstock.cli import main
+
+    assert main(["token", "curve-keygen", "--out", str(tmp_path), "--json"]) == 0
+    keys = curve_keys(tmp_path / "relay.key_secret", ("*",))
+    assert len(keys.public) == len(keys.secret) == 40
+    assert (tmp_path / "relay.key_secret").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RelayError, match="no secret key"):
+        curve_keys(tmp_path / "relay.key", ())
+    with pytest.raises(RelayError, match="holds no CURVE keys"):
+        curve_keys(tmp_path / "nothing", ())
+    assert main(["token", "curve-keygen", "--out", str(tmp_path)]) == 1  # never over a key that is there
+
+
+def test_a_signers_key_is_made_with_its_public_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from penstock.cli import main
+
+    assert main(["token", "signer-keygen", "--out", str(tmp_path), "--json"]) == 0
+    shown = msgspec.json.decode(capsys.readouterr().out)
+    assert shown["public"] == local_key(Path(shown["secret_file"]))

@@ -1,1 +1,1 @@
-"""metrics."""
+"""Metrics for Prometheus, alert rules and the dashboard for Grafana. Reads counters and changes nothing."""

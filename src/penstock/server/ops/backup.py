@@ -1,12 +1,12 @@
-"""A consistent copy of a data directory, beside a server that writes it or without one.
+"""Copies a data directory consistently, while a server writes it or offline.
 
-What must hold: nothing in the copy may be ahead of its journal. So what follows from the journal is copied before it: tokens
-and other files, the pipeline's tables (each with its log before its data, because a log speaks of files that are there already),
-then sealed history. Sealed history and segments are then copied under the lock of the sealer, which would otherwise move rows from one
-to the other meanwhile; the large part of sealed history went before, so the lock is held for a moment. Last comes the journal, cut at the
-watermark of that moment: every row that was committed is in, none that was not.
+Invariant: nothing in the copy is ahead of its journal. So everything derived from the journal is copied first: tokens and other files,
+then the tables of the pipeline (the log of each before its data, because a log names only files that exist), then sealed history. What
+is new in sealed history, and the segments, are copied under the lock of the sealer, which would otherwise move rows between the two;
+most of sealed history is copied before, so the lock is held briefly. The journal comes last, cut at its watermark: the copy holds every
+committed row and no other.
 
-Never in it: `run`, with the operator's token; locks, the reserve, drafts, checkpoints of Spark, which can be lost.
+Never copied: `run` (it holds the operator's token), locks, the disk reserve, drafts, and checkpoints of Spark, which may be lost.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from penstock.server.ops.backup_format import BackupManifest, BackupWriter, open
 Progress = Callable[[int, int], None]
 WATERMARK_TRIES = 100
 _DRAFT = re.compile(r"\..+\.(parquet|[0-9a-f]{16})")
-"""Names under which tables and files with secrets are written before they count."""
+"""Prefixes of drafts: tables and secret files that are not complete yet."""
 LEFT_OUT = ("journal", "lake", "run")
-"""Directories that are not copied file by file; `run` not at all."""
+"""Directories that are not copied file by file; `run` is not copied at all."""
 
 
 def backup(data: Path, target: Path, version: str, progress: Progress | None = None) -> BackupManifest:
-    """Copy a data directory; the manifest of the copy."""
+    """Copy a data directory and return the manifest of the copy."""
     if not (data / "journal" / IDENTITY).is_file():
         raise refused(f"there is no journal in `{data}`", "name the data directory of a server with --data")
     if target.resolve().is_relative_to(data.resolve()):
         raise refused(
-            f"`{target}` is in the directory that is copied", "choose a place elsewhere, on another disk"
+            f"`{target}` is inside the directory to copy", "choose a target elsewhere, on another disk"
         )
     place = open_target(target)
     try:
@@ -67,7 +67,7 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
         place.abandon()
         if isinstance(error, OSError):
             message = f"the copy failed: {error.strerror or error}"
-            hint = "look after space and rights, here and there; nothing was left behind"
+            hint = "check free space and permissions of source and target; the partial copy was removed"
             raise refused(message, hint) from None
         if isinstance(error, DamageError):
             raise PenstockError(Refusal("JournalDamaged", str(error))) from None
@@ -83,7 +83,7 @@ class _Backup:
         self._total = sum(_sizes(data)) if progress is not None else 0
 
     def run(self) -> BackupManifest:
-        """In the order that keeps the copy whole."""
+        """Copy in the order that keeps the copy consistent."""
         made_at = datetime.fromtimestamp(int(time.time()), UTC).isoformat()
         for path in _walk(self._data, LEFT_OUT):
             self._file(path)
@@ -117,43 +117,47 @@ class _Backup:
         return [path for path in entries if path.name != EVENTS and (path / "_delta_log").is_dir()]
 
     def _log_files(self, table: Path) -> list[Path]:
-        """The files of a table's log; the one that names a checkpoint first, for the checkpoint is there already."""
+        """The files of a table's log; the pointer to a checkpoint first, because its checkpoint already exists."""
         log = table / "_delta_log"
         last = log / "_last_checkpoint"
         return [last, *sorted(path for path in log.iterdir() if path != last and _is_whole(path))]
 
     def _table(self, table: Path) -> None:
-        """A table that the pipeline may be writing."""
+        """Copy a table that the pipeline may be writing."""
         for path in self._log_files(table):
             self._file(path)
         copied = [name for name in self._copy.files if name.startswith(self._name(table) + "/_delta_log/")]
         numbers = [int(stem) for name in copied if (stem := Path(name).stem).isdecimal()]
-        if not numbers:  # a table that is just being made
+        if not numbers:  # the table is being created
             return
         for path in _walk(table, ("_delta_log",)):
             self._file(path)
         try:
             read = DeltaTable(str(table), version=max(numbers))
             needed = read.get_add_actions(flatten=True).column("path").to_pylist()
-        except Exception as error:  # whatever the Delta library says: the table is not what its log said
+        except Exception as error:  # any error of the Delta library: the table does not match its log
             raise self._changed(table) from error
         if any(f"{self._name(table)}/{unquote(path)}" not in self._copy.files for path in needed):
             raise self._changed(table)
 
     def _changed(self, table: Path) -> PenstockError:
-        hint = "run it again when nothing rebuilds or vacuums the tables; `penstock lake ls` shows them"
-        return refused(f"the table `{table.name}` was changed while it was copied", hint)
+        hint = (
+            "run the backup again when no rebuild or vacuum is running; `penstock lake ls` lists the tables"
+        )
+        return refused(f"the table `{table.name}` changed during the copy", hint)
 
     def _sealed_files(self) -> list[Path]:
         events = self._data / "lake" / EVENTS
         return list(_walk(events, ("_delta_log",))) if events.is_dir() else []
 
     def _journal(self, copied: list[Path]) -> tuple[Identity, int]:
-        """Sealed history as it is now, then the journal up to its watermark."""
+        """Copy the rest of sealed history, then the journal up to its watermark."""
         folder = self._data / "journal"
         disk = RealDisk(folder)
         sealing = RealDisk(folder)
-        sealing.lock("sealing", waits=True)  # a start waits for it too, before it touches anything
+        sealing.lock(
+            "sealing", waits=True
+        )  # a starting server waits for this lock before it changes anything
         try:
             is_written = self._is_written(folder)
             now = self._sealed_files()
@@ -167,7 +171,7 @@ class _Backup:
             if DeltaLog(self._data / "lake" / EVENTS).entries():
                 for path in self._log_files(self._data / "lake" / EVENTS):
                     self._file(path)
-            # Before the watermark is read: no reader is then ahead of the copy.
+            # Before the watermark is read, so that no reader is ahead of the copy.
             for name in disk.names():
                 if name.startswith(READER_PREFIX) and name.endswith(".json"):
                     self._file(folder / name)
@@ -182,14 +186,14 @@ class _Backup:
             sealing.unlock()
 
     def _is_written(self, folder: Path) -> bool:
-        """Whether a server writes the journal; one that is just starting has not said how far it is."""
+        """Whether a server writes the journal; one that is starting has published no watermark yet."""
         writing = RealDisk(folder)
         if writing.lock():
             writing.unlock()
             return False
         if read_endpoints(self._data / "run" / "endpoints.json") is None:
-            message = f"a process that opens no doors yet has `{self._data}`"
-            hint = "try again when the server is up, or the command that has it is over"
+            message = f"a process without open ports has locked `{self._data}`"
+            hint = "try again when the server is up or the command has ended"
             raise PenstockError(Refusal("JournalUnavailable", message, hint=hint))
         return True
 
@@ -198,11 +202,11 @@ class _Backup:
             mark = read_watermark(disk)
             if mark is not None:
                 return mark
-        hint = "start a server on it once, which mends that"
-        raise refused(f"`{self._data}` has no watermark that can be read", hint)
+        hint = "start a server on it once, which repairs it"
+        raise refused(f"`{self._data}` has no readable watermark", hint)
 
     def _written(self, disk: RealDisk, identity: Identity, end: int, epoch: int) -> None:
-        """The journal of a server at work: what is committed, and nothing of the commit under way."""
+        """Copy the journal of a running server: committed rows, nothing of the commit in progress."""
         for name in named(disk, LIVE_PREFIX):
             self._file(disk.directory / name)
         found = [segment for segment in segments(disk) if segment.first <= end]
@@ -212,17 +216,17 @@ class _Backup:
             else:
                 self._file(disk.directory / segment.name)
         self._copy.data(f"journal/{WATERMARK}", encode_watermark(end, epoch))
-        # The copy is cut at a commit, so nothing of it can have been lost.
+        # The copy ends at a commit, so a recovery loses nothing of it.
         clean = msgspec.structs.replace(identity, is_clean=True)
         self._copy.data(f"journal/{IDENTITY}", msgspec.json.encode(clean))
 
     def _tail(self, disk: RealDisk, segment: Segment, end: int) -> None:
-        """The segment that holds the last committed row, up to the end of its commit."""
+        """Copy the segment with the last committed row, up to the end of its commit."""
         data = disk.read(segment.name)
         try:
             scan = Scan(data, segment.name, is_last=True)
         except DamageError:
-            if segment.first == end:  # just being begun: nothing in it counts yet
+            if segment.first == end:  # just created: it holds no committed row
                 return
             raise
         offset, position = segment.first, scan.start
@@ -236,7 +240,7 @@ class _Backup:
         self._show()
 
     def _quiet(self, disk: RealDisk, identity: Identity) -> int:
-        """The journal of nobody at work: as it is, torn tail and all, for the next start to judge."""
+        """Copy the journal of a stopped server as it is; the next start repairs a torn tail."""
         for name in named(disk, LIVE_PREFIX):
             self._file(disk.directory / name)
         end, _ = self._mark(disk)
@@ -248,7 +252,7 @@ class _Backup:
 
 
 def _is_whole(path: Path) -> bool:
-    """A plain file that is no draft, lock or socket."""
+    """Whether a file is copied: no draft, lock or socket."""
     if path.name.endswith(".tmp") or _DRAFT.fullmatch(path.name):
         return False
     try:
@@ -258,7 +262,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _walk(folder: Path, without: tuple[str, ...]) -> Iterator[Path]:
-    """The files of a directory and those below it, in order; drafts, links and the named directories left out."""
+    """The files below a directory, in order, without drafts, links and the named directories."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name
@@ -269,7 +273,7 @@ def _walk(folder: Path, without: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _sizes(data: Path) -> Iterator[int]:
-    """About how much there is to copy."""
+    """The approximate number of bytes to copy."""
     for path in _walk(data, ("run",)):
         try:
             yield path.stat().st_size if path.name != "reserve" else 0

@@ -1,7 +1,7 @@
-"""A copy of a data directory as a thing of its own: a directory, or a tar file, with a manifest of what it holds.
+"""The format of a backup: a directory or a tar file with a manifest of its files.
 
-Written under a name that ends in `.part` and renamed when it is whole, so that half a copy never passes for one. Nothing that is
-there already is written over. What the manifest does not name is no part of the copy.
+A backup is written under a name that ends in `.part` and renamed when it is complete, so a partial backup is never taken for a whole
+one. Existing files are never overwritten. A file that the manifest does not name is not part of the backup.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from penstock.core.errors import PenstockError, Refusal
 
 MANIFEST = "backup.json"
 MANIFEST_MAX = 256 * 1024 * 1024
-"""A manifest has about 150 bytes for each file; more than this is none."""
+"""A manifest has about 150 bytes for each file; a larger one is not read."""
 FORMAT = 1
 TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 PIECE = 1024 * 1024
 
 
 class BackupFile(msgspec.Struct, frozen=True):
-    """One file of a copy."""
+    """One file of a backup."""
 
     bytes: int
     sha256: str
 
 
 class BackupManifest(msgspec.Struct):
-    """What a copy holds."""
+    """The contents of a backup."""
 
     penstock: str
-    """The version that made it."""
+    """The version that wrote it."""
     journal: str
     epoch: int
     end: int
-    """Rows before this are in it."""
+    """The offset behind its last row."""
     made_at: str
     files: dict[str, BackupFile]
     format: int = FORMAT
@@ -54,7 +54,7 @@ def refused(message: str, hint: str) -> PenstockError:
 
 
 class DigestReader:
-    """Reads a file to the size it had, and takes its digest on the way."""
+    """Reads the first `size` bytes of a file and computes their digest."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -65,22 +65,22 @@ class DigestReader:
         wanted = self._left if size < 0 else min(size, self._left)
         data = self._file.read(wanted)
         if len(data) < wanted:
-            raise OSError("the file became shorter while it was copied")
+            raise OSError("the file became shorter during the copy")
         self._left -= wanted
         self.digest.update(data)
         return data
 
 
 class BackupTarget(Protocol):
-    """Where a copy goes."""
+    """Where a backup is written."""
 
     def add(self, name: str, file: DigestReader, size: int) -> None: ...
 
     def finish(self) -> None:
-        """Make it durable under its own name."""
+        """Make the backup durable under its final name."""
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove the partial backup."""
 
 
 class _Directory:
@@ -96,7 +96,7 @@ class _Directory:
 
     def finish(self) -> None:
         sync_folder(self._part)
-        self._part.rename(self._path)  # an empty directory may be there, and nothing else
+        self._part.rename(self._path)  # replaces an empty directory, and fails on anything else
         sync_folder(self._path.parent)
 
     def abandon(self) -> None:
@@ -123,7 +123,7 @@ class _Tar:
         os.fsync(self._file.fileno())
         self._file.close()
         if os.path.lexists(self._path):
-            raise FileExistsError(17, "somebody took the name meanwhile")
+            raise FileExistsError(17, "another process took the name")
         self._part.rename(self._path)
         sync_folder(self._path.parent)
 
@@ -133,13 +133,13 @@ class _Tar:
 
 
 def write_file(place: Path, file: DigestReader, size: int) -> None:
-    """A new file with so many bytes of another, on the disk."""
+    """Write `size` bytes to a new file and sync it."""
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         while size > 0:
             piece = file.read(min(PIECE, size))
             if not piece:
-                raise OSError(f"`{place.name}` ends too early")
+                raise OSError(f"`{place.name}` is too short")
             out.write(piece)
             size -= len(piece)
         out.flush()
@@ -155,34 +155,34 @@ def sync_folder(path: Path) -> None:
 
 
 def tar_mode(path: Path) -> str | None:
-    """How to write a tar file of this name; None for a directory."""
+    """The mode of `tarfile` for this name; None for a directory."""
     return next((mode for ending, mode in TARS.items() if path.name.endswith(ending)), None)
 
 
 def is_taken(path: Path) -> bool:
-    """Whether something is there that must not be written over; an empty directory is nothing."""
+    """Whether the path exists; an empty directory does not count."""
     if path.is_symlink() or not path.is_dir():
         return os.path.lexists(path)
     return next(path.iterdir(), None) is not None
 
 
 def open_target(path: Path) -> BackupTarget:
-    """A place for a copy, if nothing is there."""
+    """Open a new backup; refuses an existing path."""
     mode = tar_mode(path)
     draft = path.with_name(path.name + ".part")
     if is_taken(path) or (mode is not None and path.is_dir()):
-        raise refused(f"`{path}` is there already", "choose another name: nothing is written over")
+        raise refused(f"`{path}` already exists", "choose another name; a backup never overwrites files")
     if os.path.lexists(draft):
-        hint = "another backup writes it, or one was cut off: then remove it"
-        raise refused(f"`{draft}` is there already", hint)
+        hint = "another backup is writing it; if none is running, remove it"
+        raise refused(f"`{draft}` already exists", hint)
     try:
         return _Directory(path) if mode is None else _Tar(path, mode)
     except OSError as error:
-        raise refused(f"cannot write `{path}`: {error.strerror}", "choose another place") from None
+        raise refused(f"cannot write `{path}`: {error.strerror}", "choose another target") from None
 
 
 class BackupWriter:
-    """A copy that is being made: files go in, their sizes and digests into the manifest."""
+    """A backup in progress; collects sizes and digests for its manifest."""
 
     def __init__(self, target: BackupTarget) -> None:
         self._target = target
@@ -190,7 +190,7 @@ class BackupWriter:
         self.bytes = 0
 
     def file(self, name: str, path: Path) -> bool:
-        """Add a file as long as it is now; False when it is not there any more."""
+        """Add a file at its present size; False when it no longer exists."""
         try:
             source = path.open("rb")
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class BackupWriter:
         self.bytes += size
 
     def drop(self, name: str) -> None:
-        """Leave out what is gone since, if it was copied at all."""
+        """Leave a file out of the manifest."""
         self.files.pop(name, None)
 
     def finish(self, manifest: BackupManifest) -> None:
@@ -219,12 +219,12 @@ class BackupWriter:
 
 
 class BackupReader:
-    """A copy to restore from."""
+    """A backup to restore from."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._tar: tarfile.TarFile | None = None
-        hint = f"name a directory or a tar file that `penstock backup` made; it holds `{MANIFEST}`"
+        hint = f"name a directory or tar file written by `penstock backup`; it contains `{MANIFEST}`"
         try:
             if not path.is_dir():
                 self._tar = tarfile.open(path, "r:*")  # noqa: SIM115
@@ -233,11 +233,11 @@ class BackupReader:
             self.manifest = msgspec.json.decode(data, type=BackupManifest)
         except (OSError, KeyError, tarfile.TarError, EOFError, msgspec.DecodeError) as error:
             self.close()
-            raise refused(f"`{path}` is no whole backup: {error}", hint) from None
+            raise refused(f"`{path}` is not a complete backup: {error}", hint) from None
         if self.manifest.format > FORMAT:
             self.close()
             raise refused(
-                f"the backup is of format {self.manifest.format}", "restore it with the version that made it"
+                f"the backup is of format {self.manifest.format}", "restore it with the version that wrote it"
             )
 
     def _open(self, name: str) -> BinaryIO:
@@ -249,15 +249,15 @@ class BackupReader:
         return file  # type: ignore[return-value]
 
     def files(self) -> Iterator[tuple[str, BackupFile, BinaryIO]]:
-        """Every file of the manifest, in the order it was written."""
+        """The files of the manifest, in the order in which they were written."""
         for name, entry in self.manifest.files.items():
             place = PurePosixPath(name)
             if place.is_absolute() or ".." in place.parts or place.as_posix() != name:
-                raise refused(f"the backup names `{name}`", "this is not a backup that Penstock made")
+                raise refused(f"the backup names `{name}`", "`penstock backup` did not write this backup")
             try:
                 file = self._open(name)
             except (OSError, KeyError):
-                raise refused(f"`{name}` is missing from the backup", "use another one") from None
+                raise refused(f"`{name}` is missing from the backup", "use another backup") from None
             with file:
                 yield name, entry, file
 

@@ -1,7 +1,6 @@
-"""What `penstock up --demo` adds: a rule, a space and a query to the config, and the sample traffic in a process of its own.
+"""`penstock up --demo`: adds a rule, a space and a query to the config, and runs the sample traffic in a child process.
 
-A name that the config has already is left alone, and the part of the demo that needs it is left out. The process is told what to do on its
-standard input and ends when that is closed, so it never outlives the server.
+A name that the config already uses is not replaced; the part of the demo that needs it is left out.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
     from penstock.server.config.load import Config
 
 STOP_S = 3.0
-"""How long the agents may take to leave."""
+"""How long the agents may take to disconnect."""
 ALERTS_TO = "ops"
-"""The agent that takes alerts."""
+"""The agent that receives alerts."""
 COLLECTOR = "collector"
 QUERY = str(Path(collector.__file__).absolute())
 """The file of the collector's query."""
 LOG = "demo.log"
-"""What went wrong in the demo, in the run directory."""
+"""Errors of the demo, in the run directory."""
 UNREAD_MS = 3_600_000
-"""How long the relay waits for a reader of the story to come back: people close the page, and open it again later."""
+"""How long the relay keeps the story without a reader: people close the page and open it again later."""
 SPACE_NAME = "Three sensors, a collector and a dashboard"
 
 
 def with_demo(config: Config, *, has_data: bool) -> Config:
-    """The config with what the demo needs, as far as there is room for it."""
+    """The config with the parts of the demo that fit into it."""
     pipeline = config.pipeline
     if pipeline.alerts.to is None:
         alerts = msgspec.structs.replace(pipeline.alerts, to=ALERTS_TO)
@@ -73,7 +72,7 @@ def with_demo(config: Config, *, has_data: bool) -> Config:
 
 
 def space_section(*, has_spark: bool) -> SpaceSection:
-    """The space of the demo. The collector is virtual where Spark is it, and somebody who joins where Python is."""
+    """The space of the demo. The collector is virtual with Spark, and a participant that joins with Python."""
     may_stream = ParticipantSection(capabilities=({"kind": "stream/*"},))
     people: dict[str, ParticipantSection | None] = dict.fromkeys(SENSORS, may_stream)
     people["dashboard"] = ParticipantSection(capabilities=({"kind": "chat"},))
@@ -89,23 +88,23 @@ def space_section(*, has_spark: bool) -> SpaceSection:
 
 
 def summary(config: Config) -> str:
-    """What the demo does, on one line."""
-    parts = ["agents are at work; try `penstock top`, `penstock stats` and `penstock tail`"]
+    """One line about what the demo does."""
+    parts = ["agents are running; try `penstock top`, `penstock stats` and `penstock tail`"]
     match _collector(config):
         case "spark":
-            parts.append("sensors stream to Spark, which joins in a while")
+            parts.append("sensors stream to Spark, which joins after its start")
         case "python":
             why = "no pipeline runs" if is_installed() else "Spark is not installed"
-            parts.append(f"sensors stream to a collector in Python, as {why}")
+            parts.append(f"sensors stream to a collector in Python, because {why}")
         case None:
-            parts.append(f"no sensors, as the config has a space `{SPACE}` of its own")
+            parts.append(f"no sensors, because the config has its own space `{SPACE}`")
     if not config.relay.enabled:
-        parts.append("no story, as no relay runs")
+        parts.append("no story, because no relay runs")
     return "; ".join(parts)
 
 
 def _collector(config: Config) -> str | None:
-    """Who takes the means in the demo's space; nobody where the space is not ours."""
+    """What collects the means in the demo's space; None when the space is not the demo's."""
     for has_spark, kind in ((True, "spark"), (False, "python")):
         if space_section(has_spark=has_spark) in config.spaces:
             return kind
@@ -113,7 +112,7 @@ def _collector(config: Config) -> str | None:
 
 
 def task_of(service: Service, config: Config, *, prints: bool) -> DemoTask:
-    """What the process is told."""
+    """The task of the process."""
     endpoints = service.endpoints
     assert endpoints is not None
     kind = _collector(config)
@@ -131,7 +130,7 @@ def task_of(service: Service, config: Config, *, prints: bool) -> DemoTask:
 
 
 def _token(place: Path, name: str) -> str:
-    """A participant's token: from the environment where it came from there, else from its file."""
+    """A participant's token, from its file or else from the environment."""
     file = token_file(place, name)
     return file.read_text("ascii").strip() if file.exists() else os.environ[environment_name(name)]
 

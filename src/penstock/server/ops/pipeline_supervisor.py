@@ -1,7 +1,7 @@
-"""The pipeline beside the server: a Spark process of its own, started when the doors are open and watched over.
+"""The parent of the pipeline's Spark process: starts it, restarts it after failures, and reads its status.
 
-It is told what to do on its standard input and ends when that is closed, so it never outlives the server. When it fails it is started again,
-later each time; when it says that only a person can help, it is left alone and the reason is kept where people look.
+A failed pipeline is restarted with increasing pauses. A halted pipeline needs an operator: it stays down, with the reason and a hint in
+its status, until `penstock pipeline reset`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from penstock.server.logging import logs
 MODULE = "penstock.spark.pipeline.process"
 BACKOFF = Backoff(first_s=1.0, max_s=60.0, stable_s=120.0)
 STOP_S = 5.0
-"""How long it may take to finish its batch when the server stops. Then it is killed, which costs a repeated batch and no rows."""
+"""How long the pipeline may take to finish its batch when the server stops. Killing it repeats a batch and loses no rows."""
 STOP_STARTING_S = 0.5
-"""Likewise before its first batch, when there is nothing to finish and Spark would not hear of it for many seconds."""
+"""The same before the first batch: there is nothing to finish, and a starting Spark ignores the request for seconds."""
 RESET_POLL_S = 2.0
 """How often the status of a halted pipeline is read."""
 
 
 def is_installed() -> bool:
-    """Whether the extra `penstock[spark]` is there."""
+    """Whether the extra `penstock[spark]` is installed."""
     return importlib.util.find_spec("pyspark") is not None
 
 
@@ -48,14 +48,14 @@ class PipelineSupervisor:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in the background."""
+        """Start the pipeline in the background."""
         self._write(PipelineStatus("starting"))
         self._task = asyncio.get_running_loop().create_task(
             self._child.keep_running(BACKOFF, self._run, self._exited)
         )
 
     def status(self) -> PipelineStatus:
-        """What it last said about itself."""
+        """The status that the pipeline wrote last."""
         try:
             status = msgspec.json.decode(self._file.read_bytes(), type=PipelineStatus)
         except (OSError, msgspec.DecodeError):

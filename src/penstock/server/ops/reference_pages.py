@@ -1,4 +1,4 @@
-"""The reference pages of metrics and routes, printed from the tables that the server itself uses."""
+"""Prints the reference pages of metrics and routes from the tables that the server uses."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _METRICS_HEAD = """\
 
 *Printed by `penstock print metrics` from `src/penstock/server/metrics/metric_names.py`; do not edit.*
 
-`GET /metrics` is for Prometheus. The names are those of the samples, so counters end in `_total`. By default the figures of queues
-are sums over all streams; with `?streams=1`, or `metrics.per_stream: true`, the first `limits.metric_streams_max` streams have a label
-of their own and the rest is `other`. `penstock print alerts` and `penstock print dashboard` are made from the same names.
+`GET /metrics` serves Prometheus. The table lists the names of the samples, so counters end in `_total`. By default the metrics of
+queues are sums over all streams. With `?streams=1` or `metrics.per_stream: true`, the first `limits.metric_streams_max` streams have
+a label each and the rest is summed as `other`. `penstock print alerts` and `penstock print dashboard` use the same names.
 
-On this machine nobody needs a token for it, unless `auth.protectMetrics` is set; other machines need one as for everything.
+Requests from this machine need no token, unless `auth.protectMetrics` is set; requests from other machines need one, as for every route.
 """
 _GROUPS: dict[Group, tuple[str, str]] = {
-    "queue": ("Queues", "With the label `stream` only where figures of each stream are asked for."),
+    "queue": ("Queues", "The label `stream` is present only when metrics per stream are requested."),
     "server": (
         "Server",
-        "`events_dropped` is there with `logs.events`, `schema_…` with `schemas.dir`.",
+        "`events_dropped` needs `logs.events`, and `schema_…` needs `schemas.dir`.",
     ),
-    "journal": ("Journal", "Where there is one: not with `--data none`."),
+    "journal": ("Journal", "Not with `--data none`."),
     "views": ("Views", ""),
     "triggers": ("Triggers", ""),
-    "spaces": ("Spaces", "Where spaces are configured."),
-    "relay": ("Relay of token streams", "Where it runs."),
-    "topics": ("Topics of the relay", "Only where figures of each stream are asked for; a topic is shown as its hash."),
-    "pipeline": ("Pipeline", "Where the server runs one."),
+    "spaces": ("Spaces", "If spaces are configured."),
+    "relay": ("Relay of token streams", "If the relay runs."),
+    "topics": ("Topics of the relay", "Only when metrics per stream are requested; a topic appears as its hash."),
+    "pipeline": ("Pipeline", "If the server runs a pipeline."),
 }  # fmt: skip
 
 _HTTP_HEAD = """\
@@ -42,11 +42,10 @@ _HTTP_HEAD = """\
 
 *Printed by `penstock print http` from the table in `src/penstock/server/http/routes.py`; do not edit.*
 
-One port serves all of them, 8787 by default. `GET /openapi.json` has the same as OpenAPI 3.1. A token goes into
-`Authorization: Bearer …`; [limits and tokens](../how-to/limits.md) says when one is needed, and *operator* or *admin* in a
-summary that it needs the operator's token or the scope `admin:*`. Every refusal is one of the [errors](errors.md). A name in
-bold has to be given; answers may gain members. What the queue means by them is in [courier.md](courier.md), the routes of spaces in
-[mew.md](mew.md).
+One port serves all routes, 8787 by default. `GET /openapi.json` describes them as OpenAPI 3.1. Send a token in
+`Authorization: Bearer …`; [limits and tokens](../how-to/limits.md) says when a route needs one. *Operator* or *admin* in a summary
+means that the route needs the operator's token or the scope `admin:*`. Every refusal is one of the [errors](errors.md). A name in
+bold is required; answers may gain members. [courier.md](courier.md) explains the queue, and [mew.md](mew.md) the routes of spaces.
 
 | method | path | what |
 | --- | --- | --- |
@@ -79,7 +78,7 @@ def _route(route: Route, tree: dict[str, Any]) -> str:
     schemas = tree["components"]["schemas"]
     lines = [f"## {route.method} `{route.path}`", "", route.summary + "."]
     if route.is_open:
-        lines[-1] += " Open to everybody."
+        lines[-1] += " Needs no token."
     fields = [
         (one["name"], one["schema"], one["required"], "path" if one["in"] == "path" else "query")
         for one in operation.get("parameters", [])
@@ -94,7 +93,7 @@ def _route(route: Route, tree: dict[str, Any]) -> str:
         lines += ["", "| name | in | value | default |", "| --- | --- | --- | --- |"]
         lines += [_field(name, shape, needed, place, schemas) for name, shape, needed, place in fields]
     if route.takes_lines:
-        lines += ["", f"The body is `{LINES}`: envelopes with their `to`, one a line."]
+        lines += ["", f"The body is `{LINES}`: one envelope with its `to` per line."]
     lines += ["", _answer(route, operation, schemas)]
     return "\n".join(lines) + "\n"
 
@@ -105,7 +104,7 @@ def _answer(route: Route, operation: dict[str, Any], schemas: dict[str, Any]) ->
             " A plain request gets server-sent events." if route.has_events else ""
         )
     if "204" in operation["responses"]:
-        return "Answers 204, with nothing."
+        return "Answers 204 without a body."
     content_type, content = next(iter(operation["responses"]["200"]["content"].items()))
     schema = _resolved(content["schema"], schemas)
     kinds = [_resolved(one, schemas) for one in schema.get("oneOf", schema.get("anyOf", [schema]))]
@@ -129,7 +128,7 @@ def _resolved(shape: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(shape: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """What a value looks like, in a few words."""
+    """A short description of a value."""
     if "$ref" in shape:
         name = shape["$ref"].rpartition("/")[2]
         return "an envelope" if name == "Envelope" else _value(_resolved(shape, schemas), schemas)

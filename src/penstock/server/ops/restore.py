@@ -1,7 +1,7 @@
-"""A data directory made of a backup: every byte compared with the manifest, the journal audited, then put in place at once.
+"""Restores a data directory from a backup: compares every byte with the manifest, audits the journal, then renames it into place.
 
-Rows that were committed after the backup are gone, and somebody may have read them. So the journal goes on in a new epoch, as after
-a recovery that lost rows: readers elsewhere notice instead of taking new rows for ones that they have seen.
+Rows committed after the backup are lost, and readers may have seen them. So the journal continues in a new epoch, as after a recovery
+that lost rows: readers notice it instead of taking new rows for those that they have seen.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from penstock.server.ops.backup_format import (
 
 
 def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple[BackupManifest, Audit]:
-    """Make a data directory of a backup; what it is, and what the audit of its journal said."""
+    """Restore a backup to a data directory; returns its manifest and the audit of its journal."""
     if is_taken(data):
-        raise refused(f"`{data}` is not empty", "choose another directory with --data, or move it away first")
+        raise refused(f"`{data}` is not empty", "choose another directory with --data, or move this one away")
     found = BackupReader(source)
     draft = data.with_name(f".{data.name}.{secrets.token_hex(4)}.part")
     try:
@@ -53,15 +53,17 @@ def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple
             message = f"the journal of the backup is damaged: {first.place}: {first.what}"
             raise PenstockError(Refusal("JournalDamaged", message, hint="use another backup"))
         if report.journal != found.manifest.journal:
-            raise refused("the backup's manifest is of another journal", "use another backup")
+            raise refused("the manifest belongs to another journal", "use another backup")
         _begin_epoch(draft)
         sync_folder(draft)
-        draft.rename(data)  # an empty directory may be there, and nothing else
+        draft.rename(data)  # replaces an empty directory, and fails on anything else
         sync_folder(data.absolute().parent)
         return found.manifest, report
     except OSError as error:
-        message = f"`{data}` could not be made: {error.strerror or error}"
-        raise refused(message, "free some space, or choose another place; nothing was left behind") from None
+        message = f"cannot write `{data}`: {error.strerror or error}"
+        raise refused(
+            message, "free some space or choose another directory; the partial restore was removed"
+        ) from None
     finally:
         found.close()
         shutil.rmtree(draft, ignore_errors=True)
@@ -72,7 +74,7 @@ def _unpack(source: BackupReader, draft: Path, progress: Progress | None) -> Non
     done = 0
     for name, entry, file in source.files():
         if name.split("/")[0] == "run":
-            raise refused(f"the backup names `{name}`", "this is not a backup that Penstock made")
+            raise refused(f"the backup names `{name}`", "`penstock backup` did not write this backup")
         place = draft / name
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _one(name, entry, file, place)
@@ -88,16 +90,16 @@ def _one(name: str, entry: BackupFile, file: BinaryIO, place: Path) -> None:
         is_same = not file.read(1) and counted.digest.hexdigest() == entry.sha256
     except (OSError, EOFError) as error:
         if getattr(error, "errno", None) is not None:
-            raise  # the disk that we write to
+            raise  # an error of the target disk, not of the backup
         is_same = False
     if not is_same:
         raise refused(
-            f"`{name}` of the backup is not what was written there", "it was damaged: use another one"
+            f"`{name}` does not match the digest in the manifest", "the backup is damaged; use another one"
         )
 
 
 def _begin_epoch(draft: Path) -> None:
-    """From here on the journal is not the one that went on elsewhere."""
+    """Start a new epoch: from here on this is not the journal that continued elsewhere."""
     disk = RealDisk(draft / "journal")
     identity = read_identity(disk)
     assert identity is not None

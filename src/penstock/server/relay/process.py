@@ -1,8 +1,8 @@
-"""The relay's process: `python -m penstock.server.relay.process`, a task on stdin, what passed on stdout.
+"""The relay's process: `python -m penstock.server.relay.process` reads a task from stdin and writes reports to stdout.
 
-Apart from the server, because a busy relay beside an event loop costs that loop milliseconds. It ends when its standard input does, so
-it never outlives the server. What it tells is written without waiting: a server that does not read costs observations, which are
-counted, and never the loop's time.
+It is a process of its own because a busy relay inside the event loop of the server delays that loop by milliseconds. It exits when
+stdin closes, so it never outlives the server. Reports are written without blocking: when the server does not read them, the relay
+drops and counts observations and keeps relaying.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
-from penstock.server.relay.service import RelaySettings, StreamService
+from penstock.server.relay.service import StreamService
+from penstock.server.relay.subscriptions import RelaySettings
 from penstock.transports.zeromq import CurveKeys, EndpointError
 
 EXIT_UNABLE = 3
-"""The sockets cannot be bound; trying again does not help."""
+"""Exit code when the sockets cannot be bound; a retry does not help."""
 WAITING_MAX = 8 * MIB
-"""Bytes that the server has not read, beyond which observations are dropped."""
+"""Bytes that the server has not read; above this, observations are dropped."""
 FACTS_WAITING_MAX = 64 * MIB
-"""Bytes beyond which facts are dropped too."""
+"""Above this, facts are dropped too."""
 FREE = "tcp://127.0.0.1:0"
 PIPE_SIZE = 1 * MIB
 GC_THRESHOLD = 100_000
-"""Messages are no garbage that goes round in circles, so looking for such is seldom worth it."""
+"""Messages form no reference cycles, so the cycle collector runs rarely."""
 
 
 class RelayTask(msgspec.Struct):
-    """What to relay, and by which rules."""
+    """Settings of one run."""
 
     pub: str
     pull: str
@@ -52,16 +53,16 @@ class RelayTask(msgspec.Struct):
     check_links: bool
     remembered: list[Remembered]
     is_default: bool = False
-    """Nobody chose `pub`: where it is taken, a free port does."""
+    """`pub` is the default; if the port is in use, bind a free one."""
 
 
 class ReportPipe:
-    """The way to the server: a pipe that is written to without waiting."""
+    """The pipe to the server, written without blocking."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.watch: Callable[[int, Callable[[], None], int], None] = lambda descriptor, call, events: None
-        """Has something called while the pipe takes more."""
+        """Calls a function while the pipe is writable."""
         self._waiting = bytearray()
         self._is_watched = False
         self.on_gone: Callable[[], None] = lambda: None
@@ -70,22 +71,22 @@ class ReportPipe:
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         except (AttributeError, OSError):
-            pass  # a smaller one does too
+            pass  # a smaller pipe works too
 
-    def send(self, told: list[RelayReport]) -> None:
-        """Tell the server, now or later, or not at all."""
+    def send(self, reports: list[RelayReport]) -> None:
+        """Send reports now or later; drop them when too much waits."""
         if len(self._waiting) > WAITING_MAX:
-            facts: list[RelayReport] = [each for each in told if isinstance(each, FACTS)]
+            facts: list[RelayReport] = [each for each in reports if isinstance(each, FACTS)]
             is_full = len(self._waiting) > FACTS_WAITING_MAX
-            self.on_dropped(len(told) - len(facts), len(facts) if is_full else 0)
-            told = [] if is_full else facts
-        if told:
-            data = encode(told)
+            self.on_dropped(len(reports) - len(facts), len(facts) if is_full else 0)
+            reports = [] if is_full else facts
+        if reports:
+            data = encode(reports)
             self._waiting += len(data).to_bytes(4, "big") + data
             self.write()
 
     def write(self) -> None:
-        """Write as much as the pipe takes."""
+        """Write as much as the pipe accepts."""
         try:
             while self._waiting:
                 del self._waiting[: os.write(self._descriptor, memoryview(self._waiting)[:PIPE_SIZE])]
@@ -99,7 +100,7 @@ class ReportPipe:
             self.watch(self._descriptor, self.write, zmq.POLLOUT if self._is_watched else 0)
 
     def finish(self) -> None:
-        """Write the rest, waiting for the server."""
+        """Write the rest, and block until the server reads it."""
         os.set_blocking(self._descriptor, True)
         self.write()
 
@@ -107,7 +108,7 @@ class ReportPipe:
 def make_service(
     task: RelayTask, context: zmq.Context[zmq.Socket[bytes]], descriptor: int
 ) -> tuple[StreamService, ReportPipe]:
-    """The relay of a task, with its way to the server."""
+    """The relay of a task, and its pipe to the server."""
     keys = {name: bytes.fromhex(key) for name, key in task.signers.items()}
     registrar = Registrar(TrustStore(keys), lifetime_max_s=task.limits.lifetime_max_s)
     settings = RelaySettings(
@@ -118,8 +119,8 @@ def make_service(
     outlet.watch, outlet.on_gone = service.watch, service.stop
 
     def dropped(observations: int, facts: int) -> None:
-        service.accounts.dropped += observations
-        service.accounts.facts_dropped += facts
+        service.stats.dropped += observations
+        service.stats.facts_dropped += facts
 
     outlet.on_dropped = dropped
     service.remember(task.remembered)
@@ -127,15 +128,15 @@ def make_service(
 
 
 def run(task: RelayTask, source: int, descriptor: int) -> int:
-    """Relay until the source ends; the exit code says how it went."""
+    """Relay until `source` closes; returns the exit code."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     service, outlet = make_service(task, context, descriptor)
 
-    def heard() -> None:
+    def on_input() -> None:
         if not os.read(source, 4_096):
             service.stop()
 
-    service.watch(source, heard)
+    service.watch(source, on_input)
     signal.signal(signal.SIGTERM, lambda number, frame: service.stop())
     try:
         service.run()
@@ -163,7 +164,7 @@ def main() -> int:
     source, outlet = sys.stdin.fileno(), sys.stdout.fileno()
     try:
         return run(task, source, outlet)
-    except EndpointError:  # nobody chose the address, so any does
+    except EndpointError:  # the default address is in use; any other will do
         return run(msgspec.structs.replace(task, pub=FREE, is_default=False), source, outlet)
 
 

@@ -1,7 +1,7 @@
-"""What the relay's loop has to tell, gathered until the next report: topics by their hashes, within bounds.
+"""Collects the reports of the relay until the next flush: topics by their hashes, within bounds.
 
-Owns what was counted of each topic so far, so that each report says what is new. At a bound observations are dropped and counted;
-facts have a bound of their own, far away.
+It keeps the last counts of each topic, so that a report holds only the difference. When full, it drops and counts observations; facts
+have a separate, much higher bound.
 """
 
 from __future__ import annotations
@@ -23,39 +23,35 @@ from penstock.server.relay.reports import (
 )
 
 BODIES_MAX = 16 * MIB
-"""Bytes of messages that wait to be told, where the journal is to have them."""
+"""Bytes of messages that wait for the next flush, with `journal: full`."""
 
 Report = Callable[[list[RelayReport]], None]
 
 
 class TopicStats:
-    """Between a relay and whoever listens to what it did."""
+    """Counts of each topic, and the reports that wait."""
 
     def __init__(self, relay: Relay, report: Report | None) -> None:
         self._relay = relay
-        self._report = report
-        self._told: list[RelayReport] = []
+        self._send = report
+        self._waiting: list[RelayReport] = []
         self._observed = 0
         self._bodies = 0
         self._counted: dict[Topic, tuple[int, int, int, int, int]] = {}
         self.refused: dict[str, int] = {}
-        """What was refused, by one word for the reason; there are few of them."""
+        """Number of refusals by reason; the reasons are few."""
         self.dropped = 0
         self.facts_dropped = 0
-
-    @property
-    def is_heard(self) -> bool:
-        return self._report is not None
 
     def refuse(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def tell(self, told: RelayReport) -> None:
-        if self._report is None:
+    def report(self, report: RelayReport) -> None:
+        if self._send is None:
             return
         limits = self._relay.limits
-        if isinstance(told, FACTS):
-            if len(self._told) - self._observed >= limits.facts_max:
+        if isinstance(report, FACTS):
+            if len(self._waiting) - self._observed >= limits.facts_max:
                 self.facts_dropped += 1
                 return
         elif self._observed >= limits.observations_max:
@@ -63,16 +59,16 @@ class TopicStats:
             return
         else:
             self._observed += 1
-        self._told.append(told)
+        self._waiting.append(report)
 
-    def listening(self, name: bytes, *, on: bool) -> None:
-        """Somebody came to a topic, or went."""
+    def subscribers_changed(self, name: bytes, *, on: bool) -> None:
+        """A subscriber joined a topic, or left it."""
         topic = self._relay.topics.get(name)
         if topic is not None:
-            self.tell(SubscribersChanged(topic.hash, on, topic.subscribers))
+            self.report(SubscribersChanged(topic.hash, on, topic.subscribers))
 
     def passed(self, topic: Topic, message: Message, *, is_held: bool) -> None:
-        """A message itself. A chunk names its topic inside too: there its hash takes the name's place, which no MAC covers."""
+        """Report a message. A chunk holds the name of its topic, outside its MAC; the hash replaces it."""
         form, whole = ("chunk", message) if isinstance(message, bytes) else ("block", b"".join(message))
         if self._bodies + len(whole) > BODIES_MAX:
             self.dropped += 1
@@ -81,20 +77,22 @@ class TopicStats:
         body = whole[TOPIC_SIZE:]
         if form == "chunk":
             body = body.replace(topic.name, topic.hash.encode())
-        self.tell(MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
+        self.report(
+            MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers)
+        )
 
     def count(self, topic: Topic) -> None:
-        """What a topic did since it was last counted."""
+        """Report what a topic did since its last count."""
         figures = (topic.seq, topic.bytes_in, topic.forwarded, topic.replayed, topic.lost)
         before = self._counted.get(topic, (0, 0, 0, 0, 0))
-        if self._report is None or figures == before:
+        if self._send is None or figures == before:
             return
         self._counted[topic] = figures
         chunks, size, sent, replayed, lost = (now - then for now, then in zip(figures, before, strict=True))
         waiting = min(len(topic.held), topic.seq - topic.newest_sent)
         form = "block" if topic.held and isinstance(topic.held[-1], tuple) else "chunk"
         seq = topic.base + topic.seq
-        self.tell(
+        self.report(
             TopicCounts(
                 topic.hash,
                 seq,
@@ -111,7 +109,7 @@ class TopicStats:
         )
 
     def count_busy(self) -> None:
-        """Count the topics that came past another round number."""
+        """Count the topics that passed another round number of messages."""
         busy, self._relay.counted = self._relay.counted, []
         for topic in busy:
             self.count(topic)
@@ -121,19 +119,21 @@ class TopicStats:
             self.count(topic)
 
     def ended(self, topic: Topic | None, digest: str, reason: str) -> None:
-        """A topic is over."""
+        """A topic ended."""
         if topic is not None:
             self.count(topic)
             self._counted.pop(topic, None)
-        self.tell(TopicExpired(digest, reason))
+        self.report(TopicExpired(digest, reason))
 
     def flush(self) -> None:
-        """Report what passed since the last time, and the counts of the whole."""
-        if self._report is None:
+        """Send the waiting reports, and the totals of the relay."""
+        if self._send is None:
             return
-        relay, told = self._relay, self._told
-        self._told = []
+        relay, waiting = self._relay, self._waiting
+        self._waiting = []
         self._observed = self._bodies = 0
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
-        told.append(RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused)))
-        self._report(told)
+        waiting.append(
+            RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused))
+        )
+        self._send(waiting)

@@ -1,8 +1,8 @@
-"""Token streams for browsers: one subscription of the server at its relay, shared by the WebSockets that named a topic.
+"""Token streams for browsers: the server subscribes to its relay once per topic and shares the subscription among WebSockets.
 
-A socket's first message names its topic, and a mark to resume after; from then on every message of the topic is one binary message: a
-chunk as it is, a block with its 16-byte MAC behind it. A topic's name is never in a URL. What cannot be resumed is said as
-`{"gone": "<mark>"}`. All sockets of a topic hear what one of them asked to have again, as at the relay itself.
+The first message of a socket names its topic and optionally a mark to resume after. After that, every message of the topic is one binary
+message: a chunk as it is, a block followed by its 16-byte MAC. The name of a topic never appears in a URL. The server answers a mark
+that is gone with `{"gone": "<mark>"}`. A replay reaches all sockets of the topic, as it does at the relay itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from penstock.transports.transport import TEXT, WebSocketTransport, frame, frame
 from penstock.transports.zeromq import reached
 
 BURST = 256
-"""Messages that are passed on before the loop does something else."""
+"""Messages passed on before the loop runs other work."""
 FIRST_MAX = 1_024
-"""Bytes of the message that names the topic."""
+"""Bytes of the first message of a socket."""
 WAITING_HWM = 100_000
-"""Messages that wait for this process."""
+"""Messages that may wait in the SUB socket."""
 
 
 class ListenRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,11 +40,11 @@ class ListenRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     topic: str
     resume: str | None = None
-    """A mark, in hexadecimal: send again what followed it."""
+    """A mark in hexadecimal: replay what followed it."""
 
 
 class RelaySession:
-    """One WebSocket that listens to a topic."""
+    """One WebSocket that follows a topic."""
 
     def __init__(self, hub: RelayHub) -> None:
         self.out: list[bytes] = []
@@ -58,22 +58,22 @@ class RelaySession:
         if self.closing is not None:
             return
         if self.topic is not None:
-            self.refuse(Refusal("InvalidRequest", "a socket names one topic, and then only listens"))
+            self.refuse(Refusal("InvalidRequest", "a socket names one topic and sends nothing else"))
             return
         try:
-            wish = msgspec.json.decode(data, type=ListenRequest)
+            request = msgspec.json.decode(data, type=ListenRequest)
         except msgspec.ValidationError as error:
             self.refuse(misfit(error))
             return
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.refuse(Refusal("InvalidJSON", f"the first message is not JSON: {error}"))
             return
-        topic = wish.topic.encode()
+        topic = request.topic.encode()
         if not is_topic(topic):
             message = "`topic` is not made of 64 lower case hexadecimal digits"
             self.refuse(Refusal("InvalidRequest", message, ref="topic"))
             return
-        mark = _mark(wish.resume)
+        mark = _mark(request.resume)
         if isinstance(mark, Refusal):
             self.refuse(mark)
             return
@@ -81,12 +81,12 @@ class RelaySession:
         self._hub.join(self, mark)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Say why, and close."""
+        """Send the reason and close."""
         self.out.append(frame(TEXT, error_message(refusal)))
         self.closing = (refusal.kind.close or 1008, refusal.code)
 
     def overdue(self) -> None:
-        """The first message did not come in time."""
+        """Refuse a socket whose first message is late."""
         if self.topic is None and self.closing is None:
             self.refuse(Refusal("Timeout", 'say which topic: {"topic": "<64 hexadecimal digits>"}'))
 
@@ -107,7 +107,7 @@ def _mark(text: str | None) -> bytes | Refusal | None:
 
 
 class RelayConnection(Connection):
-    """A listener's WebSocket."""
+    """The connection of a socket that follows a topic."""
 
     __slots__ = ("hub",)
 
@@ -118,11 +118,11 @@ class RelayConnection(Connection):
         self.hub.leave(self.session)
 
     def adopt(self, principal: Principal) -> bool:
-        return True  # knowing the topic is what lets one listen
+        return True  # the topic itself is the secret that grants access
 
 
 class RelayHub:
-    """The server's own subscriptions at its relay."""
+    """The subscriptions of the server at its relay."""
 
     def __init__(self, runtime: Runtime, endpoint: str) -> None:
         self._runtime = runtime
@@ -135,11 +135,11 @@ class RelayHub:
 
     @property
     def count(self) -> int:
-        """Sockets that listen."""
+        """Number of sockets that follow a topic."""
         return sum(map(len, self._listeners.values()))
 
     def join(self, session: RelaySession, mark: bytes | None) -> None:
-        """A session has named its topic."""
+        """Subscribe a session to its topic."""
         topic = session.topic
         assert topic is not None
         if self._is_closed:
@@ -152,7 +152,7 @@ class RelayHub:
         others[session] = None
         if is_first:
             self._socket.set(zmq.SUBSCRIBE, topic)
-        elif mark is None:  # what is held is sent to whoever subscribes: do it again
+        elif mark is None:  # subscribing again makes the relay replay what it holds
             self._socket.set(zmq.UNSUBSCRIBE, topic)
             self._socket.set(zmq.SUBSCRIBE, topic)
         if mark is not None:
@@ -162,7 +162,7 @@ class RelayHub:
         self._read_soon()
 
     def leave(self, session: RelaySession) -> None:
-        """A session is gone."""
+        """Unsubscribe a session."""
         topic = session.topic
         others = self._listeners.get(topic) if topic is not None else None
         if others is None or topic is None or others.pop(session, session) is session:
@@ -183,11 +183,11 @@ class RelayHub:
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     def _read_soon(self) -> None:
-        # Any call of the socket may take the news that its file has: look again.
+        # Any call of a ZeroMQ socket may consume the event of its descriptor, so read again.
         asyncio.get_running_loop().call_soon(self._read)
 
     def _read(self) -> None:
-        """Pass on what is there, a burst at a time; the file tells only of what is new."""
+        """Pass on a burst. The descriptor is edge-triggered, so a full burst is followed by another."""
         if self._context is None:
             return
         socket, touched = self._socket, dict[RelaySession, None]()
@@ -202,7 +202,7 @@ class RelayHub:
         for session in touched:
             connection = self._runtime.connection(session)
             if connection is not None:
-                self._check_pace(connection, session)
+                self._check_reader(connection, session)
                 self._runtime.touch(connection)
 
     def _pass_on(self, frames: list[bytes], touched: dict[RelaySession, None]) -> None:
@@ -220,18 +220,18 @@ class RelayHub:
                 session.out.append(framed)
                 touched[session] = None
 
-    def _check_pace(self, connection: Connection, session: RelaySession) -> None:
-        """Let go of a socket that does not read."""
+    def _check_reader(self, connection: Connection, session: RelaySession) -> None:
+        """Disconnect a socket that does not read."""
         limits = self._runtime.machine.limits
         waiting = connection.wire.buffered + sum(map(len, session.out))
         if waiting > limits.space_outbox_max and session.closing is None:
             self.slow_cut += 1
             session.out.clear()
-            message = f"{waiting} bytes wait that you have not read; `limits.space_outbox_max` allows no more"
+            message = f"{waiting} bytes are unread, more than `limits.space_outbox_max`"
             session.refuse(Refusal("SlowConsumer", message))
 
     def close(self) -> None:
-        """The server stops. Sockets that are still open may leave afterwards, and none may join."""
+        """Unsubscribe from everything. Sockets may still leave; new ones are refused."""
         self._is_closed = True
         if self._context is not None:
             context, self._context = self._context, None
@@ -241,7 +241,7 @@ class RelayHub:
 
 
 class RelayPlan(Upgrade):
-    """Opens a listener's socket."""
+    """Opens the connection of a socket that follows a topic."""
 
     message_max = FIRST_MAX
 

@@ -1,8 +1,8 @@
-"""A bridge between kernel pipes and a server's control door: frames on one side, Control v1 lines on the other.
+"""A bridge between kernel pipes and the control port of a server: frames on one side, Control v1 lines on the other.
 
-Each pipe has a connection of its own to the server, so a pipe is one Control v1 session with its own credits, leases and answers.
-Chunks are copied one at a time and only as fast as the slower side takes them; nothing is queued in between. Invariants: what a
-pipe holds stays under `HELD_MAX`; a payload towards the peer is whole lines; a tap passes nothing on from its peer.
+Each pipe has its own connection to the server, so a pipe is one Control v1 session with its own credits, leases and answers. Chunks are
+copied one at a time, at the speed of the slower side, with no queue in between. Invariants: a pipe holds less than `HELD_MAX` bytes; a
+payload for the peer consists of whole lines; a tap forwards nothing from its peer.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from penstock.dialects.courier.wire.kernel_frames import (
 from penstock.transports.pipe_transports import CHUNK, CLOSE_S, PipeTransport
 
 PIPES_MAX = 256
-"""Pipes at once: each may hold `HELD_MAX` bytes."""
+"""Open pipes: each may hold `HELD_MAX` bytes."""
 FLUSH_S = 5.0
-"""How long a peer that has said all it had to say waits for answers: a pull of a minute must not keep it."""
+"""How long the bridge waits for answers after the peer closed its side: a pull of a minute must not hold the pipe open."""
 HELD_MAX = UPLINK_MAX + 2 * FRAME_MAX + CHUNK + READ_HIGH
-"""Bytes that one pipe may hold in both directions: half a frame in, half a line, one frame out, and the uplink's."""
+"""Bytes that one pipe may hold in both directions: a partial frame in, a partial line, one frame out, and the uplink's."""
 
 
 class BridgeCounts:
-    """What passed, for people and for tests."""
+    """Counters of a bridge."""
 
     def __init__(self) -> None:
         self.opened = 0
         self.refused = 0
-        """Pipes that were turned away, or ended because they sent no frames."""
+        """Pipes that were rejected, or closed because they sent no valid frames."""
         self.frames_in = 0
         self.frames_out = 0
         self.ignored = 0
-        """Frames without a use: of a type we do not know, pings over TCP, and what is written to a tap."""
+        """Ignored frames: unknown types, pings over TCP, and data written to a tap."""
         self.held_most = 0
-        """The most bytes that one pipe has held."""
+        """Most bytes held by one pipe."""
 
 
 class Bridge:
-    """Pipes to one server, all with the same rights and the same purpose."""
+    """Pipes to one server, all with the same token and the same tap."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Bridge:
         self.counts = BridgeCounts()
         self.pipes: dict[BridgedPipe, None] = {}
         self.lost: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
-        """Done when the server cannot be reached any more."""
+        """Done when the server is unreachable."""
         self._server = server
         self._token = token
         self._tap = tap
         self._pipes_max = pipes_max
 
     async def uplink(self) -> RawConnection:
-        """A connection to the server that is ready for a pipe; raises PenstockError."""
+        """Open a connection to the server for a pipe; raises PenstockError."""
         uplink = await RawConnection.open(self._server, self._token)
         if self._tap is not None:
             try:
@@ -82,11 +82,11 @@ class Bridge:
         return uplink
 
     async def check(self) -> None:
-        """Whether a pipe would work now; raises PenstockError."""
+        """Check that the server accepts a pipe; raises PenstockError."""
         await (await self.uplink()).close()
 
     async def serve(self, channel: PipeTransport) -> bool:
-        """Carry one pipe until either end has had enough; whether it was the peer."""
+        """Serve one pipe until either side ends; returns whether the peer ended it."""
         pipe = BridgedPipe(channel, self.counts, is_tap=self._tap is not None)
         if len(self.pipes) >= self._pipes_max:
             self.counts.refused += 1
@@ -114,7 +114,7 @@ class Bridge:
             await uplink.close()
         if not is_peer:
             try:
-                await self.check()  # it may have closed this one only, for what was said on it
+                await self.check()  # the server may have closed only this connection
             except PenstockError as error:
                 self._note_loss(error)
         return is_peer
@@ -124,7 +124,7 @@ class Bridge:
             self.lost.set_result(error)
 
     async def close(self) -> None:
-        """Say goodbye to every peer, and wait until all have been left."""
+        """Close every pipe, and wait until all are closed."""
         pipes = list(self.pipes)
         await asyncio.gather(*(pipe.end() for pipe in pipes))
         await asyncio.gather(*(pipe.over.wait() for pipe in pipes))
@@ -136,25 +136,25 @@ class BridgedPipe:
     def __init__(self, channel: PipeTransport, counts: BridgeCounts, *, is_tap: bool) -> None:
         self.uplink: RawConnection | None = None
         self.over = asyncio.Event()
-        """Set when nothing of it is left."""
+        """Set when the pipe is closed."""
         self._channel = channel
         self._counts = counts
         self._is_tap = is_tap
         self._decoder = FrameDecoder()
         self._encoder = FrameEncoder()
-        # One more than the server takes in a line: it refuses what is longer, and we need not hold it.
+        # One more byte than the server accepts in a line, so that the server refuses it and the bridge holds no more.
         self._up_lines = WholeLines(Limits().frame_max + 1)
         self._down_lines = WholeLines()
         self._is_ended = False
 
     @property
     def held(self) -> int:
-        """Bytes of this pipe that are with us."""
+        """Bytes that this pipe holds."""
         inside = self._decoder.held + self._up_lines.held + self._down_lines.held + self._channel.buffered
         return inside if self.uplink is None else inside + self.uplink.held
 
     async def run(self, uplink: RawConnection) -> bool:
-        """Copy both ways until one end has ended; whether that was the peer."""
+        """Copy in both directions until one side ends; returns whether it was the peer."""
         self.uplink = uplink
         up = asyncio.ensure_future(self._up(uplink))
         down = asyncio.ensure_future(self._down(uplink))
@@ -176,7 +176,7 @@ class BridgedPipe:
         return is_peer or any(isinstance(result, ConnectionError) for result in results)
 
     async def end(self, refusal: Refusal | None = None) -> None:
-        """Say why, say goodbye, and close; once."""
+        """Send the reason and a close frame, then close; only once."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -192,15 +192,15 @@ class BridgedPipe:
     async def _up(self, uplink: RawConnection) -> None:
         while chunk := await self._channel.read():
             for frame in self._decoder.feed(chunk):
-                if not await self._heard(uplink, frame):
+                if not await self._on_frame(uplink, frame):
                     return
             self._note()
             if self._decoder.failure is not None:
                 self._counts.refused += 1
                 return
 
-    async def _heard(self, uplink: RawConnection, frame: PipeFrame) -> bool:
-        """Whether the peer goes on after this frame."""
+    async def _on_frame(self, uplink: RawConnection, frame: PipeFrame) -> bool:
+        """Handle a frame; False when the peer ends."""
         self._counts.frames_in += 1
         if frame.kind == "close" and self._channel.heeds_control:
             return False

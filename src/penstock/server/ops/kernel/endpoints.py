@@ -1,8 +1,8 @@
-"""Our entry in a Stream Kernel's file of endpoints, so that its tools list us: renewed on a beat, removed at the end.
+"""The entry of this server in the endpoints file of a Stream Kernel, so that the kernel's tools list it.
 
-The file belongs to others too. Their entries are kept as they are, the file is replaced in one step, and one that is not what it
-should be is left alone: then we say so once and are not listed until somebody mends it. Hosts of the kernel rewrite the
-whole file when they end; the next beat brings us back.
+The entry is renewed at intervals and removed at the end. Other programs share the file: their entries are kept as they are, and the file
+is replaced atomically. A malformed file is not changed; the server logs that once and is not listed until the file is repaired. Hosts of
+the kernel rewrite the whole file when they end; the next renewal adds the entry again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
 BEAT_S = SWEEP_MS / 1000
-"""How often the entry is renewed: three times in its life."""
+"""How often the entry is renewed: three times within its lifetime."""
 FILE_MAX = 4 * 1024 * 1024
-"""Bytes of the file; a larger one is left alone."""
+"""Bytes of the file; a larger one is not changed."""
 SLICE = 1_000
-"""Streams that are added up in one turn of the loop."""
+"""Streams summed in one turn of the loop."""
 
 
 class _Entry(msgspec.Struct):
-    """What we look at in an entry of somebody else."""
+    """The fields of an entry that matter here."""
 
     id: Any = None
 
@@ -45,7 +45,7 @@ class MalformedError(Exception):
 
 
 def merged(data: bytes | None, endpoint: Endpoint) -> bytes:
-    """The file with our entry in it, in its old place if it had one."""
+    """The file with the entry added, or replaced in its position."""
     entry = msgspec.json.encode(endpoint)
     entries = _read(data)
     if any(id_ == endpoint.id for id_, _ in entries):
@@ -54,12 +54,12 @@ def merged(data: bytes | None, endpoint: Endpoint) -> bytes:
 
 
 def without(data: bytes, id_: str) -> bytes:
-    """The file without our entry."""
+    """The file without the entry."""
     return _written([raw for other, raw in _read(data) if other != id_])
 
 
 def _read(data: bytes | None) -> list[tuple[Any, bytes]]:
-    """The id and the bytes of every entry."""
+    """The id and the raw bytes of every entry."""
     if data is None or not data.strip():
         return []
     if len(data) > FILE_MAX:
@@ -75,7 +75,7 @@ def _written(entries: list[bytes]) -> bytes:
 
 
 async def totals(machine: QueueMachine, now_us: Callable[[], int]) -> dict[str, Any]:
-    """The sums over all streams, a few at a time: there may be very many."""
+    """Sums over all streams, a few per turn: there may be very many."""
     channels = list(machine.channels.values())
     depth = inflight = 0
     rate_in = rate_out = 0.0
@@ -97,7 +97,7 @@ async def totals(machine: QueueMachine, now_us: Callable[[], int]) -> dict[str, 
 
 
 class Advertisement:
-    """Keeps the entry while the server runs."""
+    """Keeps the entry in the file while the server runs."""
 
     def __init__(
         self,
@@ -112,19 +112,19 @@ class Advertisement:
         self._runtime = runtime
         self._router = Router(now_ms)
         self._coordinates = control or http
-        # The same after a restart at the same place: an entry that a crash left behind is taken over.
+        # The id is the same after a restart at the same address, so the entry of a crashed run is replaced.
         self.id = f"courier@{self._coordinates}"
         self._http = http
         self._task: asyncio.Task[None] | None = None
         self._trouble: str | None = None
 
     async def start(self) -> None:
-        """Enter ourselves, and go on doing so."""
+        """Add the entry, and renew it at intervals."""
         await self.beat()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Take our entry out."""
+        """Remove the entry."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -179,11 +179,11 @@ class Advertisement:
             raise
 
     def _note(self, trouble: str | None) -> None:
-        """Say once that we are not listed, and once that we are again."""
+        """Log once when the server is not listed, and once when it is again."""
         if trouble == self._trouble:
             return
         self._trouble = trouble
         if trouble is not None:
-            logs.warning("advertise.off", file=str(self.path), reason=trouble, note="the file is left alone")
+            logs.warning("advertise.off", file=str(self.path), reason=trouble, note="the file is not changed")
         else:
             logs.event("advertise.on", file=str(self.path))

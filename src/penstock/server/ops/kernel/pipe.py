@@ -1,7 +1,7 @@
-"""`penstock pipe`: kernel pipes for a running server, in a process of its own.
+"""`penstock pipe`: kernel pipes for a running server, in a separate process.
 
-Listens, dials hosts, or both, and carries every pipe over a bridge. Ends when it is told to, when every host it dialled has hung up
-and it listens nowhere, or when the server is gone.
+It listens, dials hosts, or both, and serves every pipe through a bridge. It ends on a signal, when all dialled hosts have closed and it
+does not listen, or when the server is unreachable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.transports.pipe_transports import (
 
 
 class PipeReady(msgspec.Struct, frozen=True):
-    """Where the pipes are, now that they are open."""
+    """The addresses of the open pipes."""
 
     listen: list[str]
     connect: list[str]
@@ -37,7 +37,7 @@ class PipeReady(msgspec.Struct, frozen=True):
 
 
 class PipeOptions(msgspec.Struct, frozen=True):
-    """What `penstock pipe` was asked for."""
+    """The options of `penstock pipe`."""
 
     listen: list[PipeAddress]
     connect: list[PipeAddress]
@@ -48,7 +48,7 @@ class PipeOptions(msgspec.Struct, frozen=True):
 
 
 def addresses(texts: Sequence[str], *, is_public: bool = True) -> list[PipeAddress]:
-    """Read URLs of pipes; raises PenstockError for what is none, and for a place that other machines reach."""
+    """Parse URLs of pipes; raises PenstockError for an invalid one, and for a public address without `is_public`."""
     found = []
     for text in texts:
         try:
@@ -56,15 +56,15 @@ def addresses(texts: Sequence[str], *, is_public: bool = True) -> list[PipeAddre
         except ValueError as error:
             raise PenstockError(Refusal("InvalidRequest", str(error))) from None
         if not is_public and not is_loopback(address.host):
-            hint = "listen on 127.0.0.1, or add --public: whoever reaches the port then has the rights of this process"
-            message = f"`{text}` could be reached from other machines"
+            hint = "listen on 127.0.0.1, or add --public; every client that reaches the port then has the rights of this process"
+            message = f"other machines can reach `{text}`"
             raise PenstockError(Refusal("Forbidden", message, hint=hint))
         found.append(address)
     return found
 
 
 async def run(options: PipeOptions, ready: Callable[[PipeReady], None]) -> None:
-    """Carry pipes until there is nothing more to carry; raises PenstockError when the server is gone."""
+    """Serve pipes until none is left; raises PenstockError when the server is unreachable."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -76,7 +76,7 @@ async def run(options: PipeOptions, ready: Callable[[PipeReady], None]) -> None:
     stopping = asyncio.ensure_future(stopped.wait())
     try:
         for address in options.listen:
-            # One by one: those that are open must be closed when the next one fails.
+            # One by one: when one fails, the open ones must be closed.
             listeners.append(await _open(bridge, address, options.is_public))  # noqa: PERF401
         for address in options.connect:
             dialled.append(loop.create_task(bridge.serve(await _dial(address))))  # noqa: PERF401
@@ -91,7 +91,7 @@ async def run(options: PipeOptions, ready: Callable[[PipeReady], None]) -> None:
         await _until_over(bridge, stopping, dialled, is_listening=bool(listeners))
     finally:
         stopping.cancel()
-        # Peers first: a listener's library waits for those it has accepted.
+        # Peers first: closing a listener waits for the connections that it accepted.
         await bridge.close()
         for listener in listeners:
             await listener.close()
