@@ -58,7 +58,9 @@ spaces:
     participants: {ada: {capabilities: [{kind: chat}]}}
 """
 BLOCK_SECONDS = 60
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+HEADING = re.compile(r"^#+ (.+)$", re.M)
 
 
 @pytest.fixture
@@ -123,6 +125,12 @@ def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
         server.kill()
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Git hosts derive them."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text()))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.promise("Documents for everybody", "every page is in the index, and no link is dead")
 def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
     docs = ROOT / "docs"
@@ -133,9 +141,12 @@ def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
         if (name := path.relative_to(docs).as_posix()) != "README.md" and f"({name})" not in index
     ]
     assert missing == [], "docs/README.md leaves them out"
-    for path in [*docs.rglob("*.md"), *ROOT.glob("*.md")]:
-        for link in LINK.findall(path.read_text()):
-            assert (path.parent / link).exists(), f"{path.relative_to(ROOT)} links to {link}"
+    for path in [*docs.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benches/*.md")]:
+        for link, anchor in LINK.findall(FENCED.sub("", path.read_text())):
+            target = path.parent / link if link else path
+            assert target.exists(), f"{path.relative_to(ROOT)} links to {link}"
+            known = anchors(target) if anchor and target.suffix == ".md" else {anchor}
+            assert anchor in known, f"{path.relative_to(ROOT)} links to {link}#{anchor}"
 
 
 @pytest.mark.promise(
