@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from penstock.ipc.pipeline import AlertsSection
-from penstock.server.assembly import version
+from penstock.server.open_cell import version
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
-from penstock.dialects.mew.state import SpaceMemory
-from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus
-from penstock.journal.port import Journal, MemoryJournal
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
 from penstock.server.admin.reload import ReloadedReply, admit, differences, merged
@@ -37,15 +30,14 @@ from penstock.server.auth.tokens import (
     start_check,
     write_operator_token,
 )
-from penstock.server.config.load import Config, ConfigError, policy_for, quotas, rates
+from penstock.server.config.load import Config, ConfigError, quotas, rates
 from penstock.server.config.spaces.files import load_spaces
 from penstock.server.courier.frame_recorder import Recorder, open_control
-from penstock.server.courier.schema_registry import load_registry, reload_registry
+from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.connections import Connection
-from penstock.server.engine.machines import Machines, install_rules, make_machine
-from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.machines import install_rules
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import write_private
@@ -56,14 +48,15 @@ from penstock.server.http.listener import HttpEndpoint
 from penstock.server.http.openapi import document
 from penstock.server.http.routes import ROUTES
 from penstock.server.http.services import HttpServices
-from penstock.server.journal.lifecycle import JournalLifecycle, progress_bar
+from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
 from penstock.server.metrics.prometheus_families import Exporter
+from penstock.server.open_cell import open_cell, policies, version
 from penstock.server.ops.kernel.endpoints import Advertisement
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
-from penstock.server.spaces.files import Hosting
+from penstock.server.spaces.files import HostedSpaces
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.byte_streams import listen_tcp, listen_unix
 from penstock.transports.http import HttpListener
@@ -71,30 +64,6 @@ from penstock.transports.transport import StreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""
-POLICY_CACHE_MAX = 100_000
-"""Policies remembered by stream name; then the cache starts over."""
-
-
-def version() -> str:
-    try:
-        return installed_version("penstock")
-    except PackageNotFoundError:
-        return "0.1.0"
-
-
-def policies(config: Config) -> Callable[[str], Policy]:
-    """The policy of a stream, remembered by name."""
-    known: dict[str, Policy] = {}
-
-    def find(name: str) -> Policy:
-        policy = known.get(name)
-        if policy is None:
-            if len(known) >= POLICY_CACHE_MAX:
-                known.clear()
-            policy = known[name] = policy_for(config, name)
-        return policy
-
-    return find
 
 
 class Endpoints(msgspec.Struct):
@@ -124,15 +93,7 @@ class Service:
         self._config = config
         self._reread = reread
         """How to read the config again."""
-        loop = asyncio.get_running_loop()
-        self.scheduler = LoopScheduler(loop)
-        policy_for = policies(config)
-        machine = make_machine(
-            config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
-        )
-        machine.limit_rates(rates(config))
-        machine.tenants.quota_for = quotas(config)
-        machine.schemas = load_registry(config.schemas.dir, policy_for)
+        self.scheduler = LoopScheduler(asyncio.get_running_loop())
         self._is_temporary = data is None
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,24 +101,11 @@ class Service:
         self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
-        memory = SpaceMemory()
-        registrations = RelayMemory()
-        journal: Journal
-        self.archive: JournalLifecycle | None = None
-        if data is None:
-            journal = MemoryJournal(self.scheduler.soon)
-        else:
-            self.archive = JournalLifecycle(data, config)
-            with progress_bar("reading the journal") as progress:
-                machines = Machines(machine, memory, registrations)
-                rows = self.archive.recover(machines, self.scheduler.now(), progress)
-            journal = self.archive.start(loop)
-            if rows:
-                logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        self.archive = None if data is None else JournalLifecycle(data, config)
+        self.cell = open_cell(config, self.archive, self.scheduler, authenticate=self.tokens.resolve)
+        self.runtime = self.cell.runtime
         self._minted = MintedTokens(None if data is None else data / FILE)
         learn(self._minted, self.tokens, self.guard)
-        for lost in install_rules(machine, config.triggers):
-            logs.warning("trigger.lost", rule=lost, note="it was given by another version; PUT it again")
         self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
         for space in self.spaces:
             logs.event(
@@ -167,25 +115,18 @@ class Service:
                 made=space.made,
                 unstarted=space.unstarted,
             )
-        self.events = make_event_log(config.logs)
-        self.runtime = Runtime(
-            machine,
-            journal,
-            self.scheduler,
-            authenticate=self.tokens.resolve,
-            version=version(),
-            log=logs.event,
-            log_records=config.logs.level == "debug",
-            keeps_history=data is not None,
-            events=self.events,
-        )
-        self.halls = Hosting(
-            self.runtime, memory, self.spaces, self.tokens, keeps_logs=not config.serves_courier
+        self.events = self.runtime.events = make_event_log(config.logs)
+        self.hosted = HostedSpaces(
+            self.cell.host_spaces, self.spaces, self.tokens, keeps_logs=not config.serves_courier
         )
         self.relay: RelaySupervisor | None = None
         if config.relay.enabled:
             self.relay = RelaySupervisor(
-                config.relay, self.run_dir, registrations, self.runtime, keeps_rows=data is not None
+                config.relay,
+                self.run_dir,
+                self.cell.machines.relay,
+                self.runtime,
+                keeps_rows=data is not None,
             )
         self.console: Console | None = None
         if config.console.enabled:
@@ -252,18 +193,18 @@ class Service:
                 replays=replays,
                 record_dropped=lambda: 0 if recorder is None else recorder.dropped,
                 per_stream=config.metrics.per_stream,
-                spaces=self.halls.spaces,
+                spaces=self.hosted.spaces,
                 relay=self.relay,
                 archive=archive,
             ),
             replays=replays,
-            staging=Staging(runtime, self.halls.spaces),
+            staging=Staging(runtime, self.hosted.spaces),
             journal=JournalReads(archive),
             tail=Tail(archive, lambda: runtime.commit_log.draining, self.tokens.renewed),
             lake=Lake(data),
             sql=SqlEndpoint(data, lambda: self._config.console),
             token_admin=TokenAdmin(runtime, self.tokens, self.guard, self._minted, self._readmit),
-            spaces=self.halls.spaces,
+            spaces=self.hosted.spaces,
             relay=self.relay,
             recorder=recorder,
             console=self.console,
@@ -297,11 +238,11 @@ class Service:
 
     async def _start_http(self, services: HttpServices, address: HostPort) -> str:
         is_local = all(is_loopback(host) for host in address.hosts)
-        spaces = SpaceEndpoint(self.halls.spaces, self.guard, is_loopback_bind=is_local)
+        spaces = SpaceEndpoint(self.hosted.spaces, self.guard, is_loopback_bind=is_local)
         listener = HttpListener(HttpEndpoint(services, spaces, is_loopback_bind=is_local))
         self._listeners.append(listener)
         port = await listener.start(address.hosts, address.port)
-        self.halls.serve_at(address.host, port)
+        self.hosted.serve_at(address.host, port)
         return f"http://{HostPort(address.host, port)}"
 
     def reload(self) -> ReloadedReply | Refusal:
@@ -459,7 +400,7 @@ class Service:
             self.runtime.flushed(flushed.set)
             await flushed.wait()
             await self.archive.close()
-        await asyncio.to_thread(self.halls.close)
+        await asyncio.to_thread(self.hosted.close)
         if self.events is not None:
             await asyncio.to_thread(self.events.close)
         (self.run_dir / "endpoints.json").unlink(missing_ok=True)

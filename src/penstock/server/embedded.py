@@ -33,8 +33,8 @@ from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.port import MemoryJournal
-from penstock.server.engine.machines import install_rules, make_machine
-from penstock.server.engine.runtime import Runtime
+from penstock.server.cell import Cell
+from penstock.server.engine.machines import make_machine
 from penstock.server.engine.schedulers import HandScheduler
 
 _VERBS = ("enqueue", "subscribe", "unsubscribe", "grant_credit", "ack", "nack", "release", "term", "extend")
@@ -132,11 +132,14 @@ class QueueCore:
         chosen = policy or Policy()
         self._scheduler = HandScheduler(clock)
         machine = make_machine(limits or Limits(), lambda _: chosen, entropy)
-        install_rules(machine, [_rule(trigger, machine.limits) for trigger in triggers])
-        journal = MemoryJournal(self._scheduler.soon)
-        self.runtime = Runtime(
-            machine, journal, self._scheduler, authenticate=lambda _: OPERATOR, version="in-process"
-        )
+        self.runtime = Cell(
+            machine,
+            lambda machines: MemoryJournal(self._scheduler.soon),
+            self._scheduler,
+            authenticate=lambda _: OPERATOR,
+            version="in-process",
+            triggers=[_rule(trigger, machine.limits) for trigger in triggers],
+        ).runtime
         self._machine = machine
         session = _InProcess(self)
         link = machine.connect(OPERATOR, session)

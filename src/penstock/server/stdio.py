@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import sys
 from pathlib import Path
 
@@ -16,14 +15,12 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.journal.port import MemoryJournal
-from penstock.server.assembly import policies, version
+from penstock.server.cell import Cell
 from penstock.server.config.load import Config, ConfigError, load
-from penstock.server.courier.schema_registry import load_registry
 from penstock.server.engine.connections import Connection
-from penstock.server.engine.machines import install_rules, make_machine
-from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.logging import logs
+from penstock.server.open_cell import configured_machine, version
 from penstock.transports.byte_streams import open_stdio
 from penstock.transports.transport import StreamTransport
 
@@ -48,15 +45,15 @@ def main(config_path: Path | None = None) -> int:
 async def _run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     scheduler = LoopScheduler(loop)
-    policy_for = policies(config)
-    machine = make_machine(
-        config.limits, policy_for, secrets.token_bytes, auto_create=config.streams.auto_create
+    cell = Cell(
+        configured_machine(config),
+        lambda machines: MemoryJournal(scheduler.soon),
+        scheduler,
+        authenticate=lambda _: ANONYMOUS,
+        version=version(),
+        triggers=config.triggers,
     )
-    install_rules(machine, config.triggers)
-    machine.schemas = load_registry(config.schemas.dir, policy_for)
-    runtime = Runtime(
-        machine, MemoryJournal(scheduler.soon), scheduler, authenticate=lambda _: ANONYMOUS, version=version()
-    )
+    runtime = cell.runtime
 
     def accept(wire: StreamTransport, peer: str) -> Connection | None:
         connection = runtime.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")

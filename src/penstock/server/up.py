@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.journal.segments import DamageError
-from penstock.server.assembly import Service, version
+from penstock.server.assembly import Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.relay_sections import relay_errors
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging import logs
+from penstock.server.open_cell import version
 from penstock.server.ops.pipeline_supervisor import is_installed
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, Subscri
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import SpaceSettings
-from penstock.dialects.mew.state import SpaceMemory
-from penstock.server.engine.machines import Machines, install_rules, make_machine
+from penstock.server.cell import Cell
+from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
 from penstock.testing.clients import LineClient, SocketClient
@@ -255,20 +255,24 @@ class World:
         self._life = Life(self.clock)
         self.machine = make_machine(self.limits, self._policy_for, self._entropy.randbytes)
         now = self.clock.now()
-        machines = Machines(self.machine, SpaceMemory())
-        for row in self.journal.live(0):
-            machines.restore(now, row)
-        machines.recovered(now)
-        install_rules(self.machine, self._triggers)
-        self.runtime = Runtime(
+
+        def open_journal(machines: Machines) -> SimJournal:
+            for row in self.journal.live(0):
+                machines.restore(now, row)
+            machines.recovered(now)
+            return self.journal
+
+        cell = Cell(
             self.machine,
-            self.journal,
+            open_journal,
             self._life,
             authenticate=lambda token: ANONYMOUS,
             version="simulated",
+            triggers=self._triggers,
             log=self._log,
         )
-        self.spaces = Spaces(self.runtime, machines.memory, is_operator=lambda token: token == OPERATOR_TOKEN)
+        self.runtime = cell.runtime
+        self.spaces = cell.host_spaces(is_operator=lambda token: token == OPERATOR_TOKEN)
         self.runtime.apply(now)
         self.up = True
         self.note("start", self.lives, len(self.journal.rows))

@@ -132,33 +132,14 @@ class TestForgetting:
         bench.check()
 
 
-class TestBatches:
-    def test_gates_count_up_and_an_empty_turn_takes_none(self) -> None:
-        bench = Bench()
-        assert bench.machine.commit_log.take_batch() is None
-        gate = bench.machine.commit_log.gate
-        bench.offer("a", record_of("1"))
-        batch = bench.machine.commit_log.take_batch()
-        assert batch is not None
-        assert (batch.no, bench.machine.commit_log.gate) == (gate, gate + 1)
-        assert bench.machine.commit_log.take_batch() is None
-
-    def test_somebody_waiting_makes_an_empty_batch(self) -> None:
-        bench = Bench()
-        bench.machine.commit_log.is_awaited = True
-        batch = bench.machine.commit_log.take_batch()
-        assert batch is not None
-        assert (batch.facts, batch.observations) == ([], [])
-        assert bench.machine.commit_log.take_batch() is None
-
-    def test_effects_are_taken_once(self) -> None:
-        bench = Bench()
-        bench.subscribe("a", 1)
-        bench.machine.enqueue(bench.now, "a", [record_of("1")])
-        bench.machine.commit_log.take_batch()
-        bench.machine.committed(bench.now, 0)
-        assert len(bench.machine.take_effects()) == 1
-        assert bench.machine.take_effects() == []
+def test_effects_are_taken_once() -> None:
+    bench = Bench()
+    bench.subscribe("a", 1)
+    bench.machine.enqueue(bench.now, "a", [record_of("1")])
+    bench.machine.commit_log.take_batch()
+    bench.machine.committed(bench.now, 0)
+    assert len(bench.machine.take_effects()) == 1
+    assert bench.machine.take_effects() == []
 
 
 @pytest.mark.promise("Streams", "created by enqueue and subscribe, never by a read")

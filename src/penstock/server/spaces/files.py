@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.dialects.mew.rights import Decision
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.spaces.files import LoadedSpace, write_invited_token
-from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Transport
 from penstock.server.spaces.host import Spaces
@@ -68,24 +66,23 @@ class _Watch:
         )
 
 
-class Hosting:
-    """Every space of the config, and its files."""
+class HostedSpaces:
+    """The spaces of the config, and the files of each."""
 
     def __init__(
         self,
-        runtime: Runtime,
-        memory: SpaceMemory,
+        host_spaces: Callable[..., Spaces],
         loaded: Sequence[LoadedSpace],
         tokens: TokenStore,
         *,
         keeps_logs: bool,
     ) -> None:
         self._files: list[GatewayLogs | OutputLog] = []
-        self._places = {each.settings.id: each.mewdir for each in loaded}
+        self._directories = {each.settings.id: each.mewdir for each in loaded}
         watch = None
         if keeps_logs and loaded:
-            place, section = loaded[0].mewdir / "logs", msgspec.to_builtins(loaded[0].logging)
-            files = GatewayLogs.from_environment(place, os.environ, section)
+            directory, section = loaded[0].mewdir / "logs", msgspec.to_builtins(loaded[0].logging)
+            files = GatewayLogs.from_environment(directory, os.environ, section)
             self._files.append(files)
             watch = _Watch(files)
 
@@ -93,9 +90,7 @@ class Hosting:
             holder = tokens.resolve(token)
             return holder is not None and holder.operator
 
-        self.spaces = Spaces(
-            runtime,
-            memory,
+        self.spaces = host_spaces(
             is_operator=is_operator,
             watch=watch,
             keep_token=self._keep_token,
@@ -118,7 +113,7 @@ class Hosting:
     def _keep_token(self, space: str, participant: str, token: str) -> None:
         """Write the token of somebody who was invited where its peers look for it."""
         try:
-            write_invited_token(self._places[space], participant, token)
+            write_invited_token(self._directories[space], participant, token)
         except (OSError, ValueError) as error:  # the id may be too long for the name of a file
             logs.warning("space.token_not_written", space=space, participant=participant, reason=str(error))
 

@@ -1,0 +1,67 @@
+"""A cell: everything that a server runs per journal.
+
+The machines that a journal rebuilds, the runtime around them with its commit log, and the spaces in it. Views and triggers
+are parts of the queue machine. Cells share nothing with each other, so a server can hold several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.core.commit_log import CommitLog
+from penstock.core.queue.machine import QueueMachine
+from penstock.core.scopes import Principal
+from penstock.dialects.courier.triggers.config import Trigger
+from penstock.dialects.mew.state import SpaceMemory
+from penstock.journal.port import Journal
+from penstock.server.engine.connections import Scheduler
+from penstock.server.engine.machines import Machines, install_rules
+from penstock.server.engine.runtime import Log, Runtime
+from penstock.server.spaces.host import Spaces
+
+
+class Cell:
+    """One journal at work."""
+
+    def __init__(
+        self,
+        machine: QueueMachine,
+        open_journal: Callable[[Machines], Journal],
+        scheduler: Scheduler,
+        *,
+        authenticate: Callable[[str | None], Principal | None],
+        version: str,
+        triggers: Iterable[Trigger] = (),
+        log: Log | None = None,
+        log_records: bool = False,
+        keeps_history: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.machines = Machines(machine, SpaceMemory())
+        self.journal = open_journal(self.machines)
+        """`open_journal` restores the rows of the journal into the machines before it returns."""
+        self.lost_rules = install_rules(machine, triggers)
+        """Rules that were set at run time and that this version cannot run."""
+        self.runtime = Runtime(
+            machine,
+            self.journal,
+            scheduler,
+            authenticate=authenticate,
+            version=version,
+            log=log,
+            log_records=log_records,
+            keeps_history=keeps_history,
+        )
+        self.spaces: Spaces | None = None
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """Where all machines of the cell gather their facts."""
+        return self.machine.commit_log
+
+    def host_spaces(self, **options: Any) -> Spaces:
+        """Add the host of the spaces; `options` are those of `Spaces`. It has no space yet."""
+        assert self.spaces is None
+        self.spaces = Spaces(self.runtime, self.machines.memory, **options)
+        return self.spaces
