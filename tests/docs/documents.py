@@ -1,8 +1,8 @@
-"""Code blocks of documents, and running them as a reader would.
+"""Code blocks of documents, run as a reader would run them.
 
-Blocks marked `sh` and `python` run, top to bottom, in one directory beside one server, which the commands find the way a reader's
-would. Only the port differs. A second word keeps a block apart: `sh setup` is not run, `python spark` runs in a notebook's session,
-`sh spark` beside a pipeline, `sh background` is left running while the rest of the README is.
+Blocks marked `sh` and `python` run, top to bottom, in one directory with one server, which the commands find as a reader's would. Only
+the port differs. A second word marks special blocks: `sh setup` does not run, `python spark` runs in a notebook's session, `sh spark`
+runs with a pipeline, `sh background` keeps running while the rest of the README runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_blocks(document: str, server: ServerProcess, seconds: float, mark: str |
             continue
         here = code.replace("localhost:8787", server.http.removeprefix("http://"))
         here = here.replace(".venv/bin/penstock", "penstock")
-        # `-f` makes curl tell of an HTTP error, which a reader would see in the answer.
+        # `-f` makes curl fail on an HTTP error, which a reader would see in the answer.
         command = ["bash", "-euo", "pipefail", "-c", here.replace("curl -s ", "curl -sf ")]
         if language == "python":
             command = [sys.executable, "-c", here]

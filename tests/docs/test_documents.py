@@ -90,14 +90,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.kill()
 
 
-@pytest.mark.promise("Documents for everybody", "the pages for operators")
+@pytest.mark.promise("Documents", "the pages for operators")
 @pytest.mark.parametrize("document", FOR_OPERATORS)
 def test_every_block_of_a_document_for_operators_runs(document: str, shared: ServerProcess) -> None:
     assert run_blocks(document, shared, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
 
 
-def test_the_tutorial_tells_what_really_happens(server: ServerProcess) -> None:
-    """The duplicate of the tutorial is answered as a duplicate."""
+def test_the_duplicate_of_the_tutorial_is_answered_as_a_duplicate(server: ServerProcess) -> None:
     code = next(code for _, code in blocks("docs/tutorial/first-queue.md") if "img-3" in code)
     here = code.replace("localhost:8787", server.http.removeprefix("http://"))
     done = subprocess.run(
@@ -115,7 +114,7 @@ def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: 
         server.stop()
 
 
-@pytest.mark.promise("Documents for everybody", "the first ten minutes: a message through each door")
+@pytest.mark.promise("Documents", "the first ten minutes: a message through each protocol")
 def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
     """What needs Spark runs in `test_pipeline_documents.py`."""
     server = ServerProcess(tmp_path, "--relay", config=LIKE_THE_DEMO)
@@ -131,7 +130,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.promise("Documents for everybody", "every page is in the index, and no link is dead")
+@pytest.mark.promise("Documents", "every page is in the index, and no link is dead")
 def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
     docs = ROOT / "docs"
     index = (docs / "README.md").read_text()
@@ -147,6 +146,12 @@ def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
             assert target.exists(), f"{path.relative_to(ROOT)} links to {link}"
             known = anchors(target) if anchor and target.suffix == ".md" else {anchor}
             assert anchor in known, f"{path.relative_to(ROOT)} links to {link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/explain").glob("*.md")), ids=lambda page: page.stem)
+def test_every_explanation_starts_with_the_question_it_answers(page: Path) -> None:
+    title, _, text = page.read_text().partition("\n\n")
+    assert title.startswith("# ") and re.match(r"\*\*[A-Z][^*]+\?\*\*", text), page.name
 
 
 @pytest.mark.promise(

@@ -1,4 +1,4 @@
-"""The pages about the pipeline, and what needs one of the README: their commands beside a real one, their Spark code in one session.
+"""The pages about the pipeline, and the blocks of the README that need one: commands run with a real pipeline, Spark code in one session.
 
 Starting Spark is what costs here. So one server with a pipeline serves every page, and all code for notebooks runs in the session of the tests.
 """
@@ -126,7 +126,7 @@ def test_every_command_of_a_page_runs_beside_the_pipeline(document: str, demo: S
     assert run_blocks(document, demo, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
 
 
-@pytest.mark.promise("Documents for everybody", "what needs Spark of them runs beside a pipeline")
+@pytest.mark.promise("Documents", "blocks that need Spark run with a pipeline")
 @pytest.mark.parametrize("document", IN_PART)
 def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(
     document: str, demo: ServerProcess

@@ -1,7 +1,7 @@
 """The README's commands, as they are written, in a copy of the repository and an environment with nothing of the developer's.
 
 The copy has a `.venv` of its own, of the packages that are installed here but for Spark's: what `make setup` would make, in a moment. So this is also the
-small install. What needs Spark runs beside the pipeline of `test_pipeline_documents.py`, and `examples/sensors/run.py` in `tests/spark/test_sensors.py`.
+small install. What needs Spark runs with the pipeline of `test_pipeline_documents.py`, and `examples/sensors/run.py` in `tests/spark/test_sensors.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def is_free(port: int) -> bool:
 
 
 class Reader:
-    """Somebody who follows the README in a fresh clone: one terminal for what goes on, another for the rest."""
+    """A reader who follows the README in a fresh clone: one terminal for the server, another for the rest."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self._folder = folder
@@ -93,7 +94,7 @@ class Reader:
         self._is_elsewhere = not all(map(is_free, PORTS))
 
     def leave_running(self, code: str) -> None:
-        if self._is_elsewhere:  # somebody has the ports: then, and only then, they differ
+        if self._is_elsewhere:  # the ports are in use: only then use others
             code = code.replace("ARGS=--demo", 'ARGS="--demo --http localhost:0 --control 127.0.0.1:0"')
         with (self._folder / "terminal.log").open("ab") as output:
             process = subprocess.Popen(
@@ -164,7 +165,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.promise(
-    "Documents for everybody",
+    "Documents",
     "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
 )
 @pytest.mark.promise("SDK and command line", "the README's first minute")
@@ -189,7 +190,7 @@ def test_every_command_of_the_readme_runs_in_a_fresh_clone(reader: Reader) -> No
 
 
 @pytest.mark.promise(
-    "Documents for everybody",
+    "Documents",
     "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
 )
 def test_every_block_of_the_readme_is_run_somewhere() -> None:
@@ -204,3 +205,11 @@ def test_every_block_of_the_readme_is_run_somewhere() -> None:
         if block["mark"] == "setup"
     ]
     assert setup == [".venv/bin/python examples/sensors/run.py\n"], "only what another test runs"
+
+
+def test_the_readme_counts_the_dependencies_and_names_the_tests() -> None:
+    text = (ROOT / "README.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert len(project["dependencies"]) == 14 and "fourteen dependencies" in text
+    assert project["requires-python"] == ">=3.11" and "Python 3.11 or newer" in text
+    assert "`make test`" in text

@@ -118,7 +118,7 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
 
 
-@pytest.mark.promise("Documents for everybody", "what needs Spark of them runs beside a pipeline")
+@pytest.mark.promise("Documents", "blocks that need Spark run with a pipeline")
 @pytest.mark.promise(
     "Spark: pipeline",
     "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",

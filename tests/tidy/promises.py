@@ -45,7 +45,7 @@ SECTIONS = (
     "Administration",
     "The console's page",
     "Operations",
-    "Documents for everybody",
+    "Documents",
     "What an administrator reads",
 )
 """In the order of the page. A marker that names another section is an error, so a typo cannot hide a promise."""
