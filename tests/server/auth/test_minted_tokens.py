@@ -196,7 +196,7 @@ def test_the_file_is_changed_where_no_server_runs_and_only_there(tmp_path: Path)
                 change()
             assert caught.value.refusal.code == "JournalUnavailable"
     assert (data / "tokens.json").read_bytes() == before
-    with pytest.raises(PenstockError, match="no token of the name"):
+    with pytest.raises(PenstockError, match="no minted token is called"):
         offline_tokens.revoke(data, "other")
     assert offline_tokens.revoke(data, "ci")["required"] is False
     assert msgspec.json.decode((data / "tokens.json").read_bytes()) == {"tokens": []}

@@ -321,7 +321,7 @@ def test_a_missing_git_is_answered(root: Path, tmp_path: Path, monkeypatch: pyte
 
     async def work(server: Server) -> None:
         payload = await server.answer({"repo": "teams/one", "base": "main"})
-        assert payload["error"]["code"] == "Internal" and "started" in payload["error"]["message"]
+        assert payload["error"]["code"] == "Internal" and "start git" in payload["error"]["message"]
 
     served(GitSkill(root=str(root)), work)
 

@@ -1,8 +1,8 @@
-"""Tokens made at run time: `DIR/tokens.json`, which holds digests alone and is nobody else's to read.
+"""Tokens minted at run time: `DIR/tokens.json`, readable by its owner only, holds their digests.
 
-They count beside those of the config file, survive restarts, and are taken back by their names. Without a data directory they live as
-long as the server. A change is on disk before it counts. A file that cannot be read stops the start: passing over it would
-let in whoever needs no token then.
+They apply in addition to those of the config file, survive restarts, and are revoked by name. Without a data directory
+they end with the server. A change is on disk before it takes effect. A file that cannot be read stops the start: without
+its tokens the server might accept requests that need none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE_MAX = 16 * 1024 * 1024
 
 
 class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One token as it is kept."""
+    """One token in the file."""
 
     name: str
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -39,12 +39,12 @@ class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     @property
     def token(self) -> TokenSection:
-        """As the config would have it."""
+        """The token as a config section."""
         return TokenSection(f"sha256:{self.digest}", self.scopes, self.name, self.agent, self.tenant)
 
 
 class TokenSpec(msgspec.Struct, frozen=True):
-    """What a new token is to be."""
+    """The properties of a new token."""
 
     name: str
     scopes: Sequence[str]
@@ -57,7 +57,7 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MintedTokens:
-    """Every token made at run time, by its name."""
+    """The minted tokens of a data directory, by name."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -65,7 +65,7 @@ class MintedTokens:
 
     @property
     def is_kept(self) -> bool:
-        """Whether they survive a restart."""
+        """Whether the tokens survive a restart."""
         return self._file is not None
 
     def __contains__(self, name: str) -> bool:
@@ -84,30 +84,30 @@ class MintedTokens:
     def mint(
         self, wish: TokenSpec, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
     ) -> str | Refusal:
-        """Make a token; it is told this once and never again."""
+        """Make a token and return it; only its digest is kept."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))
         made = MintedToken(
             wish.name, digest_of(text), tuple(wish.scopes), rfc3339(wall_us), wish.agent, wish.tenant
         )
-        # Whoever has a holder's name may settle what that holder took, so names are never shared.
+        # A name is the identity that leases belong to, so two tokens never share one.
         taken = [token.holder_name(number) for number, token in enumerate(configured, 1)]
         taken += [token.holder_name(0) for token in self.tokens]
         if made.name in self or made.token.holder_name(0) in taken:
             hint = "choose another name, or revoke the one that has it"
-            return Refusal("IdConflict", f"there is a token called `{made.name}` already", hint=hint)
+            return Refusal("IdConflict", f"a token called `{made.name}` exists already", hint=hint)
         problems = token_errors([*configured, *self.tokens, made.token])
         if problems:
             hint = "a scope is `streams:<pattern>:<verb>`, `views:<pattern>:<verb>` or `admin:*`"
             return Refusal("InvalidRequest", "; ".join(problems), hint=hint)
         if len(self) >= bound:
-            message = f"{len(self)} tokens were made and `limits.tokens_max` allows no more"
-            return Refusal("QuotaExceeded", message, hint="revoke those that nobody uses")
+            message = f"{len(self)} tokens were minted and `limits.tokens_max` allows no more"
+            return Refusal("QuotaExceeded", message, hint="revoke unused tokens")
         return self._keep({**self._tokens, made.name: made}) or text
 
     def revoke(self, name: str) -> Refusal | None:
-        """Take a token back."""
+        """Revoke a token."""
         if name not in self:
-            return Refusal("UnknownToken", f"no token of the name `{name[:80]}` was made here", ref=name)
+            return Refusal("UnknownToken", f"no minted token is called `{name[:80]}`", ref=name)
         return self._keep({key: token for key, token in self._tokens.items() if key != name})
 
     def _keep(self, tokens: dict[str, MintedToken]) -> Refusal | None:
@@ -116,7 +116,7 @@ class MintedTokens:
             try:
                 write_private(self._file, data + b"\n", sync=True)
             except OSError as error:
-                message = f"`{self._file.name}` cannot be written, so nothing changed: {error.strerror}"
+                message = f"cannot write `{self._file.name}`, so nothing changed: {error.strerror}"
                 return Refusal("JournalUnavailable", message)
         self._tokens = tokens
         return None
@@ -131,8 +131,8 @@ def _read(file: Path) -> dict[str, MintedToken]:
     except OSError as error:
         raise ConfigError([f"cannot read `{file}`: {error.strerror or error}"]) from error
     except msgspec.DecodeError as error:
-        cure = "restore it from a backup, or remove it and mint the tokens anew"
-        raise ConfigError([f"`{file}` is no file of tokens: {error}; hint: {cure}"]) from error
+        hint = "restore it from a backup, or remove it and mint the tokens again"
+        raise ConfigError([f"`{file}` is not a token file: {error}; hint: {hint}"]) from error
     kept: list[TokenSection] = []
     for minted in content.tokens:
         problems = token_errors([*kept, minted.token])

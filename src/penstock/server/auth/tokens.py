@@ -1,8 +1,8 @@
-"""Who is there: tokens to principals, and the guard of the doors that ask for none.
+"""Maps tokens to principals, and guards listeners that require no token.
 
-Tokens are kept as sha256 only, so neither a dump of the process nor a log line gives one away. Where no tokens
-are configured, peers on this machine may come in without one. Web pages run on this machine too, so the
-guard also looks at `Host` (a page whose name was re-bound to 127.0.0.1) and at `Origin` (a page from elsewhere).
+Tokens are kept as SHA-256 digests only, so neither a memory dump nor a log line reveals one. Where no tokens are
+configured, peers on this machine need none. Web pages run on this machine too, so the guard also checks `Host` (DNS
+rebinding to 127.0.0.1) and `Origin` (pages of other sites).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from penstock.server.files.addresses import (
 from penstock.server.files.secret_files import write_private
 
 UNIX_PEER = "unix"
-"""The peer address of a Unix socket: whoever may open the file is on this machine."""
+"""The peer address of a Unix socket, which only programs on this machine can open."""
 
 CREDENTIAL_LENGTH = 16
-"""Hexadecimal digits of a digest that tell tokens apart and give none away."""
+"""Hexadecimal digits of a digest that identify a token without revealing it."""
 
 _SCHEME = "bearer "
 _SUBPROTOCOL = "bearer."
@@ -40,24 +40,24 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class TokenStore:
-    """Every token the server knows, by digest."""
+    """The tokens of a server, by digest."""
 
     def __init__(self, auth: AuthSection, operator_token: str | None = None) -> None:
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
         self._minted: tuple[TokenSection, ...] = ()
         self.required = False
-        """Whether everybody needs a token; the operator's own does not count."""
+        """Whether requests need a token; the operator's own does not count."""
         self.adopt(auth)
         if operator_token is not None:
             self.add_operator(operator_token)
 
     def adopt(self, auth: AuthSection) -> None:
-        """Know these tokens from now on, beside the operator's and those that were minted, and no others."""
+        """Replace the configured tokens; keeps the operator's and the minted ones."""
         self.configured = auth.tokens
         self._learn()
 
     def adopt_minted(self, tokens: Iterable[TokenSection]) -> None:
-        """Know these tokens, given at run time, beside those of the config."""
+        """Replace the minted tokens."""
         self._minted = tuple(tokens)
         self._learn()
 
@@ -80,27 +80,27 @@ class TokenStore:
         self.required = bool(tokens)
 
     def add_operator(self, token: str) -> None:
-        """Know the operator by this token too."""
+        """Accept this token as the operator's too."""
         digest = sha256(token.encode()).digest()
         self._holders[digest] = (digest, OPERATOR)
 
     def renewed(self, principal: Principal) -> Principal | None:
-        """What somebody who was let in before is allowed now; None when it would not be let in any more."""
+        """The rights that a principal has now; None when its token is no longer accepted."""
         if principal.operator:
             return principal
         if principal.anonymous:
             return None if self.required else principal
         if not principal.credential:
-            return principal  # a worker of the server itself: no token let it in
+            return principal  # a worker of the server itself has no token
         for _, known in self._holders.values():
             if known.credential == principal.credential:
                 return known
         return None
 
     def resolve(self, token: str | None) -> Principal | None:
-        """The holder of a token; without one, ANONYMOUS where none is required; None means 401.
+        """The holder of a token; without a token, ANONYMOUS where none is required; None means 401.
 
-        A wrong token is never anonymous: its holder expects rights that it would silently not have.
+        A wrong token is never anonymous: the client would silently lack the rights that it expects.
         """
         if token is None:
             return None if self.required else ANONYMOUS
@@ -114,16 +114,16 @@ class TokenStore:
 
 
 class Guard:
-    """Where a peer may come from. Both checks answer with a refusal, or None when all is well."""
+    """Checks where a request comes from. A check returns a refusal, or None."""
 
     def __init__(self, config: Config) -> None:
         self.has_minted = False
-        """Whether there are tokens that were given at run time."""
+        """Whether there are minted tokens."""
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
-        """Judge by these settings from now on."""
-        # A space never lets anybody in without a token.
+        """Apply these settings from now on."""
+        # A space requires a token always.
         self._tokens_configured = bool(config.auth.tokens) or not config.serves_courier
         self._allow_anonymous = config.auth.allow_anonymous
         self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
@@ -136,21 +136,21 @@ class Guard:
 
     @property
     def has_origins(self) -> bool:
-        """Whether pages of any other site may connect."""
+        """Whether pages of other sites may connect."""
         return bool(self._origins)
 
     def is_listed(self, origin: str) -> bool:
-        """Whether pages of this site may connect because the config names it."""
+        """Whether the config lists this site."""
         return _origin(origin) in self._origins
 
     def client_address(self, peer: str, headers: Mapping[str, str]) -> str:
-        """Where a request comes from, proxies of ours left out."""
+        """The address of the client behind trusted proxies."""
         if not self._proxies:
             return peer
         return client_address(peer, headers.get("X-Forwarded-For"), self._proxies)
 
     def check_peer(self, peer_ip: str | None, bind_is_loopback: bool) -> Refusal | None:
-        """Whether a peer without a token may come in from there; ask only about an anonymous principal."""
+        """Why an anonymous peer is refused; call it for anonymous principals only."""
         if self._allow_anonymous:
             return None
         if peer_ip == UNIX_PEER or (bind_is_loopback and peer_ip is not None and is_loopback(peer_ip)):
@@ -158,10 +158,10 @@ class Guard:
         return Refusal("Unauthorized", "without a token only peers on this machine are served")
 
     def check_headers(self, host: str | None, origin: str | None) -> Refusal | None:
-        """Whether a browser may have been tricked into this request.
+        """Why a request may come from a malicious page; call it for every request.
 
-        Ask for every request: `Host` matters wherever no token is required. `Origin` matters for WebSocket
-        upgrades and for whatever changes something, tokens or not; a browser always sends it with those.
+        `Host` matters wherever no token is required. `Origin` matters for WebSocket upgrades and for requests that
+        change something, tokens or not; a browser always sends it with those.
         """
         is_open = not (self._tokens_configured or self.has_minted or self._allow_anonymous)
         if is_open and not (host and self.is_local_name(host)):
@@ -173,12 +173,12 @@ class Guard:
         return self.check_origin(host, origin)
 
     def is_local_name(self, host: str | None) -> bool:
-        """Whether a request names this machine by a name that nobody else can give; one that names none is no page's."""
+        """Whether `Host` is a loopback name; a request without `Host` does not come from a page."""
         name = None if host is None else _host_name(host)
         return host is None or (name is not None and is_loopback(name))
 
     def check_origin(self, host: str | None, origin: str | None) -> Refusal | None:
-        """Whether a page of another site is behind this request."""
+        """Why a page of another site is refused."""
         if origin is None:
             return None
         parsed = _origin(origin)
@@ -194,19 +194,19 @@ class Guard:
 def start_check(
     config: Config, http_hosts: Sequence[str], control: str | None, *, minted: Sequence[TokenSection] = ()
 ) -> None:
-    """Raise ConfigError when peers without a token could come in from other machines by accident, or nobody could who should.
+    """Raise ConfigError when other machines could connect without a token by accident, or when tokens conflict.
 
-    `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too. Neither may a token of the
-    config have the name of one that was minted: whoever has a holder's name may settle what that holder took.
+    `control` is written as in `listen.control`; the addresses are the effective ones, so flags count too. A configured
+    and a minted token may not share a name, because leases belong to names.
     """
     configured = [token.holder_name(number) for number, token in enumerate(config.auth.tokens, 1)]
     shared = [token.holder_name(0) for token in minted if token.holder_name(0) in configured]
     if shared:
-        cure = "hint: give the one in the config another name, or take the other back with `penstock token revoke`"
-        raise ConfigError([f"auth.tokens: a token called `{name}` was minted; {cure}" for name in shared])
+        hint = "hint: rename the one in the config, or revoke the other with `penstock token revoke`"
+        raise ConfigError([f"auth.tokens: a token called `{name}` was minted; {hint}" for name in shared])
     if minted and config.auth.allow_anonymous:
-        cure = "hint: `penstock token revoke` takes them back; or leave the setting out"
-        raise ConfigError([f"auth.allowAnonymous does not go with tokens that were minted; {cure}"])
+        hint = "hint: revoke them with `penstock token revoke`, or remove the setting"
+        raise ConfigError([f"auth.allowAnonymous conflicts with minted tokens; {hint}"])
     if config.auth.tokens or minted or config.auth.allow_anonymous or not config.serves_courier:
         return
     open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
@@ -214,12 +214,12 @@ def start_check(
     if isinstance(address, HostPort) and not is_loopback(address.host):
         open_doors.append(f"control on `{address}`")
     if open_doors:
-        cure = "hint: add `auth.tokens` or mint one with `penstock token new`, listen on `localhost`, or set `auth.allowAnonymous: true`"
-        raise ConfigError([f"{door} would serve anyone without a token; {cure}" for door in open_doors])
+        hint = "hint: add `auth.tokens` or mint one with `penstock token new`, listen on `localhost`, or set `auth.allowAnonymous: true`"
+        raise ConfigError([f"{door} would serve anyone without a token; {hint}" for door in open_doors])
 
 
 def is_own_page(headers: Mapping[str, str]) -> bool:
-    """Whether no page is behind a request as far as it says, or one of this very server."""
+    """Whether a request comes from a page of this server, or from no page."""
     origin = headers.get("Origin")
     if origin is None:
         return True
@@ -228,11 +228,11 @@ def is_own_page(headers: Mapping[str, str]) -> bool:
 
 
 def bearer(authorization: str | None, protocols: str | None = None, query: str | None = None) -> str | None:
-    """The token of a request, or None when it shows none.
+    """The token of a request, or None.
 
-    Looks at the header `Authorization`, then at `Sec-WebSocket-Protocol`, where browsers can put a
-    `bearer.<token>`, then at the query's `access_token`: pass that only where `auth.queryToken` is set.
-    Credentials that cannot be read give "", which no token equals, so they are refused and not overlooked.
+    Looks at `Authorization`, then at `Sec-WebSocket-Protocol`, where browsers can put `bearer.<token>`, then at the
+    query's `access_token`: pass that only where `auth.queryToken` is set. Unreadable credentials give "", which equals
+    no token, so they are refused and not ignored.
     """
     if authorization is not None:
         scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :].strip()
@@ -244,9 +244,9 @@ def bearer(authorization: str | None, protocols: str | None = None, query: str |
 
 
 def subprotocol(protocols: str | None) -> str | None:
-    """What to answer to the offered WebSocket protocols: browsers hang up when none of theirs is chosen.
+    """The WebSocket protocol to choose: browsers disconnect when the server chooses none of theirs.
 
-    A protocol that is not a token is preferred, so that the token is not sent back without need.
+    Prefers one that is not a token, so that the token is not echoed.
     """
     offered = _offered(protocols)
     plain = [name for name in offered if not name.startswith(_SUBPROTOCOL)]
@@ -266,18 +266,18 @@ def _offered(protocols: str | None) -> list[str]:
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a `Host` header, without port and brackets; None when it is not one."""
+    """The name in a `Host` header, without port and brackets; None when it is malformed."""
     try:
         parts = urlsplit(f"//{host}")
         port = parts.port
     except ValueError:
         return None
-    # Only HOST[:PORT]: of anything else, browsers and parsers disagree on which part is the host.
+    # Only HOST[:PORT]: browsers and parsers disagree about the host of anything else.
     return parts.hostname if parts.netloc == host and "@" not in host and port != 0 else None
 
 
 def _origin(text: str) -> tuple[str, str, int] | None:
-    """An Origin as scheme, host and port; None for `null` and for what no browser sends."""
+    """An Origin as scheme, host and port; None for `null` and malformed ones."""
     try:
         parts = urlsplit(text.lower())
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
@@ -288,7 +288,7 @@ def _origin(text: str) -> tuple[str, str, int] | None:
 
 
 def _is_same_place(origin: tuple[str, str, int], host: str) -> bool:
-    """Whether an Origin is the very host and port a request was sent to."""
+    """Whether an Origin is the host and port that the request was sent to."""
     scheme, name, port = origin
     return _host_name(host) is not None and _origin(f"{scheme}://{host}") == (scheme, name, port)
 

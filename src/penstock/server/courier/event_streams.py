@@ -1,4 +1,4 @@
-"""Opening followers of views on the HTTP port: WebSockets, and server-sent events where there is no upgrade."""
+"""Followers of views: WebSockets, and server-sent events for plain requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.transports.transport import PING, TEXT, EventStreamTransport, WebS
 
 
 def framed(messages: list[Message]) -> list[bytes]:
-    """WebSocket frames, which are the same for every reader, all in one write."""
+    """WebSocket frames in one write; they are the same for every reader."""
     return [b"".join([frame(TEXT, message) for _, message in messages])]
 
 
@@ -27,7 +27,7 @@ _HEAD = (
     b"HTTP/1.1 200 OK\r\n"
     b"Content-Type: text/event-stream\r\n"
     b"Cache-Control: no-store\r\n"
-    b"X-Accel-Buffering: no\r\n"  # or a proxy gathers the events
+    b"X-Accel-Buffering: no\r\n"  # otherwise a proxy buffers the events
     b"Server: penstock\r\n"
     b"Connection: close\r\n"
     b"\r\n"
@@ -35,7 +35,7 @@ _HEAD = (
 
 
 def last_event(header: str | None) -> int | None:
-    """The version that a browser's EventSource saw last; it repeats the query as it was."""
+    """The version in `Last-Event-ID`, which a browser sends when it reconnects with the same query."""
     return (
         int(header)
         if header is not None and header.isascii() and header.isdigit() and len(header) < 19
@@ -44,7 +44,7 @@ def last_event(header: str | None) -> int | None:
 
 
 class LiveUpgrade(Upgrade):
-    """Opens a follower's socket, or one that only says why it is refused."""
+    """Opens a follower, or a socket that only says why it is refused."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ def _refuse(wire: WebSocketTransport, refusal: Refusal) -> None:
 
 
 class EventStream(StreamingReply):
-    """Opens a follower by server-sent events."""
+    """Opens a follower over server-sent events."""
 
     head = _HEAD
 
@@ -110,9 +110,9 @@ class EventStream(StreamingReply):
 def open_events(
     runtime: Runtime, principal: Principal, query: LiveQuery, last: str | None, peer: str
 ) -> EventStream | Refusal:
-    """Server-sent events for who asked, from where its last connection ended."""
+    """Server-sent events, resumed where the last connection of this client ended."""
     if query.credit is not None:
-        hint = "leave it out, or open a WebSocket: here the pace is that of your reading"
+        hint = "leave it out, or open a WebSocket: events are sent as fast as you read"
         return Refusal("InvalidCredit", "server-sent events take no credit", ref="credit", hint=hint)
     seen = last_event(last)
     if seen is not None:

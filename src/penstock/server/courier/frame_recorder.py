@@ -1,10 +1,10 @@
-"""The frame recorder: every Control v1 line that comes in or goes out, as JSON lines in a file.
+"""The frame recorder: writes every Control v1 line, in and out, to a file as JSON lines.
 
     {"ts":"2026-01-01T00:00:00.000Z","dir":"in","frame":{"type":"ping"},"link":7}
 
-For finding out what two programs really said. Writing happens on a thread of its own; what waits for the disk is bounded in
-bytes, and further frames are dropped and counted, so a slow disk never holds a peer. Tokens are left out unless the config
-asks for them; a line that is not JSON could hold one anywhere, so then only its length is written.
+For debugging what two programs sent each other. A thread writes the file; the bytes that wait for it are bounded, and
+further frames are dropped and counted, so a slow disk never delays a peer. Tokens are hidden unless the config says
+otherwise; of a line that is not JSON only the length is written, because it could hold a token anywhere.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.server.files.line_writer import LineWriter, RotatingFile
 
 HIDDEN = "[hidden]"
 FRAME_COST = 128
-"""Bytes that a waiting frame takes beside its text."""
+"""Bytes that a waiting frame takes in addition to its text."""
 CLOSE_S = 2.0
-"""How long the end of the server waits for the last frames."""
+"""How long a stopping server waits for the last frames."""
 
 _Frame = tuple[int, str, int, bytes]
 
@@ -71,7 +71,7 @@ class Recorder(LineWriter[_Frame]):
 
 
 class RecordedSession(ControlSession):
-    """A Control v1 session that is written down."""
+    """A Control v1 session that records its input."""
 
     def __init__(self, desk: RuntimePort, recorder: Recorder, *, token_needed: bool) -> None:
         super().__init__(desk, token_needed=token_needed)
@@ -83,7 +83,7 @@ class RecordedSession(ControlSession):
         if lines:
             lines[0] = self._half + lines[0]
             self._half = half
-        elif len(self._half) + len(half) <= self._line_max:  # more is refused, and is no line
+        elif len(self._half) + len(half) <= self._line_max:  # the session refuses a longer line
             self._half += half
         for line in lines:
             if line.strip():
@@ -92,7 +92,7 @@ class RecordedSession(ControlSession):
 
 
 class RecordedWire:
-    """A wire whose messages are written down as they leave."""
+    """A transport that records its output."""
 
     def __init__(
         self, wire: Wire, session: ControlSession, recorder: Recorder, now: Callable[[], Now]
@@ -127,7 +127,7 @@ class RecordedWire:
 def open_control(
     runtime: Runtime, recorder: Recorder | None, wire: Wire, principal: Principal | None, peer: str
 ) -> Connection | Refusal:
-    """A Control v1 connection, written down where that is asked for; without a principal it must say hello first."""
+    """A Control v1 connection, recorded if configured; without a principal it must send `hello` first."""
     session: ControlSession
     if recorder is None:
         session = ControlSession(runtime, token_needed=principal is None)

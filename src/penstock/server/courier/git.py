@@ -1,8 +1,8 @@
-"""Git repositories below a root: finding one without leaving the root, and running git in it, confined.
+"""Git repositories below a root: finds one without leaving the root, and runs git in it, confined.
 
-A repository is a directory with a `.git` directory of its own, or a bare one. Whatever would lead git elsewhere (a link,
-a `.git` file, alternates, a shared directory) makes it none. Git runs without a shell, with a minimal environment, in a
-process group of its own that is ended when it takes too long or says too much.
+A repository is a directory with its own `.git` directory, or a bare repository. A directory that would lead git outside
+the root (a link, a `.git` file, alternates, a shared directory) is refused. Git runs without a shell, with a minimal
+environment, in its own process group, which is killed when it exceeds its time or its output.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.dialects.courier.operations.skills import DiffRequest, diff_comman
 
 CHUNK = 64 * 1024
 COMPLAINT_MAX = 2_000
-"""Bytes of what git says on standard error that are kept."""
+"""Bytes of standard error that are kept."""
 CLOSE_S = 1.0
-"""How long the pipes of a git that has ended may stay open."""
+"""How long the pipes of an ended git may stay open."""
 PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
 
 _NOT_FOUND = ("unknown revision", "bad revision", "bad object", "Not a valid object", "ambiguous argument")
@@ -30,14 +30,14 @@ _ELSEWHERE = ("commondir", "objects/info/alternates", "objects/info/http-alterna
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """What git said."""
+    """The output of git."""
 
     data: bytes
     truncated: bool = False
 
 
 def git_dir_of(root: Path, repo: str) -> Path | Refusal:
-    """The git directory of a repository below the root, with every link followed and found inside."""
+    """The git directory of a repository below the root; every link on the way must end inside the root."""
     base = Path(os.path.realpath(root))
     place = Path(os.path.realpath(base / repo))
     missing = Refusal("InvalidRequest", f"there is no repository `{repo}`", ref="payload.repo")
@@ -56,7 +56,7 @@ def git_dir_of(root: Path, repo: str) -> Path | Refusal:
 
 
 async def diff(git_dir: Path, request: DiffRequest, *, output_max: int, timeout_s: float) -> Diff | Refusal:
-    """Run git once, for a bounded time and a bounded answer."""
+    """Run `git diff` with bounded time and output."""
     environment = diff_environment(os.environ.get("PATH", PATH_DEFAULT))
     try:
         process = await asyncio.create_subprocess_exec(
@@ -69,7 +69,7 @@ async def diff(git_dir: Path, request: DiffRequest, *, output_max: int, timeout_
             start_new_session=True,
         )
     except OSError as error:
-        return Refusal("Internal", f"git cannot be started: {error.strerror or error}", hint="install git")
+        return Refusal("Internal", f"cannot start git: {error.strerror or error}", hint="install git")
     assert process.stdout is not None
     assert process.stderr is not None
     try:
@@ -83,7 +83,7 @@ async def diff(git_dir: Path, request: DiffRequest, *, output_max: int, timeout_
                 said = await complaint
             finally:
                 complaint.cancel()
-                await asyncio.wait([complaint])  # only one may read a pipe, and `_end` will
+                await asyncio.wait([complaint])  # a pipe has one reader, and `_end` is next
     except TimeoutError:
         return Refusal("Timeout", f"git took longer than {timeout_s:g} s", hint="ask for fewer paths")
     finally:
@@ -91,12 +91,12 @@ async def diff(git_dir: Path, request: DiffRequest, *, output_max: int, timeout_
     if code == 0:
         return Diff(data)
     if any(words.encode() in said for words in _NOT_FOUND):
-        return Refusal("InvalidRequest", "git knows no such revision", ref="payload.base")
+        return Refusal("InvalidRequest", "no such revision", ref="payload.base")
     return Refusal("Internal", f"git ended with code {code}")
 
 
 async def _first(stream: asyncio.StreamReader, size: int) -> bytes:
-    """So many bytes of a stream, or all of it."""
+    """The first `size` bytes of a stream, or all of it."""
     chunks: list[bytes] = []
     left = size
     while left > 0 and (chunk := await stream.read(min(CHUNK, left))):
@@ -106,7 +106,7 @@ async def _first(stream: asyncio.StreamReader, size: int) -> bytes:
 
 
 async def _drained(stream: asyncio.StreamReader) -> bytes:
-    """The beginning of a stream, which is read to its end so that nobody waits to write to it."""
+    """The beginning of a stream; reads to its end so that the writer never blocks."""
     first = await _first(stream, COMPLAINT_MAX)
     while await stream.read(CHUNK):
         pass
@@ -114,16 +114,16 @@ async def _drained(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and all that it started, with its pipes: what is left in them is read first, or `wait` would wait for ever."""
+    """Kill a process group and close its pipes; unread output is drained first, or `wait` would block forever."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):  # something it started may have left its group and keep a pipe
+    with contextlib.suppress(TimeoutError):  # a grandchild may have left the group and hold a pipe
         async with asyncio.timeout(CLOSE_S):
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
                 await _drained(stream)
-    # Now, and not when the loop comes to it: the loop may be gone by then.
+    # Close now: the event loop may be gone before its own cleanup runs.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()

@@ -1,7 +1,7 @@
-"""The directory of JSON Schemas: read, checked and compiled when the server starts, never fetched from elsewhere.
+"""The directory of JSON Schemas: read, checked and compiled at start, never fetched from elsewhere.
 
-A file that is no JSON Schema, lies in the wrong place, or refers to anything outside itself is a problem of the config, named
-with its path. What comes out are plain functions; the dialect decides when they are asked.
+A file that is not a JSON Schema, has a wrong name, or refers outside itself is a config problem, reported with its path.
+The result is plain functions; the dialect decides when to call them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FILES_MAX = 10_000
 FILE_MAX = 1024 * 1024
 """Bytes of one schema."""
 DEPTH_MAX = 64
-"""Nesting of one schema: as deep as a payload."""
+"""Nesting of one schema: the same as of a payload."""
 PATH_MAX = 200
-"""Characters of a place in a payload: its keys are a peer's."""
+"""Characters of a path in a payload, whose keys the sender chooses."""
 NOTICE_S = 10.0
-"""A stream's misfits are logged at most this often, with their number."""
+"""How often the mismatches of a stream are logged, with their number."""
 NOTICED_MAX = 1_000
-"""Streams of which that is remembered; then the memory starts over."""
+"""Streams with a pending notice; at the bound all are cleared."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _OPEN_KEYS = ("additionalProperties", "unevaluatedProperties")
@@ -53,7 +53,7 @@ _SINGLES = ("items", "contains", "if", "then", "else", "additionalProperties", "
 
 
 def read_schemas(folder: str | Path) -> tuple[dict[Version, Compiled], list[str]]:
-    """Every schema of a directory, compiled, and what is wrong with those that are not."""
+    """The compiled schemas of a directory, and the problems of the others."""
     root = Path(folder)
     if not root.is_dir():
         return {}, [f"`{folder}` is not a directory"]
@@ -79,14 +79,14 @@ def read_schemas(folder: str | Path) -> tuple[dict[Version, Compiled], list[str]
 
 
 def load_registry(folder: str | None, policy_for: Callable[[str], Policy]) -> Registry | None:
-    """What a machine asks about payloads; nothing where there is no directory. Its files were checked with the config."""
+    """The registry of a directory, whose files the config check has verified; None without a directory."""
     return None if folder is None else Registry(read_schemas(folder)[0], policy_for, Notices())
 
 
 def reload_registry(
     before: Schemas | None, folder: str | None, policy_for: Callable[[str], Policy]
 ) -> Registry | None:
-    """The same after the config was read again; what was counted stays counted."""
+    """The registry after a reload of the config; keeps its counters."""
     registry = load_registry(folder, policy_for)
     if registry is not None and isinstance(before, Registry):
         registry.warned, registry.refused = before.warned, before.refused
@@ -94,7 +94,7 @@ def reload_registry(
 
 
 def compile_schema(path: Path) -> Compiled | str:
-    """One file as functions, or what is wrong with it."""
+    """Compile one file, or return what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_MAX + 1)
@@ -120,7 +120,7 @@ def compile_schema(path: Path) -> Compiled | str:
 
 
 def _foreign(node: Any) -> Iterator[str]:
-    """References that leave the file. Data that only looks like one is refused too: it is rare, and renamed easily."""
+    """References that leave the file. Data that only looks like one is refused too; it is rare."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in _REFERENCES and isinstance(value, str) and not value.startswith("#"):
@@ -132,7 +132,7 @@ def _foreign(node: Any) -> Iterator[str]:
 
 
 def opened(schema: Any) -> Any:
-    """The schema with every closed object opened, so that a newer minor version may bring more."""
+    """The schema with every closed object opened, so that a newer minor version may add fields."""
     if not isinstance(schema, dict):
         return schema
     result: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def _short(text: str, length: int = MESSAGE_MAX) -> str:
 
 
 class Notices:
-    """Logs what passed with a warning: per stream now and then, so that a busy stream does not fill the log."""
+    """Logs mismatches that passed with a warning, rate-limited per stream."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,9 +1,9 @@
-"""Skills at work: each takes requests from its stream like any consumer, and answers with an envelope.
+"""Skill workers: each consumes requests from its stream and answers with an envelope.
 
-A worker is a session of the runtime without a wire. It holds a lease while it works, enqueues its answer, and acks only
-when the answer is durable; so a crash in between repeats the work and not the answer, whose id follows from the request's.
-What cannot be done is answered too (`ok: false`, with a code), and what cannot even be answered goes to the
-dead letters: nothing is tried for ever. `SKILLS` is the table of all there are.
+A worker is a session of the runtime without a transport. It holds a lease while it works, enqueues its answer, and acks
+when the answer is durable. A crash in between repeats the work but not the answer, whose id derives from the request's.
+A failed request is answered too (`ok: false`, with a code); a request that cannot be answered goes to the dead letters.
+`SKILLS` lists all skills.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
 LEASE_MARGIN_MS = 25_000
-"""Time beyond a skill's own bound that a lease lasts: for the answer to become durable."""
+"""Added to a skill's timeout for the lease, so that the answer can become durable."""
 RETRY_MS = 1_000
-"""Wait before an answer that found no room is tried again, with the work before it."""
+"""Delay before a request whose answer found no room is tried again."""
 TRIES_MAX = 5
-"""Deliveries of a request whose answer finds no room; then it goes to the dead letters."""
+"""Deliveries of a request whose answer finds no room, before it goes to the dead letters."""
 TEXT_MAX = 768 * 1024
-"""Bytes of a diff as JSON: control characters take six each there, and an envelope has its bound."""
+"""Bytes of a diff as JSON, where a control character takes six: an envelope is bounded."""
 
 
 class Skill(Protocol):
-    """Something the server can do."""
+    """A kind of work that the server does on request."""
 
     name: str
     stream: str
     request_kind: str
     result_kind: str
     replies: tuple[str, ...]
-    """Patterns of the streams it may answer to."""
+    """Patterns of the streams that answers may go to."""
     parallel_max: int
     lease_ms: int
 
     async def run(self, payload: bytes) -> dict[str, Any] | Refusal:
-        """Do it."""
+        """Carry out one request."""
 
 
 class GitDiff:
-    """What changed between two commits of a repository below the root."""
+    """The diff between two commits of a repository below the root."""
 
     name = "git.diff"
     request_kind = GIT_REQUEST
@@ -99,7 +99,7 @@ class GitDiff:
 
 
 def _fitting(done: Diff) -> tuple[str, bool]:
-    """The text of a diff, cut where it would not fit into an envelope."""
+    """The text of a diff, cut to fit an envelope."""
     text, truncated = done.data.decode(errors="replace"), done.truncated
     while len(msgspec.json.encode(text)) > TEXT_MAX:
         text, truncated = text[: len(text) // 2], True
@@ -109,7 +109,7 @@ def _fitting(done: Diff) -> tuple[str, bool]:
 SKILLS: dict[str, Callable[[SkillsSection], Skill | None]] = {
     "git.diff": lambda settings: None if settings.git.root is None else GitDiff(settings.git),
 }
-"""Every skill by its name: how it is made of the config, or that it is off."""
+"""Every skill by name: makes it from the config, or None when it is off."""
 
 
 class SkillWorker(PeerlessSession):
@@ -118,7 +118,7 @@ class SkillWorker(PeerlessSession):
     def __init__(self, skill: Skill, runtime: Runtime) -> None:
         super().__init__()
         self.done = 0
-        """Requests answered, refusals included."""
+        """Requests answered, failures included."""
         self.buried = 0
         """Requests that could not be answered."""
         self._skill = skill
@@ -143,7 +143,7 @@ class SkillWorker(PeerlessSession):
         runtime.apply(now)
 
     async def stop(self) -> None:
-        """Give up what is at work; it goes back to the stream."""
+        """Cancel running work; its requests go back to the stream."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -174,7 +174,7 @@ class SkillWorker(PeerlessSession):
         try:
             result = await skill.run(bytes(asked.payload))
         except Exception as error:
-            # A bug of ours: the requester is told, and the log has the trace.
+            # A bug in the skill: answer the requester and log the trace.
             logs.error("skill.failed", error, skill=skill.name, id=id_)
             result = Refusal("Internal", "the skill failed")
         self._reply(asked, to, result, attempt)
@@ -199,7 +199,7 @@ class SkillWorker(PeerlessSession):
             runtime.when(outcome.gate, True, lambda refused: self._settle_after(asked.id, attempt, refused))
 
     def _settle_after(self, id_: str, attempt: int, refusal: Refusal | None) -> None:
-        """The answer has its outcome; one that is there already, from an earlier try, is as good."""
+        """Settle the request; an answer that exists from an earlier try counts as sent."""
         if refusal is None or refusal.code == "IdConflict":
             self.done += 1
             self._settle(SettleRequest(id_, "ack"))
@@ -219,11 +219,11 @@ class SkillWorker(PeerlessSession):
         now = self._runtime.scheduler.now()
         done = settle_held(self._machine, now, self._consumer, request)
         self._runtime.apply(now)
-        if isinstance(done, Denied):  # its lease ended meanwhile: whoever has it now finds the answer there
+        if isinstance(done, Denied):  # the lease ended; the next holder finds the answer in place
             logs.warning("skill.late", skill=self._skill.name, id=request.id, reason=done.refusal.message)
 
 
 def start_skills(settings: SkillsSection, runtime: Runtime) -> list[SkillWorker]:
-    """Put every skill to work that is configured."""
+    """Start every configured skill."""
     made = [make(settings) for make in SKILLS.values()]
     return [SkillWorker(skill, runtime) for skill in made if skill is not None]

@@ -1,11 +1,11 @@
-"""Staged batches: parts that an application uploads, kept in memory until it commits them in one go.
+"""Staged batches: parts that an application uploads, kept in memory until one commit enqueues them.
 
-A part is checked when it comes, so a commit can only fail for want of room. Parts do not outlive the server, and need not: the
-batch is run again. What outlives it is which batch came in last (`core/queue/stage.py`). Parts are bounded in bytes, go when
-their batch is committed or aborted, and after a while when nobody comes back for them.
+A part is checked on arrival, so a commit can only fail for lack of room. Parts do not survive a restart: the application
+runs the batch again. The number of the last committed batch survives (`core/queue/stage.py`). Parts are bounded in bytes;
+commit and abort drop them, and so does `limits.stage_ms` without activity.
 
-Frames for streams of spaces go out once the commit is durable that remembers their batch: never twice, and not at all if the
-server dies in between, for a frame is live and nothing keeps it.
+Frames for streams of spaces go out after the commit that records their batch is durable: never twice, and not at all if
+the server crashes in between, because frames are live and not stored.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
 ENVELOPE_COST = 400
-"""Bytes that a staged envelope takes beside its body."""
+"""Bytes that a staged envelope takes in addition to its body."""
 PART_COST = 1_000
-"""Bytes that a part takes beside its envelopes."""
+"""Bytes that a part takes in addition to its envelopes."""
 RETRY_FULL_MS = 1_000
-"""What an application is told to wait for others to commit."""
+"""`retryAfterMs` when other batches fill the stage."""
 NAMED_MAX = 10
 """Missing parts that an error names."""
 
@@ -40,14 +40,14 @@ Lines = list[Draft | StagedFrame]
 
 
 class SpaceWriter(Protocol):
-    """Where frames for spaces go."""
+    """Writes frames to spaces."""
 
     def writable(self, space: str, stream: str, /) -> Refusal | None:
         """Why a pipeline may not write to this stream, by its name or id."""
         ...
 
     def write(self, space: str, stream: str, frames: list[bytes], /) -> Refusal | None:
-        """Send frames to those who hear the stream."""
+        """Send frames to the subscribers of the stream."""
         ...
 
 
@@ -58,14 +58,14 @@ class _Part(msgspec.Struct):
 
 class _Batch(msgspec.Struct):
     run: str
-    """Which try of the batch its parts belong to."""
+    """The run of the application that staged the parts."""
     parts: dict[str, _Part]
     touched_us: int
     cost: int = 0
 
 
 class Staging:
-    """What applications have staged on one server."""
+    """The staged batches of one server."""
 
     def __init__(self, runtime: Runtime, spaces: SpaceWriter | None = None) -> None:
         self._runtime = runtime
@@ -76,7 +76,7 @@ class Staging:
         self._is_watching = False
 
     def part(self, now: Now, source: BatchSource, name: str, run: str, body: bytes) -> Outcome:
-        """Check and keep one part; one of the same name is replaced, those of another run are dropped."""
+        """Check and keep one part. Replaces a part of the same name and drops parts of another run."""
         machine = self._machine
         limits = machine.limits
         refusal = staged_envelopes.part_problem(name) or stage.unknown_app(machine, source.memory)
@@ -91,7 +91,7 @@ class Staging:
         answer: Body = {"app": source.app, "batch": source.batch, "part": name, "staged": len(lines)}
         last = machine.last_batch(source.memory)
         if last is not None and source.batch <= last:
-            return Result(answer)  # its commit will be told that it is a duplicate: nothing needs keeping
+            return Result(answer)  # its commit will be a duplicate, so the part is not kept
         read = self._read(now, source, lines)
         if isinstance(read, Refusal):
             return read
@@ -146,7 +146,7 @@ class Staging:
         return Refusal("QuotaExceeded", message, retry_after_ms=RETRY_FULL_MS)
 
     def commit(self, now: Now, source: BatchSource, request: StageCommit) -> Outcome:
-        """Bring a batch in; what else was staged of it goes once that is durable."""
+        """Enqueue a batch; its other parts are dropped when that is durable."""
         machine = self._machine
         taken = stage.repeated(machine, source.memory, source.batch)
         count = 0
@@ -175,7 +175,7 @@ class Staging:
         return Result(partial(self._committed, source, taken, count), taken.gate, fresh=True)
 
     def _unwritable(self, frames: dict[tuple[str, str], list[bytes]]) -> Refusal | None:
-        """Why frames cannot go where they should."""
+        """Why frames cannot be written."""
         for space, stream in frames:
             if self._spaces is None:
                 message = f"there is no space `{space}`: this server has none"
@@ -189,12 +189,12 @@ class Staging:
     def _send(
         self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
     ) -> None:
-        """The batch has its outcome: once it is remembered its frames go out."""
+        """Send the frames of a batch whose commit is durable."""
         if refusal is not None or self._spaces is None:
             return
         for (space, stream), data in frames.items():
             lost = self._spaces.write(space, stream, data)
-            if lost is not None:  # the stream was closed while the commit was being written
+            if lost is not None:  # the stream closed during the commit
                 logs.warning(
                     "stage.frames_lost",
                     app=source.app,
@@ -222,7 +222,7 @@ class Staging:
         return self._forbidden(source, lines) or lines
 
     def _forbidden(self, source: BatchSource, lines: Lines) -> Refusal | None:
-        """Another token may have staged what this one now asks for."""
+        """Check the rights of this token: another one may have staged the parts."""
         if any(isinstance(line, StagedFrame) for line in lines):
             refusal = space_problem(source.principal)
             if refusal is not None:
@@ -251,7 +251,7 @@ class Staging:
         return body
 
     def abort(self, source: BatchSource) -> Outcome:
-        """Drop what is staged of a batch."""
+        """Drop the staged parts of a batch."""
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
         lines = [] if batch is None else [line for part in batch.parts.values() for line in part.lines]
@@ -263,14 +263,14 @@ class Staging:
         return Result({"app": source.app, "batch": source.batch, "dropped": len(lines)})
 
     def last(self, source: BatchSource) -> Outcome:
-        """The newest batch of an application that is in."""
+        """The newest committed batch of an application."""
         return Result({"app": source.app, "last": self._machine.last_batch(source.memory)})
 
     def _forget(self, key: Key) -> None:
         self._cost -= self._batches.pop(key).cost
 
     def _watch(self, now: Now) -> None:
-        """Look for abandoned parts when the first of them may be old enough."""
+        """Schedule a sweep for when the oldest batch may expire."""
         if self._is_watching or not self._batches:
             return
         self._is_watching = True

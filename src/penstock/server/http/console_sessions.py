@@ -1,11 +1,11 @@
-"""Who sits before the console: a token traded for a cookie that a page cannot read.
+"""Sessions of the console: a token is exchanged for a cookie that scripts cannot read.
 
-The cookie names the holder and when it ends, under a MAC whose key lies beside the data, so a page that is open survives a restart; without a
-data directory the key lives as long as the server. Whoever deletes the key file signs everybody out with the next start.
+The cookie holds the holder and the expiry, with a MAC whose key is in the data directory, so a session survives a restart;
+without a data directory the key ends with the server. Deleting the key file signs everyone out at the next start.
 
-Cookies do not tell ports apart, so the cookie's name carries the port, and a browser that says that a request was not made by a page of
-this very origin (`Sec-Fetch-Site`, `Origin`) is not believed: on one machine another port is the same site. That holds for pages of
-`listen.origins` too: they may show a token and no cookie.
+Cookies are shared between ports, so the cookie's name has the port. A cookie counts only in requests of pages of this
+origin (`Sec-Fetch-Site`, `Origin`), because another port of the same machine is the same site to a browser. Pages of
+`listen.origins` have to send a token.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from penstock.server.files.secret_files import write_private
 from penstock.server.logging import logs
 
 SESSION_S = 7 * 24 * 3600
-"""How long a cookie lets somebody in."""
+"""How long a session lasts."""
 KEY_SIZE = 32
 COOKIE_MAX = 512
-"""Characters of a cookie of ours; a longer one is none."""
+"""Characters of a session cookie; longer ones are ignored."""
 COOKIES_MAX = 4
-"""Cookies of our name that are looked at."""
+"""Cookies of the session's name that are checked."""
 _OPERATOR = "operator"
 
 
 class _Ticket(msgspec.Struct, array_like=True):
-    """What a cookie says."""
+    """The content of a cookie."""
 
     holder: str
     """`operator`, or the credential of a token with `admin:*`."""
@@ -42,7 +42,7 @@ class _Ticket(msgspec.Struct, array_like=True):
 
 
 class Sessions:
-    """Signs people in and knows them again."""
+    """Opens sessions and resolves their cookies."""
 
     def __init__(self, tokens: TokenStore, key_file: Path | None) -> None:
         self._tokens = tokens
@@ -50,7 +50,7 @@ class Sessions:
         self._key = _read_key(key_file)
 
     def open(self, token: str, headers: Mapping[str, str], now_s: int) -> tuple[Principal, str] | None:
-        """The holder of a token and the cookie for it; None when it is no administrator's."""
+        """The holder of a token and a cookie for it; None for tokens of non-administrators."""
         principal = self._tokens.resolve(token)
         if principal is None or not principal.is_admin:
             return None
@@ -66,14 +66,14 @@ class Sessions:
         return self._cookie(headers, "", 0)
 
     def resolve(self, headers: Mapping[str, str], now_s: int) -> Principal | None:
-        """Who a request's cookie says it is; None where there is none that counts."""
+        """The principal of a request's cookie; None without a valid one."""
         if (
             self._key is None
             or headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
             or not is_own_page(headers)
         ):
             return None
-        # Another program on this machine may have set one of the same name: it counts for nothing, and hides nothing.
+        # Another program on this machine may set a cookie of the same name, so check several.
         for value in _values(headers.get("Cookie", ""), _name(headers))[:COOKIES_MAX]:
             ticket = self._ticket(self._key, value)
             if ticket is not None and ticket.ends_s > now_s:
@@ -81,7 +81,7 @@ class Sessions:
         return None
 
     def _ticket(self, key: bytes, value: str) -> _Ticket | None:
-        """What a cookie says, where it is one of ours to the letter."""
+        """The content of a cookie with a valid MAC."""
         body, _, mac = value.partition(".")
         if (
             len(value) > COOKIE_MAX
@@ -92,15 +92,15 @@ class Sessions:
         try:
             return msgspec.json.decode(_bytes(body), type=_Ticket)
         except msgspec.DecodeError:
-            return None  # of another version
+            return None  # made by another version
 
     def _holder(self, credential: str) -> Principal | None:
-        """Somebody with a token that is still known and still an administrator's."""
+        """The holder of a token that is still accepted and still an administrator's."""
         principal = self._tokens.renewed(Principal("", credential=credential))
         return principal if principal is not None and principal.is_admin else None
 
     def _mac(self, key: bytes, body: str) -> str:
-        # Over the text and not over what it means: there is but one spelling of a cookie.
+        # Over the text, not the decoded value: a cookie has one valid spelling.
         return _text(hmac.digest(key, b"console\0" + body.encode(), "sha256"))
 
     def _write_key(self, key: bytes) -> None:
@@ -109,11 +109,11 @@ class Sessions:
         try:
             write_private(self._file, key.hex().encode() + b"\n")
         except OSError as error:
-            note = "sessions of the console end with the server"
+            note = "console sessions will end with the server"
             logs.warning("console.key_not_written", reason=str(error), note=note)
 
     def _cookie(self, headers: Mapping[str, str], value: str, age_s: int) -> str:
-        # A browser names the scheme of its page with everything that changes something.
+        # Browsers send `Origin`, which has the scheme, with requests that change something.
         secure = "; Secure" if headers.get("Origin", "").startswith("https:") else ""
         return f"{_name(headers)}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
 
@@ -132,7 +132,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _values(cookies: str, name: str) -> list[str]:
-    """The values of every cookie of a name. Others in the header may be malformed, and are none of our business."""
+    """The values of all cookies of a name; other cookies may be malformed."""
     pairs = (pair.strip().partition("=") for pair in cookies.split(";"))
     return [value for key, _, value in pairs if key == name]
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import TABLE
-from penstock.server.http.answers import CheckedEnvelope, NewEnvelope
+from penstock.server.http.answers import CHECKED_ENVELOPE, ENVELOPE
 from penstock.server.http.request import Route
 
 _ERROR = {
@@ -57,7 +57,7 @@ _PATH_TYPES: dict[str, dict[str, Any]] = {
 
 def document(version: str, routes: Iterable[Route]) -> bytes:
     """The document, encoded once."""
-    kinds: list[type[msgspec.Struct]] = [NewEnvelope, CheckedEnvelope]
+    kinds: list[type[msgspec.Struct]] = [ENVELOPE, CHECKED_ENVELOPE]
     for route in routes:
         kinds += [kind for kind in (route.body, route.query, *_answers(route)) if kind is not None]
     _, made = msgspec.json.schema_components(kinds, ref_template=_SCHEMA + "{name}")
@@ -93,7 +93,7 @@ def _answers(route: Route) -> tuple[type[msgspec.Struct], ...]:
 
 def _short(name: str) -> str:
     """The name of a type in the document: without `Reply`, which only sets it apart in Python."""
-    return "Envelope" if name == NewEnvelope.__name__ else name.removesuffix("Reply")
+    return name.removesuffix("Reply")
 
 
 def _rename(made: dict[str, Any]) -> dict[str, Any]:
