@@ -120,11 +120,11 @@ class DiskJournal:
             outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
         self._publish()
 
-        def tell() -> None:
+        def report() -> None:
             for done, outcome in zip(dones, outcomes, strict=True):
                 done(outcome)
 
-        self._soon(tell)
+        self._soon(report)
 
     def _publish(self) -> None:
         try:

@@ -84,7 +84,7 @@ class Log:
     def commit(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> list[Outcome]:
         """Make the facts of several appends durable in one frame. One outcome each, in order."""
         if self.trouble is not None:
-            self._mend()
+            self._try_recovery()
         if self.trouble is None:
             failure = self._write(groups, wall_us)
             if failure is None:
@@ -190,7 +190,7 @@ class Log:
             self._disk.remove(RESERVE)
             self.trouble = _reason(error)
 
-    def _mend(self) -> None:
+    def _try_recovery(self) -> None:
         """Look whether the trouble is over: room for the reserve and more, and a disk that takes a write."""
         try:
             wanted = MARGIN_BYTES + (0 if self._has_reserve else self._reserve_bytes)

@@ -60,7 +60,7 @@ from penstock.server.spaces.files import HostedSpaces
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.byte_streams import listen_tcp, listen_unix
 from penstock.transports.http import HttpListener
-from penstock.transports.transport import StreamTransport
+from penstock.transports.transport import ByteStreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""
@@ -345,7 +345,7 @@ class Service:
         self._control = await listen_unix(address, lambda wire, _: self._accept(wire, UNIX_PEER, True))
         return f"unix:{address.absolute()}"
 
-    def _accept(self, wire: StreamTransport, peer: str, local_bind: bool) -> Connection | None:
+    def _accept(self, wire: ByteStreamTransport, peer: str, local_bind: bool) -> Connection | None:
         """A control connection: anonymous where that is allowed, else waiting for a token."""
         principal = self.tokens.resolve(None)
         if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
@@ -353,7 +353,7 @@ class Service:
         return self.open_control(wire, principal, peer)
 
     def open_control(
-        self, wire: StreamTransport, principal: Principal | None, peer: str
+        self, wire: ByteStreamTransport, principal: Principal | None, peer: str
     ) -> Connection | None:
         runtime = self.runtime
         connection = open_control(runtime, self._recorder, wire, principal, peer)

@@ -22,7 +22,7 @@ from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.logging import logs
 from penstock.server.open_cell import configured_machine, version
 from penstock.transports.byte_streams import open_stdio
-from penstock.transports.transport import StreamTransport
+from penstock.transports.transport import ByteStreamTransport
 
 
 def main(config_path: Path | None = None) -> int:
@@ -55,7 +55,7 @@ async def _run(config: Config) -> None:
     )
     runtime = cell.runtime
 
-    def accept(wire: StreamTransport, peer: str) -> Connection | None:
+    def accept(wire: ByteStreamTransport, peer: str) -> Connection | None:
         connection = runtime.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")
         return None if isinstance(connection, Refusal) else connection
 

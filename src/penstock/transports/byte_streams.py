@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from penstock.transports.transport import ConnectionPort, StreamTransport, tune
+from penstock.transports.transport import ByteStreamTransport, ConnectionPort, tune
 
 FIRST_BYTES = b"{ \t\r\n"
 """What a control connection may begin with. Anything else, a browser's request above all, is closed unanswered."""
 
-Accept = Callable[[StreamTransport, str], ConnectionPort | None]
+Accept = Callable[[ByteStreamTransport, str], ConnectionPort | None]
 """Makes the endpoint of a new connection from its wire and its peer's address; None refuses it."""
 
 
@@ -32,14 +32,14 @@ class LineProtocol(asyncio.Protocol):
         self._guarded = guarded
         self._endpoint: ConnectionPort | None = None
         self._transport: asyncio.BaseTransport | None = None
-        self.wire: StreamTransport
+        self.wire: ByteStreamTransport
         """Set when the connection is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         tune(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername") or "local"
-        self.wire = StreamTransport(cast(asyncio.Transport, transport))
+        self.wire = ByteStreamTransport(cast(asyncio.Transport, transport))
         self._endpoint = self._accept(self.wire, peer[0] if isinstance(peer, tuple) else "local")
         if self._endpoint is None:
             transport.close()

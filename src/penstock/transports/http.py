@@ -19,7 +19,7 @@ from penstock.transports.transport import (
     ConnectionPort,
     EventStreamTransport,
     PongListener,
-    WebSocketTransport,
+    ServerWebSocketTransport,
     tune,
 )
 
@@ -41,7 +41,7 @@ class Upgrade(ABC):
     """Whether the endpoint is told of the peer's signs of life; it has a method `heard` then."""
 
     @abstractmethod
-    def open(self, wire: WebSocketTransport) -> ConnectionPort | None:
+    def open(self, wire: ServerWebSocketTransport) -> ConnectionPort | None:
         """The socket is open: make its endpoint, or close it through the wire."""
 
 
@@ -299,7 +299,7 @@ class HttpListener:
         if transport is None:
             return ws
         tune(transport.get_extra_info("socket"))
-        wire = WebSocketTransport(transport, merge=plan.merge)
+        wire = ServerWebSocketTransport(transport, merge=plan.merge)
         endpoint = plan.open(wire)
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
@@ -316,7 +316,7 @@ class HttpListener:
     async def _carry(
         self,
         ws: web.WebSocketResponse[Any],
-        wire: WebSocketTransport,
+        wire: ServerWebSocketTransport,
         endpoint: ConnectionPort | None,
         plan: Upgrade,
     ) -> None:

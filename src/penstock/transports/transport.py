@@ -47,7 +47,7 @@ class PongListener(Protocol):
     def pong_received(self) -> None: ...
 
 
-class StreamTransport:
+class ByteStreamTransport:
     """A byte stream: TCP, a Unix socket or a pipe."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
@@ -102,7 +102,7 @@ def frame_head(size: int) -> bytes:
     return bytes((BINARY, 127)) + size.to_bytes(8, "big")
 
 
-class EventStreamTransport(StreamTransport):
+class EventStreamTransport(ByteStreamTransport):
     """The body of an HTTP answer that goes on until one of both ends the connection."""
 
     _patience: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class EventStreamTransport(StreamTransport):
             self._patience.cancel()
 
 
-class WebSocketTransport(StreamTransport):
+class ServerWebSocketTransport(ByteStreamTransport):
     """A WebSocket. With `merge`, the messages of a turn travel in one frame (Control v1 lines)."""
 
     def __init__(self, transport: asyncio.Transport, *, merge: bool) -> None:

@@ -112,7 +112,7 @@ def _read(file: str) -> bytes:
 def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
     from penstock.core.queue.policy import Policy
     from penstock.dialects.courier.operations.payload_schemas import Registry
-    from penstock.dialects.courier.wire.envelopes import misfit
+    from penstock.dialects.courier.wire.envelopes import to_refusal
     from penstock.server.courier.schema_registry import read_schemas
 
     shelf, problems = read_schemas(directory)
@@ -122,7 +122,7 @@ def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
     try:
         return Registry(shelf, lambda _: Policy()).judge(envelope)
     except msgspec.ValidationError as error:
-        raise PenstockError(misfit(error, "InvalidEnvelope")) from error
+        raise PenstockError(to_refusal(error, "InvalidEnvelope")) from error
 
 
 def _judge_there(envelope: bytes, common: Common) -> dict[str, Any]:

@@ -87,8 +87,8 @@ def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal
     for stream in space.state.streams.values():
         if stream.route.owner == participant.id:
             stream.ticket = 0  # its owner is back
-    told: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
-    _observe(space, "join", participant, meta=_encode(told).decode())
+    meta: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
+    _observe(space, "join", participant, meta=_encode(meta).decode())
     space.welcome(now, participant)
     data = space.messages.presence(now, "join", space.shown(participant))
     space.broadcast(now, data, "", but=participant.id)

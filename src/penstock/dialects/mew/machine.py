@@ -159,8 +159,10 @@ class SpaceMachine:
         """Give an envelope to everybody present."""
         self.router.broadcast(self._text(data), but)
         if self.watch is not None:
-            told = [(each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but]
-            self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
+            recipients = [
+                (each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but
+            ]
+            self.watch.delivered(now, data, id_ or _id_of(data), recipients, self.id)
 
     def send(self, now: Now, participant: Participant, data: bytes, id_: str = "") -> None:
         """Give an envelope to one participant."""
@@ -168,8 +170,8 @@ class SpaceMachine:
             return
         self.router.send(participant.outbox, self._text(data))
         if self.watch is not None:
-            told = [(participant.id, participant.kind)]
-            self.watch.delivered(now, data, id_ or _id_of(data), told, self.id)
+            recipients = [(participant.id, participant.kind)]
+            self.watch.delivered(now, data, id_ or _id_of(data), recipients, self.id)
 
     def say(self, now: Now, kind: str, payload: dict[str, Any], **more: Any) -> None:
         """Have the gateway tell everybody something about streams."""

@@ -129,23 +129,23 @@ class SpaceState(msgspec.Struct, eq=False):
                 self.seq, self.stream_no = meta["seq"], meta["streams"]
 
     def _open(self, entry: Entry | Row) -> None:
-        told = msgspec.json.decode(entry.meta or "{}", type=_Open)
+        opened = msgspec.json.decode(entry.meta or "{}", type=_Open)
         id_ = _stream_id(entry.channel)
-        sheds = told.overflow == "drop-oldest"
-        route = FrameRoute(id_, told.owner, tuple(told.target), keep=told.keep, sheds=sheds)
-        route.writers = dict.fromkeys(told.writers)
-        route.base = told.frames
+        sheds = opened.overflow == "drop-oldest"
+        route = FrameRoute(id_, opened.owner, tuple(opened.target), keep=opened.keep, sheds=sheds)
+        route.writers = dict.fromkeys(opened.writers)
+        route.base = opened.frames
         self.streams[id_] = OpenStream(
             route,
             entry.seq,
-            told.created,
-            told.request,
-            told.overflow,
-            told.name,
+            opened.created,
+            opened.request,
+            opened.overflow,
+            opened.name,
             entry.id,
-            told.open_id,
+            opened.open_id,
             len(entry.meta or ""),
-            told.aliases,
+            opened.aliases,
         )
         self.streams_bytes += self.streams[id_].size
         self.stream_no = max(self.stream_no, entry.seq)
@@ -249,7 +249,7 @@ def grant_entry(
     return Entry(DOOR, "grant", space, id=id_, kind=kind, sender=by, peer=peer, reason=reason, meta=meta)
 
 
-def open_entry(space: str, stream: OpenStream, body: bytes, told: int) -> Entry:
+def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> Entry:
     """A stream is open."""
     route = stream.route
     meta = _Open(
@@ -275,7 +275,7 @@ def open_entry(space: str, stream: OpenStream, body: bytes, told: int) -> Entry:
         sender=route.owner,
         corr=stream.request_id,
         size=len(body),
-        recipients=told,
+        recipients=recipients,
         meta=_encode(meta).decode(),
         body=body,
     )

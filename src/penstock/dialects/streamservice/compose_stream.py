@@ -73,7 +73,7 @@ class Composer:
         self._unsent_bytes = 0
         self._sent: deque[Parts] = deque()
         self._sent_bytes = 0
-        self._heard_us = now_us
+        self._composed_us = now_us
         """When something was last composed."""
 
     # Payloads
@@ -101,7 +101,7 @@ class Composer:
             return self._batcher.due_us
         if self.is_over or not self._keeping.heartbeat_ms:
             return None
-        return self._heard_us + self._keeping.heartbeat_ms * 1000
+        return self._composed_us + self._keeping.heartbeat_ms * 1000
 
     def step(self, now_us: int) -> None:
         """Let a batch go whose time has come, or show that we live."""
@@ -111,7 +111,7 @@ class Composer:
         if self._batcher is not None and self._batcher.due_us is not None:
             self.flush(now_us)
         elif self._unsent:
-            self._heard_us = (
+            self._composed_us = (
                 now_us  # nobody hears what waits, and what waits shows more than a heartbeat would
             )
         else:
@@ -127,7 +127,7 @@ class Composer:
         else:
             frame = encode.block(chain.prev, payloads)
             self._keep_unsent((self._topic, frame, chain.compute_next(frame)))
-        self._heard_us = now_us
+        self._composed_us = now_us
 
     # Messages
 

@@ -13,7 +13,7 @@ from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, 
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import StreamingReply, Upgrade
-from penstock.transports.transport import PING, TEXT, EventStreamTransport, WebSocketTransport, frame
+from penstock.transports.transport import PING, TEXT, EventStreamTransport, ServerWebSocketTransport, frame
 
 
 def framed(messages: list[Message]) -> list[bytes]:
@@ -61,7 +61,7 @@ class LiveUpgrade(Upgrade):
         self._checked = checked
         self._peer = peer
 
-    def open(self, wire: WebSocketTransport) -> Connection | None:
+    def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         checked = self._checked
         if isinstance(checked, Refusal):
             _refuse(wire, checked)
@@ -76,7 +76,7 @@ class LiveUpgrade(Upgrade):
         return connection
 
 
-def _refuse(wire: WebSocketTransport, refusal: Refusal) -> None:
+def _refuse(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
     wire.send([error_message(refusal)])
     wire.close(refusal.kind.close or 1008, refusal.code)
 

@@ -138,7 +138,7 @@ class Live:
         now = self._runtime.scheduler.now()
         made = self._made()
         for view in made:
-            views.beat(self._machine, now, view)
+            views.refresh_step(self._machine, now, view)
         if made:
             self._expect_beat(now)
             self.changed(now)

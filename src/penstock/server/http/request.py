@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY, Principal
-from penstock.dialects.courier.wire.envelopes import json_problem, misfit
+from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 from penstock.transports.http import Reply, Upgrade, json_reply
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def parse_query(parameters: Mapping[str, str], kind: type[msgspec.Struct]) -> An
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        return misfit(error)
+        return to_refusal(error)
 
 
 def parse_body(data: bytes, kind: type[msgspec.Struct]) -> Any:
@@ -115,7 +115,7 @@ def parse_body(data: bytes, kind: type[msgspec.Struct]) -> Any:
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        return misfit(error)
+        return to_refusal(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", f"the body is not JSON: {error}")
     problem = json_problem(data)

@@ -18,7 +18,7 @@ from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
 from penstock.server.relay.supervisor import listen
 from penstock.transports.http import Reply, Upgrade
-from penstock.transports.transport import WebSocketTransport
+from penstock.transports.transport import ServerWebSocketTransport
 
 
 class SubscribeUpgrade(Upgrade):
@@ -39,7 +39,7 @@ class SubscribeUpgrade(Upgrade):
         self._refusal = refusal
         self._peer = peer
 
-    def open(self, wire: WebSocketTransport) -> Connection | None:
+    def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         session = SubscribeSession(self._runtime, self._query)
         connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
         if isinstance(connection, Refusal):
@@ -60,7 +60,7 @@ class ControlUpgrade(Upgrade):
         self._services = services
         self._request = request
 
-    def open(self, wire: WebSocketTransport) -> Connection | None:
+    def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         services, request = self._services, self._request
         connection = open_control(services.runtime, services.recorder, wire, request.principal, request.peer)
         if isinstance(connection, Refusal):
@@ -69,7 +69,7 @@ class ControlUpgrade(Upgrade):
         return connection
 
 
-def _close(wire: WebSocketTransport, refusal: Refusal) -> None:
+def _close(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
     wire.send([error_message(refusal)])
     wire.close(refusal.kind.close or 1008, refusal.code)
 

@@ -18,13 +18,13 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Link
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.subscribe import error_message
-from penstock.dialects.courier.wire.envelopes import misfit
+from penstock.dialects.courier.wire.envelopes import to_refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import Upgrade
-from penstock.transports.transport import TEXT, WebSocketTransport, frame, frame_head
+from penstock.transports.transport import TEXT, ServerWebSocketTransport, frame, frame_head
 from penstock.transports.zeromq import reached
 
 BURST = 256
@@ -63,7 +63,7 @@ class RelaySession:
         try:
             request = msgspec.json.decode(data, type=ListenRequest)
         except msgspec.ValidationError as error:
-            self.refuse(misfit(error))
+            self.refuse(to_refusal(error))
             return
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.refuse(Refusal("InvalidJSON", f"the first message is not JSON: {error}"))
@@ -251,7 +251,7 @@ class RelayPlan(Upgrade):
         self._principal = principal
         self._peer = peer
 
-    def open(self, wire: WebSocketTransport) -> Connection | None:
+    def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         wire.is_framed = True
         runtime = self._runtime
         session = RelaySession(self._hub)

@@ -25,7 +25,7 @@ from penstock.server.logging import logs
 from penstock.server.spaces.host import SpaceConnection, Spaces
 from penstock.server.spaces.pollers import Pollers
 from penstock.transports.http import BodyTooLargeError, Exchange, Reply, Upgrade, json_reply
-from penstock.transports.transport import WebSocketTransport
+from penstock.transports.transport import ServerWebSocketTransport
 
 ELSEWHERE = ("/v1/", "/console", "/metrics", "/health")
 """Paths that are never a participant's."""
@@ -54,7 +54,7 @@ class SpaceUpgrade(Upgrade):
         self._space = query.get("space")
         self._id = query.get("participant") or query.get("participantId")
 
-    def open(self, wire: WebSocketTransport) -> SpaceConnection | None:
+    def open(self, wire: ServerWebSocketTransport) -> SpaceConnection | None:
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
         connection = self._spaces.open(wire, session, self._peer, NOBODY)
         if isinstance(connection, Refusal):

@@ -696,4 +696,4 @@ NAMES = st.sampled_from(["a", "b", "c"])
 def test_what_fits_and_the_words_for_what_does_not_agree(when: Any, tags: list[str], headers: Any) -> None:
     script = TriggerScript(msgspec.convert(rule(when=when), Trigger), Limits())
     source = TriggerEnvelope("s", msgspec.json.encode(envelope("a", tags=tags, headers=headers)))
-    assert script.fits(source) == (list(script.misfits(source)) == [])
+    assert script.fits(source) == (list(script.mismatches(source)) == [])

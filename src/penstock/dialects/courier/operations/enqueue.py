@@ -31,7 +31,7 @@ class EnqueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 def due_wall_us(
     machine: QueueMachine, now: Now, delay_ms: int | None, deliver_at: datetime | None
 ) -> int | Refusal:
-    """When a scheduled envelope becomes ready; 0 means at once."""
+    """When a scheduled envelope becomes ready; 0 means now."""
     if delay_ms is None and deliver_at is None:
         return 0
     if deliver_at is not None:

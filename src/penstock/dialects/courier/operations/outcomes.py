@@ -21,19 +21,22 @@ Body = dict[str, Any]
 
 
 class Result(msgspec.Struct):
-    """A success, to be told when `gate` is committed."""
+    """A success that may be reported when commit `gate` is durable.
+
+    The body may depend on that commit, so it may be a function.
+    """
 
     body: Body | Callable[[], Body]
     gate: int = 0
     fresh: bool = False
-    """The success is that of new records, which a journal short of space may still refuse."""
+    """It depends on new records, which a full disk may still reject."""
 
     def value(self) -> Body:
         return self.body() if callable(self.body) else self.body
 
 
 class Late(msgspec.Struct):
-    """A refusal that is only certain when `gate` is committed."""
+    """A refusal that is certain only when commit `gate` is durable."""
 
     refusal: Refusal
     gate: int
@@ -43,7 +46,7 @@ Outcome = Result | Late | Refusal
 
 
 def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
-    """Why this principal may not do that to this channel."""
+    """Why the principal may not do this to the channel."""
     if principal.allows(verb, channel):
         return None
     stream = principal.from_channel(channel)
@@ -55,14 +58,14 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
 
 
 def check_access(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
-    """Shape first, then scope: the checks before any work on a stream, as the caller calls it."""
+    """Check the name of a stream, then the scope; both come before any work on it."""
     return envelopes.stream_problem(stream, machine.limits) or forbidden(
         principal, verb, principal.to_channel(stream)
     )
 
 
 def check_lease(machine: QueueMachine, lease_ms: int | None) -> int | Refusal:
-    """A lease's length as asked for; 0 means the stream's default."""
+    """The length of a requested lease; 0 means the stream's default."""
     if lease_ms is None:
         return 0
     low, high = machine.limits.lease_min_ms, machine.limits.lease_max_ms

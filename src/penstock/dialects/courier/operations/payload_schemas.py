@@ -1,10 +1,9 @@
-"""Schemas of payloads: which one an envelope names, which version judges it, and what its stream makes of that.
+"""Payload schemas: which schema an envelope names, which version checks it, and what the stream does with the result.
 
-Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution. A minor version only adds what may be left out, so
-the newest known minor of a major judges every envelope of that major; one that names a newer minor than we know is read
-tolerantly: what it brings beyond our schema is no fault. Another major is another schema. It knows no schema language: a compiled
-version is two functions from a payload to its problems, made elsewhere. Cost: nothing on a stream whose mode is
-`off`; else one decode of the envelope and the check itself.
+Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution. A minor version only adds optional parts, so the newest known
+minor of a major checks every envelope of that major. An envelope that names a newer minor is checked tolerantly: additional properties are
+allowed. Another major is another schema. This module must never know a schema language: a compiled version is two functions from a payload
+to its problems. Cost: nothing on a stream with mode `off`, otherwise one decode of the envelope and the check itself.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from penstock.core.json_checks import depth_problem
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.dialects.courier.operations.outcomes import Outcome, Result
-from penstock.dialects.courier.wire.envelopes import misfit
+from penstock.dialects.courier.wire.envelopes import to_refusal
 
 PROBLEMS_MAX = 20
-"""Problems of one payload that an answer lists."""
+"""Problems of one payload that an answer lists at most."""
 NAME_MAX = 256
 """Characters of a schema's name, version included."""
 MESSAGE_MAX = 500
-"""Characters of one problem: it may quote the payload."""
+"""Characters of one problem, which may quote the payload."""
 
 _NAME = re.compile(r"([A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+)@v(0|[1-9][0-9]{0,5})(?:\.(0|[1-9][0-9]{0,5}))?")
 
@@ -52,21 +51,21 @@ def parse_version(text: str) -> Version | None:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong at one place of a payload."""
+    """One problem of a payload."""
 
     path: str
-    """Where, from `payload` on."""
+    """Path of the value, from `payload` on."""
     rule: str
-    """Where in the schema the rule stands."""
+    """Path of the violated rule in the schema."""
     message: str
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """One version, ready to judge payloads."""
+    """One version, ready to check payloads."""
 
     strict: Callable[[Any], list[Problem]]
     tolerant: Callable[[Any], list[Problem]]
-    """The same, but additional properties are welcome."""
+    """The same, but additional properties are allowed."""
 
 
 Shelf = Mapping[Version, Compiled]
@@ -75,17 +74,17 @@ Finding = Literal["fits", "missing", "malformed", "unknown", "newer", "misfit"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is to be said of one envelope."""
+    """The result for one envelope."""
 
     finding: Finding
     message: str = ""
     against: Version | None = None
-    """The version that judged it."""
+    """The version that checked it."""
     problems: tuple[Problem, ...] = ()
 
     @property
     def brief(self) -> str:
-        """The same for a log, which must not quote a payload."""
+        """The result for a log line, which must not quote the payload."""
         if not self.problems:
             return self.message
         return f"`{self.problems[0].path}` breaks `{self.problems[0].rule}` of `{self.against}`"
@@ -98,7 +97,7 @@ class ValidateRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Part(msgspec.Struct):
-    """The fields of an envelope that matter here."""
+    """The fields of an envelope that are read here."""
 
     payload: msgspec.Raw
     schema: str | None = None
@@ -119,15 +118,15 @@ class Registry:
     ) -> None:
         self._policy_for = policy_for
         self._notice = notice
-        """Told of each envelope that passed with a warning: stream, and what is wrong."""
+        """Called with stream and problem for each envelope that passes with a warning."""
         self.warned = 0
-        """Envelopes taken although they do not fit."""
+        """Envelopes accepted with a warning."""
         self.refused = 0
-        """Envelopes refused because they do not fit."""
+        """Envelopes rejected because of their schema."""
         self.replace(shelf)
 
     def replace(self, shelf: Shelf) -> None:
-        """Judge by other schemas from now on."""
+        """Use other schemas from now on."""
         self._shelf = dict(shelf)
         self._newest: dict[tuple[str, int], Version] = {}
         self._majors: dict[str, int] = {}
@@ -136,7 +135,7 @@ class Registry:
             self._majors[version.name] = version.major
 
     def refusal(self, stream: str, body: bytes) -> Refusal | None:
-        """Why this stream does not take this envelope; in mode `warn` a misfit is counted and let through."""
+        """Why the stream rejects this envelope. In mode `warn` a mismatch is counted and the envelope accepted."""
         mode = self._policy_for(stream).schema_mode
         if mode == "off":
             return None
@@ -154,7 +153,7 @@ class Registry:
         return Refusal("UnknownSchema", verdict.message, ref="schema")
 
     def judge(self, body: bytes) -> dict[str, Any]:
-        """The same as an answer, for whoever wants to know before sending."""
+        """The result as an answer, for a client that checks before it sends."""
         verdict = self._verdict(body)
         return {
             "ok": verdict.finding == "fits",
@@ -201,12 +200,12 @@ class Registry:
 
 
 def listing(machine: QueueMachine) -> Outcome:
-    """Every schema that is known here."""
+    """Every schema that the server knows."""
     return Result({"schemas": [] if machine.schemas is None else machine.schemas.catalogue()})
 
 
 def validate(machine: QueueMachine, envelope: msgspec.Raw) -> Outcome:
-    """Hold an envelope against the schema it names, and put it nowhere."""
+    """Check an envelope against the schema it names, without enqueueing it."""
     if machine.schemas is None:
         hint = "the operator sets `schemas.dir` in the config"
         return Refusal("UnknownSchema", "this server has no schemas", hint=hint)
@@ -217,4 +216,4 @@ def validate(machine: QueueMachine, envelope: msgspec.Raw) -> Outcome:
     try:
         return Result(machine.schemas.judge(raw))
     except msgspec.ValidationError as error:
-        return misfit(error, "InvalidEnvelope")
+        return to_refusal(error, "InvalidEnvelope")

@@ -1,6 +1,6 @@
-"""Operations that look at streams without touching them, once for HTTP and Control v1.
+"""Read-only operations on streams: stats, metrics, peek, where and explain.
 
-Each checks scope and shape, asks the machine, and calls streams what its caller calls them.
+Each checks the shape and the scope, asks the machine, and translates channel names back into the caller's stream names. None changes state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result,
 
 
 def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
-    """A stream that exists and that the caller may look at."""
+    """The channel of a stream that exists and that the caller may read."""
     refusal = check_access(machine, principal, "read", stream)
     if refusal is not None:
         return refusal
@@ -49,7 +49,7 @@ def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
 
 
 def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
-    """Those of these streams that are in memory and that the caller may read."""
+    """The metrics of those streams that are in memory and that the caller may read."""
     return [
         {**stream_metrics(machine, now, channel), "id": principal.from_channel(name)}
         for name in names
@@ -63,11 +63,11 @@ _LATENCIES = {
     "q.lat.p99": "latP99",
     "q.oldestMs": "oldestMs",
 }
-"""Figures that have a name among the metrics too."""
+"""Metrics that are copied from the stats, by their name there."""
 
 
 def stream_metrics(machine: QueueMachine, now: Now, channel: Channel) -> Body:
-    """Figures and counters of one stream."""
+    """Stats and counters of one stream."""
     stats = _stats(machine, now, channel)
     figures = {name: stats[key] for name, key in _LATENCIES.items()}
     return {"id": channel.name, "stats": stats, "q": {**machine.metrics(now, channel), **figures}}
@@ -87,7 +87,7 @@ PEEK_STATES = ("ready", "inflight", "delayed", "dead")
 def peek(
     machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int
 ) -> Outcome:
-    """Look at envelopes without taking them."""
+    """Read envelopes without leasing them."""
     if state not in PEEK_STATES:
         return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")
     if not 1 <= limit <= machine.limits.pull_max:
@@ -105,7 +105,7 @@ def peek(
 
 
 def _renamed(principal: Principal, rows: list[Body]) -> list[Body]:
-    """Rows with streams as the caller calls them."""
+    """Translate the channels of rows into the caller's stream names."""
     if principal.tenant is not None:
         for row in rows:
             row["stream"] = principal.from_channel(row["stream"])
@@ -113,12 +113,12 @@ def _renamed(principal: Principal, rows: list[Body]) -> list[Body]:
 
 
 def where(machine: QueueMachine, now: Now, principal: Principal, id_: str) -> Outcome:
-    """Every place where an id is, or was."""
+    """Every place where an envelope is, or was."""
     return places(principal, id_, machine.where(now, id_))
 
 
 def places(principal: Principal, id_: str, rows: list[Body]) -> Result | Refusal:
-    """What was found of an id, as far as the caller may know: where it is before where it was."""
+    """The rows of an id that the caller may read; settled ones last."""
     found = [row for row in rows if principal.allows("read", row["stream"])]
     if not found:
         return Refusal("UnknownEnvelope", f"no envelope `{id_}` is known", ref=id_)

@@ -23,13 +23,13 @@ class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StreamRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A body that only names a stream."""
+    """A request that only names a stream."""
 
     stream: str
 
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
-    """Send dead letters home. Needs the right to take them and the right to put them back."""
+    """Move dead letters back to their stream. Needs `subscribe` on the dead letters and `enqueue` on the stream."""
     dead = dead_name(principal.to_channel(request.stream))
     refusal = (
         envelopes.stream_problem(request.stream, machine.limits)
@@ -50,7 +50,7 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
 
 
 def purge(machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest) -> Outcome:
-    """Drop what waits in a stream. For operators."""
+    """Drop what waits in a stream; needs `admin`."""
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal

@@ -38,7 +38,7 @@ OPS = ("ack", "nack", "release", "term", "extend")
 
 
 def settle(machine: QueueMachine, now: Now, principal: Principal, request: SettleRequest) -> Outcome:
-    """End or extend a lease from outside a subscription."""
+    """End or extend a lease without a subscription: by its lease id, or by its stream."""
     if request.op not in OPS:
         return Refusal("InvalidRequest", f"`op` is one of {', '.join(OPS)}, not `{request.op}`", ref="op")
     if request.lease_id is None and request.stream is None:
@@ -68,7 +68,7 @@ def settle(machine: QueueMachine, now: Now, principal: Principal, request: Settl
 def settle_held(
     machine: QueueMachine, now: Now, consumer: Any, request: SettleRequest
 ) -> Done | Denied | Refusal:
-    """Carry out one settle on behalf of the consumer that holds the lease."""
+    """Carry out one settle for the consumer that holds the lease."""
     limits = machine.limits
     if request.delay_ms is not None and not 0 <= request.delay_ms <= limits.delay_max_ms:
         return Refusal("InvalidRequest", f"`delayMs` is 0 to {limits.delay_max_ms}", ref="delayMs")

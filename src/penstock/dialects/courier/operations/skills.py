@@ -1,9 +1,8 @@
-"""Skills: envelopes that ask the server to do something, and the envelopes that answer them.
+"""Skills: requests that the server itself answers, such as `git.diff.request`.
 
-Here is the pure half: what a `git.diff.request` may ask for, the command that answers it, and where and under which id
-the answer goes. An answer's id follows from its request's, so a request that is delivered again is not answered twice.
-A request names things, never options: what could be read as one, or leads out of its place, is refused. `server/courier/skill_worker.py`
-does the rest.
+The pure half: what a request may ask for, the command that answers it, and the stream and id of the answer. `server/courier/skill_worker.py`
+runs the command. The id of an answer is derived from its request, so a request that is delivered twice is answered once. A request names
+things, never options: a value that git could read as an option, or a path that leads out of the repository, is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import AGENTS
-from penstock.dialects.courier.wire.envelopes import inbox, misfit
+from penstock.dialects.courier.wire.envelopes import inbox, to_refusal
 
 GIT_REQUEST = "git.diff.request"
 GIT_RESULT = "git.diff.result"
@@ -40,16 +39,16 @@ class DiffRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     repo: str = "."
     """The repository, as a path below the root."""
     paths: Annotated[list[str], msgspec.Meta(max_length=PATHS_MAX)] = []
-    """Only these files and folders; else everything."""
+    """Only these files and folders; all without it."""
     reply_to: str | None = None
-    """The stream that gets the answer; else the inbox of the sender."""
+    """The stream that gets the answer; by default the inbox of the sender."""
 
 
 _diff = msgspec.json.Decoder(DiffRequest)
 
 
 class SkillRequest(msgspec.Struct, rename={"from_": "from"}):
-    """What a skill reads of a request's envelope."""
+    """The fields of a request's envelope that a skill reads."""
 
     id: str
     type: str
@@ -62,11 +61,11 @@ parse_skill_request = msgspec.json.Decoder(SkillRequest).decode
 
 
 def read_diff(payload: bytes) -> DiffRequest | Refusal:
-    """A request that asks for nothing it should not, or what is wrong with it."""
+    """A checked request, or why it is rejected."""
     try:
         request = _diff.decode(payload)
     except msgspec.ValidationError as error:
-        return misfit(error)
+        return to_refusal(error)
     for field in ("base", "head"):
         if not _is_revision(getattr(request, field)):
             message = f"`{field}` is the name of a commit, a branch or a tag"
@@ -94,7 +93,7 @@ def _is_inside(path: str) -> bool:
 
 
 def diff_command(git_dir: str, request: DiffRequest) -> list[str]:
-    """The arguments of git: two trees are compared, the work tree and what its settings could start are left alone."""
+    """The arguments of git. It compares two trees, reads no work tree, and runs nothing that a repository could configure."""
     settings = {
         "core.fsmonitor": "false",
         "core.hooksPath": "/dev/null",
@@ -120,7 +119,7 @@ def diff_command(git_dir: str, request: DiffRequest) -> list[str]:
 
 
 def diff_environment(path: str) -> dict[str, str]:
-    """All that git knows of its surroundings: nobody's settings, nothing to ask, nowhere to fetch from."""
+    """The environment of git: no user settings, no prompts, no fetches."""
     return {
         "PATH": path,
         "LC_ALL": "C",
@@ -138,7 +137,7 @@ def diff_environment(path: str) -> dict[str, str]:
 
 
 def reply_stream(asked: SkillRequest, reply_to: str | None) -> str | None:
-    """Where an answer goes; None when the request says neither where nor from whom."""
+    """The stream of the answer; None when the request has neither `replyTo` nor `from`."""
     if reply_to is not None:
         return inbox(reply_to)
     if not asked.from_:
@@ -150,7 +149,7 @@ def reply_stream(asked: SkillRequest, reply_to: str | None) -> str | None:
 
 
 def wanted_reply(payload: bytes) -> str | None:
-    """The `replyTo` of a payload that may be wrong in every other way."""
+    """The `replyTo` of a payload that is otherwise invalid."""
     try:
         value = msgspec.json.decode(payload)
     except msgspec.DecodeError:
@@ -160,7 +159,7 @@ def wanted_reply(payload: bytes) -> str | None:
 
 
 def answer_id(skill: str, stream: str, id_: str) -> str:
-    """The id of the answer to a request: the same however often the request is delivered."""
+    """The id of the answer to a request, equal for every delivery of it."""
     digest = sha256(stream.encode() + b"\0" + id_.encode())
     return f"{skill}-{digest.hexdigest()[:32]}"
 

@@ -1,7 +1,7 @@
-"""Surveys: what has to look at every stream there is, done a few streams a turn so that nobody waits for it.
+"""Surveys: reads over all streams, done a few streams a turn so that they do not block the loop.
 
-A runtime calls `step` once a turn until it is true; then `body` has the answer. What each stream says is of one instant, the streams
-are of several: one that comes meanwhile may be missing. With few streams it is all one step.
+The runtime calls `step` once a turn until it returns true; then `body` has the answer. Each stream is read at one instant, but not all at
+the same instant: a stream that is created meanwhile may be missing. With few streams one step is enough.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.outcomes import Body, Result
 
 STREAMS_A_TURN = 200
-"""Streams that are looked at in one turn: a few milliseconds' work."""
+"""Streams that one turn reads: a few milliseconds of work."""
 
 _encode = msgspec.json.encode
 
 
 class Survey(Protocol):
-    """A piece of work in steps."""
+    """Work that is done in steps."""
 
     def step(self, now: Now) -> bool:
-        """Do a little more. True when there is nothing left to do."""
+        """Do the next part. True when nothing is left."""
 
 
 class MetricsSurvey:
@@ -43,7 +43,7 @@ class MetricsSurvey:
     def step(self, now: Now) -> bool:
         found = queries.metrics_of(self._machine, now, self._principal, self._names.take())
         if found:
-            rows = _encode(found)[1:-1]  # at once: as bytes they weigh a fifth
+            rows = _encode(found)[1:-1]  # encoded at once: the bytes take a fifth of the memory
             self._parts += [rows] if len(self._parts) == 1 else [b",", rows]
         return self._names.is_over
 
@@ -53,7 +53,7 @@ class MetricsSurvey:
 
 
 class WhereSurvey:
-    """Every place where an id is, or was."""
+    """Every place where an envelope is, or was."""
 
     def __init__(self, machine: QueueMachine, principal: Principal, id_: str) -> None:
         self._machine = machine
@@ -72,16 +72,16 @@ class WhereSurvey:
 
 
 class Slices:
-    """Names, some at a time. They are listed when the first are taken: a survey that still waits weighs nothing."""
+    """Names in slices. They are listed when the first slice is taken, so a survey that waits uses no memory."""
 
     def __init__(self, names: Callable[[], list[str]]) -> None:
-        self._listed = names
+        self._list = names
         self._names: list[str] = []
         self._next = 0
 
     def take(self) -> list[str]:
         if self._next == 0:
-            self._names = self._listed()
+            self._names = self._list()
         first, self._next = self._next, self._next + STREAMS_A_TURN
         return self._names[first : self._next]
 

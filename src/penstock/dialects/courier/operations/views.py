@@ -1,8 +1,8 @@
-"""Looking at views: who may see which rows, the rows that are made on demand, and the snapshot that HTTP and Control v1 share.
+"""Views for readers: who sees which rows, the views that are computed on demand, and snapshots.
 
-A reader needs `views:<name>:read`, and sees a row only when it may read or subscribe to the stream that the row tells about:
-else a view would show every inbox to everybody. `latestPerAgent` is kept by the machine; `inflight` and `metrics:streams` are
-compared with the machine when somebody looks, and now and then while somebody follows.
+A reader needs `views:<name>:read` and sees a row only if it may read or subscribe to the stream of the row; otherwise a view would disclose
+every inbox. The machine maintains `latestPerAgent`. `inflight` and `metrics:streams` are compared with the machine on each read, and
+periodically while they have followers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.wire.envelopes import flat
 
 SLICE = 500
-"""Streams that one beat looks at: their figures cost about 15 us each, and everybody else waits meanwhile."""
+"""Streams that one refresh step reads. Each costs about 15 us, during which the loop is blocked."""
 _encode = msgspec.json.encode
 _ROW_STARTS = (b'{"stream":', b'{"id":')
-"""What stands before the stream's name in rows that we make: of `inflight`, and of `metrics:streams`."""
+"""The bytes before the stream name in the computed rows of `inflight` and `metrics:streams`."""
 
 Version: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -39,22 +39,22 @@ class SnapshotQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     view: str
     addr: str | None = None
-    """Only rows whose address or stream fits this pattern."""
+    """Only rows whose address or stream matches this pattern."""
 
 
 class Sight(msgspec.Struct, frozen=True, cache_hash=True):
-    """Which rows a reader sees. Equal ones see the same, so what is written for one serves all of them."""
+    """Which rows a reader sees. Readers with equal sights see equal bytes, so these are encoded once."""
 
     reader: Principal | None
     """Whose scopes decide; None sees every stream."""
     glob: Glob | None
 
     def from_channel(self, addr: str) -> str:
-        """What the reader calls a row."""
+        """The row's address in the reader's names."""
         return addr if self.reader is None else self.reader.from_channel(addr)
 
     def written(self, view: View, data: bytes) -> bytes:
-        """A row's content in one line; one that we made begins with its stream, which is called what the reader calls it."""
+        """A row's content in one line. A computed row begins with its stream, which is translated into the reader's name."""
         if self.reader is not None and self.reader.tenant is not None and view.member == "row":
             prefix = _encode(prefix_of(self.reader.tenant))[:-1]
             start, found, rest = data.partition(prefix)
@@ -74,7 +74,7 @@ class Sight(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 def find(machine: QueueMachine, principal: Principal, name: str) -> View | Refusal:
-    """A view that exists and that the caller may look at."""
+    """A view that exists and that the caller may read."""
     view = machine.views.find(name)
     if isinstance(view, Refusal) or principal.allows_view("read", view.name):
         return view
@@ -83,26 +83,26 @@ def find(machine: QueueMachine, principal: Principal, name: str) -> View | Refus
 
 
 def sight(machine: QueueMachine, principal: Principal, addr: str | None) -> Sight | Refusal:
-    """What a reader sees of a view, all of it or the addresses it asks for."""
+    """The sight of a reader, limited to the addresses it asks for."""
     if addr is not None and not 0 < len(addr) <= machine.limits.name_max:
         return Refusal("InvalidRequest", f"`addr` has 1 to {machine.limits.name_max} characters", ref="addr")
     return seen_by(principal, None if addr is None else Glob.parse(addr))
 
 
 def seen_by(principal: Principal, glob: Glob | None) -> Sight:
-    """What a reader sees of the addresses that fit."""
+    """The sight of a reader, limited to the addresses that match."""
     sees_all = any(scope.kind == "admin" for scope in principal.scopes)
     reader = None if sees_all else Principal("", scopes=principal.scopes, tenant=principal.tenant)
     return Sight(reader, glob)
 
 
 def is_made(machine: QueueMachine, view: View) -> bool:
-    """Whether a view's rows are made on demand."""
+    """Whether the rows of a view are computed on demand."""
     return view is not machine.views.latest
 
 
 def refresh(machine: QueueMachine, now: Now, view: View) -> None:
-    """Compare a view that is made on demand with the machine, all of it."""
+    """Bring a computed view up to date, all of it."""
     if view is machine.views.inflight:
         _refresh_inflight(machine, now, view)
     elif view is machine.views.streams:
@@ -110,8 +110,8 @@ def refresh(machine: QueueMachine, now: Now, view: View) -> None:
         _refresh_streams(machine, now, view, len(view.todo))
 
 
-def beat(machine: QueueMachine, now: Now, view: View) -> None:
-    """`refresh` for followers: as much of it as one beat may cost."""
+def refresh_step(machine: QueueMachine, now: Now, view: View) -> None:
+    """`refresh` for followers, limited to what one turn may cost."""
     if view is machine.views.streams:
         view.todo = view.todo or _names(machine, view)
         _refresh_streams(machine, now, view, SLICE)
@@ -151,7 +151,7 @@ def _leases(machine: QueueMachine) -> Iterator[Record]:
 
 
 def _names(machine: QueueMachine, view: View) -> list[str]:
-    """The streams of the next round: those that are there, and those of which a row is left."""
+    """The streams of the next round: those that exist, and those that only have a row left."""
     names = list(islice(machine.channels, machine.limits.view_rows_max))
     return names + [name for name in view.rows if name not in machine.channels]
 
@@ -176,7 +176,7 @@ def _refresh_streams(machine: QueueMachine, now: Now, view: View, count: int) ->
 def snapshot(
     machine: QueueMachine, now: Now, principal: Principal, name: str, addr: str | None = None
 ) -> Outcome:
-    """The rows of a view, and the version they are of."""
+    """The rows of a view and its version."""
     view = find(machine, principal, name)
     if isinstance(view, Refusal):
         return view

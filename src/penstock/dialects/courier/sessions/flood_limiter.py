@@ -1,8 +1,10 @@
-"""How fast one peer may speak: the flood gate of every session.
+"""The limit on messages a second from one peer, shared by all sessions.
 
-Settles and credit are never limited by rate, because refusing an ack makes a duplicate; a peer that floods is
-closed instead. One comparison a message.
+Rate limits apply to enqueues only: rejecting an ack would cause a duplicate delivery. A peer that floods is disconnected instead. Cost:
+one comparison a message.
 """
+
+# size: one small rule that every session shares
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ SECOND_US = 1_000_000
 
 
 class FloodLimiter:
-    """Counts a peer's messages in the running second."""
+    """Counts the messages of a peer in the current second."""
 
     __slots__ = ("_count", "_limit", "_second")
 
@@ -23,7 +25,7 @@ class FloodLimiter:
         self._count = 0
 
     def flood(self, now: Now) -> Refusal | None:
-        """Count one message; a refusal when there were too many."""
+        """Count one message; a refusal if there were too many this second."""
         second = now.us // SECOND_US
         if second != self._second:
             self._second = second

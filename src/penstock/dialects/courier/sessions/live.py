@@ -1,7 +1,7 @@
-"""The sessions that follow views: one follower on a connection of its own, and those of a Control v1 connection.
+"""Sessions that follow views: one follower on a connection of its own, and the followers of a Control v1 connection.
 
-Pure, like every session. On a WebSocket the peer says only `{"credit": n}`; on server-sent events it says nothing. Errors leave
-the socket open, except malformed JSON (1007), a flood (1008) and too many unknown operations (1003).
+Pure, like every session. On a WebSocket the peer sends only `{"credit": n}`; on server-sent events it sends nothing. Errors leave the socket
+open, except malformed JSON (1007), a flood (1008) and too many unknown operations (1003).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from penstock.core.queue.views import View
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.answers import RuntimePort
-from penstock.dialects.courier.sessions.control.frames import LiveFrame
+from penstock.dialects.courier.sessions.control.frames import FollowFrame
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, ViewFollower
-from penstock.dialects.courier.wire.envelopes import json_problem, misfit
+from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 
 _encode = msgspec.json.encode
 MESSAGE_MAX = 64 * 1024
-"""Bytes of what a follower may say."""
+"""Bytes of one message from a follower."""
 
 
 class _Message(msgspec.Struct):
@@ -61,8 +61,8 @@ class LiveSession:
         self._runtime.live.watch(now, watcher)
 
     def _fail(self, refusal: Refusal, close: int | None = None) -> None:
-        told = _encode({"error": refusal.wire()})
-        self.out += self._style.pack([(self._watcher.told, told)])
+        message = _encode({"error": refusal.wire()})
+        self.out += self._style.pack([(self._watcher.sent_version, message)])
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
 
@@ -79,7 +79,7 @@ class LiveSession:
         try:
             message = _decode(data)
         except msgspec.ValidationError as error:
-            self._fail(misfit(error, "InvalidCredit"))
+            self._fail(to_refusal(error, "InvalidCredit"))
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
@@ -104,7 +104,7 @@ class LiveSession:
 
 
 class Followers:
-    """The followers of one Control v1 connection, by the name of their subscription."""
+    """The followers of one Control v1 connection, by label."""
 
     def __init__(self, runtime: RuntimePort, session: Session) -> None:
         self._runtime = runtime
@@ -115,8 +115,8 @@ class Followers:
     def __contains__(self, label: str | None) -> bool:
         return label in self._watchers
 
-    def open(self, frame: LiveFrame, taken: bool) -> str | Refusal:
-        """Begin to follow; the name of the subscription. `taken` says that another kind of one has the name."""
+    def open(self, frame: FollowFrame, taken: bool) -> str | Refusal:
+        """Open a follower and return its label. `taken` says that a subscription has the label."""
         machine = self._runtime.machine
         limits = machine.limits
         query = LiveQuery(frame.view, frame.credit, frame.since, frame.addr)
@@ -141,7 +141,7 @@ class Followers:
         return label
 
     def start(self, now: Now, label: str) -> None:
-        """Have the snapshot sent, behind the answer."""
+        """Send the snapshot. Separate from `open`, so that the answer goes out first."""
         self._runtime.live.watch(now, self._watchers[label])
 
     def grant(self, label: str, n: int) -> int | Refusal:

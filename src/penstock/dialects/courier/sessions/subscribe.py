@@ -19,7 +19,7 @@ from penstock.dialects.courier.operations.settle import SettleRequest, settle_he
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.wire.delivery_frames import delivery_messages
-from penstock.dialects.courier.wire.envelopes import json_problem, misfit
+from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 
 _encode = msgspec.json.encode
 
@@ -64,12 +64,12 @@ def error_message(refusal: Refusal) -> bytes:
 
 
 def _about(id_: str | None, refusal: Refusal) -> bytes:
-    """A refusal of the journal, as the answer to one settle: a socket has no other way to tell them apart."""
+    """A refusal of the journal as the answer to one settle. `ref` is the only way to match it to its request."""
     return error_message(msgspec.structs.replace(refusal, ref=id_))
 
 
 def check(runtime: RuntimePort, principal: Principal, query: SubscribeQuery) -> Refusal | None:
-    """Why this subscription cannot be: asked before the upgrade, so HTTP can answer with a status."""
+    """Why this subscription is rejected. Checked before the upgrade, so that HTTP can answer with a status."""
     machine = runtime.machine
     limits = machine.limits
     refusal = check_access(machine, principal, "subscribe", query.stream)
@@ -136,7 +136,7 @@ class SubscribeSession:
         try:
             message = _decode(data)
         except msgspec.ValidationError as error:
-            self._fail(misfit(error, "InvalidCredit" if "`$.credit`" in str(error) else "InvalidRequest"))
+            self._fail(to_refusal(error, "InvalidCredit" if "`$.credit`" in str(error) else "InvalidRequest"))
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
@@ -201,14 +201,16 @@ class SubscribeSession:
             self._confirm(id_, done.gate)
 
     def _confirm(self, id_: str, gate: int) -> None:
-        told = _encode({"settled": id_})
-        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else told)
+        message = _encode({"settled": id_})
+        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else message)
 
     def _deny(self, denied: Denied) -> None:
-        told = error_message(denied.refusal)
-        # `fresh`, because it may rest on a drop, which a journal short of space leaves out.
+        message = error_message(denied.refusal)
+        # `fresh`: it may depend on a drop, which is undone if a full disk rejects the records that caused it.
         self.answers.after(
-            denied.gate, lambda refusal: _about(denied.refusal.ref, refusal) if refusal else told, fresh=True
+            denied.gate,
+            lambda refusal: _about(denied.refusal.ref, refusal) if refusal else message,
+            fresh=True,
         )
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:

@@ -1,9 +1,8 @@
-"""Following a view: the snapshot first, then every change, conflated for whoever cannot take them all.
+"""Following a view: a snapshot first, then every change, conflated for slow followers.
 
-Pure. A `Watcher` is one follower and holds two numbers: how far it is in the view, and the last version it was told. A
-follower that has no credit, or whose peer does not read, simply stays where it is; the view itself says what changed since, each
-row once. So nothing is queued for anybody. A `Feed` writes what followers at the same place with the same sight get once, and
-shares the bytes: a thousand of them cost one encoding.
+A `ViewFollower` keeps its position in the view and the last version that it was sent. A follower without credit, or whose peer does not read,
+stays at its position; the view itself computes what changed since, each row once. So nothing is queued per follower. A `ViewFeed` encodes
+once what followers with the same position and sight get, and shares the bytes: a thousand followers cost one encoding.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.operations.views import Sight, Version
 
 CACHE_BYTES_MAX = 16 * 1024 * 1024
-"""Written messages that a feed keeps for followers at the same place."""
+"""Encoded messages that a feed keeps for followers at the same position."""
 _encode = msgspec.json.encode
 
 Message = tuple[int, bytes]
-"""A message and the version it brings its reader to."""
+"""A message and the version that its reader has afterwards."""
 
 
 class LiveQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"soft_auth": "softAuth"}):
@@ -35,26 +34,26 @@ class LiveQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"soft_auth":
 
     view: str
     credit: int | None = None
-    """Changes that may be sent; left out, as many as the peer reads. WebSocket only."""
+    """Changes that may be sent; without it, as many as the peer reads. WebSocket only."""
     since: Version | None = None
     addr: str | None = None
-    """Only rows whose address or stream fits this pattern."""
+    """Only rows whose address or stream matches this pattern."""
     compat: bool = False
     soft_auth: bool = False
 
 
 class Style(msgspec.Struct, frozen=True, eq=False):
-    """How messages look on one kind of connection."""
+    """The format of messages on one kind of connection."""
 
     key: str
-    """Equal for styles whose bytes are equal."""
+    """Equal for styles that produce equal bytes."""
     head: bytes
     tail: bytes
     pack: Callable[[list[Message]], list[bytes]]
-    """Messages as what is written."""
+    """Turns messages into writes."""
     heartbeat: bytes = b""
     compat: bool = False
-    """The shape of the first Courier: no snapshot, no versions, no removals."""
+    """The format of the first Courier: no snapshot, no versions, no removals."""
 
 
 def bare(messages: list[Message]) -> list[bytes]:
@@ -72,7 +71,7 @@ def plain_events(messages: list[Message]) -> list[bytes]:
 
 
 SOCKET = Style("socket", b"{", b"}", bare)
-"""WebSocket messages that are framed elsewhere."""
+"""WebSocket messages, which the transport frames."""
 EVENTS = Style("events", b"{", b"}", events, b": heartbeat\n\n")
 COMPAT_EVENTS = Style("compat", b"", b"", plain_events, b": heartbeat\n\n", compat=True)
 
@@ -93,10 +92,10 @@ class ViewFollower:
         "label",
         "rows",
         "seen",
+        "sent_version",
         "session",
         "sight",
         "style",
-        "told",
         "view",
     )
 
@@ -107,25 +106,25 @@ class ViewFollower:
         self.style = style
         self.label = label
         self.credit: int | None = None
-        """Changes it may still be sent; None leaves that to its peer's reading."""
+        """Changes that may still be sent; None: as many as the peer reads."""
         self.seen: int | None = None
-        """How far it is in the view; None before its snapshot."""
-        self.told = 0
-        """The version in its last message."""
+        """Its position in the view; None before its snapshot."""
+        self.sent_version = 0
+        """The version of its last message."""
         self.base: int | None = None
-        """The last version at which it was told everything; behind `seen` only while credit is short."""
+        """The last version at which it was complete; behind `seen` only while credit is short."""
         self.rows: dict[str, bool] = {}
-        """Rows that it was told of since, and whether they were there: bounded by the view's rows and the removals that it remembers."""
+        """Rows sent since `base`, and whether they existed; bounded by the view's rows and the removals that it remembers."""
         self.is_resumed = False
-        """Until it has everything: which rows it has is not known, so what changed is told as if it had them all."""
+        """It resumed and is not complete yet: which rows it has is unknown, so changes are sent as if it had all of them."""
 
     def follow_on(self, since: int) -> None:
-        """It was here before, and was told of changes up to that version; of a row that changed since, perhaps not of all."""
-        self.seen = self.told = self.base = since
+        """Resume after a reconnect: the peer has the changes up to this version, and perhaps some later ones."""
+        self.seen = self.sent_version = self.base = since
         self.is_resumed = True
 
     def look(self, sight: Sight) -> bool:
-        """See other rows than before, beginning with a new snapshot. Returns whether they are others."""
+        """Change the sight; a new one begins with a new snapshot. Returns whether it changed."""
         if sight == self.sight:
             return False
         self.sight = sight
@@ -136,7 +135,7 @@ class ViewFollower:
 
     @property
     def wants(self) -> bool:
-        """Whether it has something to be told and may be told it."""
+        """Whether it lacks something that may be sent now."""
         if self.session.closing is not None or self.seen == self.view.version:
             return False
         return self.seen is None or self.credit is None or self.credit > 0
@@ -157,10 +156,10 @@ class ViewFollower:
 
 
 class Watching(Protocol):
-    """What a session has of those who keep followers up to date."""
+    """What a session needs of the part that keeps followers up to date."""
 
     def watch(self, now: Now, watcher: ViewFollower) -> None:
-        """Begin: the snapshot, or what was missed, goes out at once."""
+        """Begin to follow: the snapshot, or what was missed, is sent at once."""
 
     def unwatch(self, watcher: ViewFollower) -> None: ...
 
@@ -176,7 +175,7 @@ def check_credit(machine: QueueMachine, credit: int | None) -> Refusal | None:
 
 
 def check(machine: QueueMachine, principal: Principal, query: LiveQuery) -> tuple[View, Sight] | Refusal:
-    """What a follower follows, or why it may not: asked before the connection is made its own."""
+    """The view and sight of a follower, or why it is rejected; checked before the connection is opened."""
     view = views.find(machine, principal, query.view)
     if isinstance(view, Refusal):
         return view
@@ -189,27 +188,27 @@ def check(machine: QueueMachine, principal: Principal, query: LiveQuery) -> tupl
 
 
 class ViewFeed:
-    """The followers of one view, and what is written for them."""
+    """The followers of one view, and what is encoded for them."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.watchers: dict[ViewFollower, None] = {}
         self.version = view.version
-        """The version up to which all were told who could be."""
+        """The version that every follower able to receive has."""
         self.snapshots = 0
         self.deltas = 0
-        """Changes that were told, to all followers together."""
+        """Changes sent, over all followers."""
         self._cache: dict[tuple[str, Sight, int | None, int], tuple[list[bytes], int, int]] = {}
         self._cache_bytes = 0
         self._cache_version = -1
 
     def forget(self) -> None:
-        """Let go of what is written: the next who come are at other places."""
+        """Drop the encoded messages: the next followers have other positions."""
         self._cache.clear()
         self._cache_bytes = 0
 
     def update(self, watcher: ViewFollower) -> bool:
-        """Give a follower what it has to be told. Returns whether that is anything."""
+        """Send a follower what it lacks. Returns whether that was anything."""
         view = self.view
         if self._cache_version != view.version:
             self.forget()
@@ -217,7 +216,7 @@ class ViewFeed:
         seen = watcher.seen
         if seen != watcher.base or watcher.is_resumed:
             return self._some(watcher)
-        key = (watcher.style.key, watcher.sight, seen, watcher.told)
+        key = (watcher.style.key, watcher.sight, seen, watcher.sent_version)
         written = self._cache.get(key)
         if written is None:
             changes = None if seen is None else view.changes(seen)
@@ -226,49 +225,48 @@ class ViewFeed:
             if self._cache_bytes + size <= CACHE_BYTES_MAX:
                 self._cache[key] = written
                 self._cache_bytes += size
-        out, count, told = written
+        out, count, version = written
         if watcher.credit is not None:
             if count > watcher.credit:
                 return self._some(watcher)
             watcher.credit -= count
         self.deltas += count
-        self._complete(watcher, told)
+        self._complete(watcher, version)
         watcher.session.out += out
         return bool(out)
 
     def _some(self, watcher: ViewFollower) -> bool:
-        """As many changes as the credit allows, oldest first, to a follower that may have part of them already."""
+        """Send as many changes as the credit allows, oldest first, to a follower that may have some of them already."""
         assert watcher.seen is not None
         base = self.view.version if watcher.is_resumed else watcher.base
         changes = self.view.changes(watcher.seen, base, watcher.rows)
         if changes is None:
-            out, _, told = self._snapshot(watcher)
-            self._complete(watcher, told)
+            out, _, version = self._snapshot(watcher)
+            self._complete(watcher, version)
             watcher.session.out += out
             return True
         changes = [change for change in changes if watcher.sight.sees(change)]
         rest = [] if watcher.credit is None else changes[watcher.credit :]
         del changes[len(changes) - len(rest) :]
-        out, count, told = self._deltas(watcher, changes)
+        out, count, version = self._deltas(watcher, changes)
         self.deltas += count
         if watcher.credit is not None:
             watcher.credit -= count
         watcher.session.out += out
         if not rest:
-            self._complete(watcher, told)
+            self._complete(watcher, version)
             return bool(out)
-        watcher.seen = watcher.told = told
-        if (
-            not watcher.is_resumed
-        ):  # else it is told as if it had them all, and there is no end to what it is told
+        watcher.seen = watcher.sent_version = version
+        # Not for a resumed one: changes are sent as if it had all rows, so which it was sent does not matter.
+        if not watcher.is_resumed:
             for change in changes:
                 watcher.rows[change.addr] = change.op != "remove"
         return bool(out)
 
-    def _complete(self, watcher: ViewFollower, told: int) -> None:
-        """A follower has everything."""
+    def _complete(self, watcher: ViewFollower, version: int) -> None:
+        """The follower is complete."""
         watcher.seen = watcher.base = self.view.version
-        watcher.told = told
+        watcher.sent_version = version
         watcher.is_resumed = False
         if watcher.rows:
             watcher.rows.clear()
@@ -294,10 +292,10 @@ class ViewFeed:
 
     def _deltas(self, watcher: ViewFollower, changes: list[Change]) -> tuple[list[bytes], int, int]:
         style = watcher.style
-        told = watcher.told
+        version = watcher.sent_version
         changes = [change for change in changes if watcher.sight.sees(change)]
         if not changes:
-            return [], 0, told
+            return [], 0, version
         member = self.view.member.encode()
         messages: list[Message] = []
         for change in changes:
@@ -311,10 +309,10 @@ class ViewFeed:
                     addr,
                     content,
                     change.version,
-                    told,
+                    version,
                 )
                 messages.append((change.version, style.head + body + style.tail))
             elif content:
                 messages.append((change.version, b'{"addr":%b%b}' % (addr, content)))
-            told = change.version
-        return style.pack(messages) if messages else [], len(changes), told
+            version = change.version
+        return style.pack(messages) if messages else [], len(changes), version

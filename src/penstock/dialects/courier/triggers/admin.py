@@ -1,7 +1,6 @@
-"""Operations on triggers: list them, look at one, change them at run time, and try an envelope on them.
+"""Operations on triggers, for administrators: list, show, explain, change at run time, and try an envelope.
 
-For whoever administers the server. A change is a fact in the journal, so it survives a restart; it stands in for a rule of the config
-with the same id until it is taken back.
+A change is a fact in the journal, so it survives a restart. It replaces a rule of the config with the same id until it is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.courier.triggers.script import TriggerEnvelope, misfits, rule_of
+from penstock.dialects.courier.triggers.script import TriggerEnvelope, mismatches, rule_of
 from penstock.dialects.courier.wire import envelopes
 
 COOLING_SHOWN = 20
@@ -69,7 +68,7 @@ def operate(machine: QueueMachine, now: Now, principal: Principal, asked: Trigge
             )
 
 
-def _barred(principal: Principal) -> Refusal | None:
+def _check_admin(principal: Principal) -> Refusal | None:
     if principal.is_admin:
         return None
     return Refusal(
@@ -86,23 +85,23 @@ def _unknown(rule_id: str) -> Refusal:
 
 def listed(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every rule, in the order in which they are tried."""
-    refusal = _barred(principal)
+    refusal = _check_admin(principal)
     if refusal is not None:
         return refusal
     return Result({"triggers": [_row(now, rule) for rule in machine.triggers.rules.values()]})
 
 
 def shown(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
-    """One rule, as it was written."""
-    rule = _barred(principal) or machine.triggers.rules.get(rule_id)
+    """One rule as it is defined."""
+    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id)
     if rule is None:
         return _unknown(rule_id)
     return rule if isinstance(rule, Refusal) else Result(_row(now, rule))
 
 
 def explained(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
-    """What a rule waits for, what it did lately, and what keeps it from doing more."""
-    rule = _barred(principal) or machine.triggers.rules.get(rule_id)
+    """What a rule matches, what it did recently, and what prevents it from firing."""
+    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id)
     if rule is None:
         return _unknown(rule_id)
     if isinstance(rule, Refusal):
@@ -115,8 +114,8 @@ def explained(machine: QueueMachine, now: Now, principal: Principal, rule_id: st
         for one in cooling[-COOLING_SHOWN:]
     ]
     body["recent"] = [
-        {"at": rfc3339(told["at"]), **{key: told[key] for key in told if key != "at"}}
-        for told in reversed(rule.recent)
+        {"at": rfc3339(event["at"]), **{key: event[key] for key in event if key != "at"}}
+        for event in reversed(rule.recent)
     ]
     return Result(body)
 
@@ -159,8 +158,8 @@ def _reasons(now: Now, rule: Rule) -> Any:
 
 
 def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, trigger: Trigger) -> Outcome:
-    """Give a rule, or replace one."""
-    refusal = _barred(principal)
+    """Add a rule, or replace one."""
+    refusal = _check_admin(principal)
     if refusal is not None:
         return refusal
     if trigger.id != rule_id:
@@ -181,8 +180,8 @@ def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, tri
 
 
 def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
-    """Take back a rule that was given at run time."""
-    refusal = _barred(principal)
+    """Remove a rule that was added at run time."""
+    refusal = _check_admin(principal)
     if refusal is not None:
         return refusal
     triggers = machine.triggers
@@ -202,8 +201,8 @@ def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) 
 
 
 def tried(machine: QueueMachine, now: Now, principal: Principal, request: TryRequest) -> Outcome:
-    """What each rule would do with an envelope, and why not; nothing happens."""
-    refusal = _barred(principal) or check_access(machine, principal, "enqueue", request.to)
+    """What each rule would do with an envelope, or why nothing. Nothing is sent."""
+    refusal = _check_admin(principal) or check_access(machine, principal, "enqueue", request.to)
     record = refusal or envelopes.parse(bytes(request.envelope), request.to, principal, machine.limits)
     if isinstance(record, Refusal):
         return record
@@ -213,7 +212,7 @@ def tried(machine: QueueMachine, now: Now, principal: Principal, request: TryReq
 
 
 def _verdict(machine: QueueMachine, now: Now, rule: Rule, record: Record, source: TriggerEnvelope) -> Body:
-    because = misfits(rule, source.stream, record.kind, record.sender, source)
+    because = mismatches(rule, source.stream, record.kind, record.sender, source)
     if source.hops >= machine.limits.trigger_hops_max:
         because.append("too many rules had a hand in it")
     if not rule.enabled:
@@ -235,7 +234,7 @@ def _verdict(machine: QueueMachine, now: Now, rule: Rule, record: Record, source
 
 
 def recovered_rules(machine: QueueMachine) -> list[str]:
-    """Make the rules that were given before a restart work again; at work, they stay. Returns those that no longer can."""
+    """Compile the rules that were added before a restart; returns those that are no longer valid. Safe to call again."""
     lost: list[str] = []
     for rule_id, text in list(machine.triggers.texts.items()):
         try:

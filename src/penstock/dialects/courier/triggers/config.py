@@ -1,6 +1,6 @@
-"""Rules as people write them, in the config and over HTTP: the shape of a trigger, and what no type can say about one.
+"""The definition of a trigger, in the config and over HTTP, with the checks that types cannot express.
 
-A text under a field becomes its line in `docs/reference/config.md`, so write it for the operator.
+The text under a field becomes its line in `docs/reference/config.md`, so write it for the operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.rules.rule_index import Hook
 from penstock.dialects.courier.triggers import templates
-from penstock.dialects.courier.wire.envelopes import misfit
+from penstock.dialects.courier.wire.envelopes import to_refusal
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -25,7 +25,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 RULE_ID = re.compile(r"[^\s,:/?#%]{1,128}")
 RESERVED_HEADERS = ("x-courier", "x-penstock")
-"""Beginnings of headers that only the server sets."""
+"""Prefixes of headers that only the server sets."""
 
 Where: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Where, str]
@@ -132,16 +132,16 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(value: Mapping[str, Any], limits: Limits) -> Trigger | Refusal:
-    """A rule from plain values, or the first thing that is wrong with it."""
+    """A rule from plain values, or its first problem."""
     try:
         trigger = msgspec.convert(value, Trigger)
     except msgspec.ValidationError as error:
-        return misfit(error)
+        return to_refusal(error)
     return refusal_of(trigger, limits) or trigger
 
 
 def refusal_of(trigger: Trigger, limits: Limits) -> Refusal | None:
-    """The first problem of a rule, as an answer."""
+    """The first problem of a rule as a refusal."""
     for where, problem in problems(trigger, limits):
         path = ".".join(map(str, where))
         return Refusal("InvalidRequest", f"`{path}` {problem}", ref=path)
@@ -149,7 +149,7 @@ def refusal_of(trigger: Trigger, limits: Limits) -> Refusal | None:
 
 
 def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
-    """What is wrong with a rule that has the right shape."""
+    """The problems of a rule whose types are right."""
     if trigger.id == "try":
         yield ("id",), "`try` is what the route to try an envelope is called"
     if not RULE_ID.fullmatch(trigger.id) or not trigger.id.isprintable():

@@ -1,7 +1,8 @@
-"""Courier's side of triggers: reading envelopes for rules, and writing what rules send.
+"""Trigger scripts: match envelopes against the conditions of a rule, and write the envelopes that its actions send.
 
-An envelope that a rule wrote says so: from `system/courier`, tag `system`, how many rules had a hand in it and which. Its id is made of
-rule, action and source, so that the same source never makes two. Pure: the engine is `core/rules/firing.py`.
+The engine that fires rules is `core/rules/firing.py`. An envelope that a rule wrote is from `system/courier`, has the tag `system`, and counts
+and names in its headers the rules it went through, which is how loops end. Its id is derived from rule, action and source, so that a source
+that is delivered twice makes one envelope.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from penstock.dialects.courier.triggers.templates import MissingError, TemplateT
 from penstock.dialects.courier.wire import envelopes
 
 SYSTEM = "system/courier"
-"""Who an envelope is from that a rule wrote."""
+"""The `from` of an envelope that a rule wrote."""
 SYSTEM_TAG = "system"
 HOPS = "x-courier-hops"
 RULES = "x-courier-rules"
 ENRICHED = "x-courier-enriched"
-"""Headers that say how many rules an envelope went through, which, and which have added to it."""
+"""Headers: how many rules an envelope went through, their names, and the rules that enriched it."""
 CHAIN_MAX = 64
-"""Rules of one chain that are read: more than any limit of hops that makes sense."""
+"""Rules of one chain that are read: more than any sensible limit of hops."""
 REFS_MAX = 32
-"""References that an envelope takes over from its source, the newest of them."""
+"""References that an envelope copies from its source, the newest ones."""
 EXCERPT_MAX = 80
-"""Characters of an envelope that a failure repeats."""
+"""Characters of a value that a failure quotes."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -51,7 +52,7 @@ _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _Head(msgspec.Struct, rename={"from_": "from"}):
-    """What predicates look at, and what envelopes of rules take over."""
+    """The fields that conditions read and that envelopes of rules copy."""
 
     id: str
     type: str
@@ -66,7 +67,7 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class TriggerEnvelope:
-    """An envelope as a rule sees it. Payload and unknown keys are decoded when a template asks for them."""
+    """An envelope as a rule sees it. Payload and unknown keys are decoded only when a template needs them."""
 
     __slots__ = ("_env", "body", "head", "headers", "stream")
 
@@ -102,7 +103,7 @@ class TriggerEnvelope:
 
 
 class TriggerScript:
-    """What one rule reads and writes."""
+    """The conditions and actions of one rule."""
 
     def __init__(self, trigger: Trigger, limits: Limits) -> None:
         self._trigger = trigger
@@ -128,7 +129,7 @@ class TriggerScript:
         ]
 
     def fits(self, source: TriggerEnvelope) -> bool:
-        """As `misfits` says, without the words: rules that look at tags and headers may look at every envelope."""
+        """Whether `mismatches` finds none, without making texts: such a rule may be tried on every envelope."""
         for name, wanted in self._headers.items():
             found = source.headers.get(name, UNSET)
             if found is UNSET or not _equal(found, wanted):
@@ -140,8 +141,8 @@ class TriggerScript:
             return False
         return all(tag in tags for tag in self._tags or ())
 
-    def misfits(self, source: TriggerEnvelope) -> Iterator[str]:
-        """Which conditions on tags and headers do not hold, in words."""
+    def mismatches(self, source: TriggerEnvelope) -> Iterator[str]:
+        """The conditions on tags and headers that do not hold, as texts."""
         tags = source.head.tags or ()
         for tag in self._tags or ():
             if tag not in tags:
@@ -192,7 +193,7 @@ class TriggerScript:
 
 
 def _object(value: Any) -> dict[str, Any] | None:
-    """A raw member as an object of raw members; what we have made ourselves already is one."""
+    """A raw member as an object of raw members; a dict is returned as it is."""
     if isinstance(value, dict):
         return value
     raw = bytes(value)
@@ -200,7 +201,7 @@ def _object(value: Any) -> dict[str, Any] | None:
 
 
 def _scalar(value: Any) -> Any:
-    """A header's value: what a template put there may be anything."""
+    """A header value: a template may produce any JSON value, a header holds a scalar."""
     return value if value is None or isinstance(value, str | int | float | bool) else _encode(value).decode()
 
 
@@ -215,7 +216,7 @@ def _texts(texts: Texts | msgspec.UnsetType) -> tuple[str, ...] | None:
 
 
 class _Route:
-    """Writes the envelope itself, for another stream."""
+    """Writes the envelope itself to another stream."""
 
     def __init__(self, trigger: Trigger, action: RouteAction, limits: Limits) -> None:
         self._rule = trigger.id
@@ -267,7 +268,7 @@ class _Letter:
         if self._is_notice:
             payload = _notice(payload, head.id, moment)
         headers = {name: _scalar(value) for name, value in self._headers.fill(env, moment).items()}
-        # A tenant chooses its ids: equal ones of others are other sources.
+        # Tenants choose their ids: equal ids of two tenants are two sources.
         id_ = self._id(split(source.stream)[0] + head.id, moment)
         corr = head.corr or head.id
         letter = {
@@ -285,7 +286,7 @@ class _Letter:
         return Emission(to, Record(id_, shared(kind), _encode(letter), SYSTEM, corr))
 
     def _id(self, source_id: str, moment: Moment) -> str:
-        """The same for the same source, so that a source which comes again sends nothing twice."""
+        """Equal for equal sources, so that a source that is delivered again sends nothing twice."""
         id_ = f"trg-{self._rule}-{self._number}-{source_id}"
         if moment.attempt:
             id_ += f"-{moment.attempt}"
@@ -297,7 +298,7 @@ class _Letter:
 
 
 def _notice(payload: Any, ref: str, moment: Moment) -> Any:
-    """What a notice says when its rule does not say it, under what the rule says."""
+    """The payload of a notice: the rule's payload over the defaults."""
     notice: dict[str, Any] = {"title": "Notification", "ref": ref}
     if moment.is_summary:
         notice["suppressed"] = moment.suppressed
@@ -307,13 +308,13 @@ def _notice(payload: Any, ref: str, moment: Moment) -> Any:
 
 
 def _excerpt(value: Any) -> str:
-    """What a template made, short enough to be remembered."""
+    """A value that a template produced, shortened for a message."""
     text = str(value)
     return f"`{text[:EXCERPT_MAX]}`" + ("…" if len(text) > EXCERPT_MAX else "")
 
 
 def _trail(rule: str, source: TriggerEnvelope) -> dict[str, Any]:
-    """What keeps rules from running in circles."""
+    """The headers that end loops of rules."""
     return {HOPS: source.hops + 1, RULES: ",".join((*source.chain, rule))}
 
 
@@ -326,7 +327,7 @@ def _address(to: TemplateText, source: TriggerEnvelope, moment: Moment, limits: 
         return Failure(problem.message)
     tenant, _ = split(name)
     if tenant and not to.head.startswith(tenant) and split(source.stream)[0] != tenant:
-        # What an envelope says must not lead where its producer may not write; a rule itself may.
+        # The content of an envelope must not lead to a tenant that its producer may not write to; a rule itself may.
         return Failure(f"`{name}` belongs to a tenant that neither the rule nor the envelope's stream names")
     return name
 
@@ -339,7 +340,7 @@ def _writer(trigger: Trigger, number: int, action: Action, limits: Limits) -> _R
 
 
 def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> Rule:
-    """A checked rule, ready for the engine."""
+    """A checked rule for the engine."""
     when: When = trigger.when
     return Rule(
         id=trigger.id,
@@ -358,8 +359,8 @@ def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> R
     )
 
 
-def misfits(rule: Rule, stream: str, kind: str, sender: str | None, source: TriggerEnvelope) -> list[str]:
-    """Why a rule would leave this envelope alone, in words; none when it would not."""
+def mismatches(rule: Rule, stream: str, kind: str, sender: str | None, source: TriggerEnvelope) -> list[str]:
+    """Why a rule does not match this envelope, as texts; empty if it matches."""
     found: list[str] = []
     if not rule.takes_channel(stream):
         found.append(f"the stream `{stream}` does not fit `to`")
@@ -368,7 +369,7 @@ def misfits(rule: Rule, stream: str, kind: str, sender: str | None, source: Trig
     if not rule.takes_sender(sender):
         found.append("it has no sender" if sender is None else f"the sender `{sender}` does not fit `from`")
     assert isinstance(rule.script, TriggerScript)
-    found += rule.script.misfits(source)
+    found += rule.script.mismatches(source)
     if rule.id in source.chain:
         found.append("the rule itself had a hand in it")
     return found

@@ -1,8 +1,8 @@
 """Templates: `${env.<path>}`, `${now}`, `${rule.id}` and `${suppressed}` in texts of a rule.
 
-A text that is one placeholder keeps the JSON type of what it stands for; a placeholder inside a text is written into it. What is
-substituted is never looked at again, nothing is evaluated, and `$${` stands for `${`. A path that leads nowhere
-gives an empty text and a warning, or in a strict rule a `MissingError`.
+A text that is one placeholder keeps the JSON type of its value; a placeholder inside a text is formatted into it. Substituted values are never
+expanded again, nothing is evaluated, and `$${` means `${`. A path without a value gives an empty text and a warning, or in a strict rule a
+`MissingError`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ DEPTH_MAX = 32
 """Steps of one path, and nesting of a payload with templates in it."""
 
 MISSING = object()
-"""Where a path leads nowhere."""
+"""The value of a path that does not exist."""
 
 
 class TemplateError(ValueError):
-    """A template that cannot be read: for config time."""
+    """An invalid template; raised when the config is checked."""
 
 
 class MissingError(Exception):
-    """A strict template met a path that leads nowhere."""
+    """A strict template has a path without a value."""
 
 
 class TemplatePath:
-    """Where a placeholder looks."""
+    """The path of a placeholder."""
 
     __slots__ = ("name", "steps")
 
@@ -49,7 +49,7 @@ class TemplatePath:
             raise TemplateError(f"`${{{name}}}` stands for nothing; there are {known}")
 
     def value(self, env: Any, moment: Moment) -> Any:
-        """What it stands for, or `MISSING`."""
+        """Its value, or `MISSING`."""
         if self.steps is None:
             match self.name:
                 case "now":
@@ -94,12 +94,12 @@ class TemplateText:
 
     @property
     def head(self) -> str:
-        """What it begins with, whatever the envelope says."""
+        """The constant text before the first placeholder."""
         first = self._pieces[0] if self._pieces else ""
         return first if isinstance(first, str) else ""
 
     def fill(self, env: Any, moment: Moment) -> Any:
-        """With its JSON type when it is one placeholder, else a text."""
+        """The filled text; a single placeholder keeps its JSON type."""
         if len(self._pieces) == 1 and isinstance(self._pieces[0], TemplatePath):
             return self._value(self._pieces[0], env, moment)
         return "".join(
@@ -164,7 +164,7 @@ def _filled(value: Any, env: Any, moment: Moment) -> Any:
 
 
 def problems(value: Any) -> Iterator[str]:
-    """What is wrong with the templates of a value."""
+    """The problems of the templates in a value."""
     try:
         TemplateTree(value, is_strict=False)
     except TemplateError as error:

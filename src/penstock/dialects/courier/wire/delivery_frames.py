@@ -1,4 +1,4 @@
-"""Delivery frames of Control v1 and of the subscribe socket, built from bytes that are already JSON."""
+"""Deliveries as Control v1 lines and as messages of the subscribe socket, built from stored JSON without decoding it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _encode = msgspec.json.encode
 
 
 def delivery_prefix(consumer: Consumer) -> bytes:
-    """What every delivery to one subscription begins with."""
+    """The beginning of every delivery line of one subscription."""
     stream = _encode(consumer.link.principal.from_channel(consumer.channel.name))
     return b'{"type":"deliver","stream":%b,"subId":%b,"env":' % (stream, _encode(consumer.label))
 
 
 def delivery_lines(prefix: bytes, boot: str, now: Now, consumer: Consumer, records: list[Record]) -> bytes:
-    """Delivery lines for one subscription, several envelopes a line when it asked for batches."""
+    """Delivery lines for one subscription; with `batch`, several envelopes a line."""
     expires = (now.wall_us + consumer.lease_us) // 1000
     if consumer.batch <= 1:
         tail = b'.%x.%b","leaseExpiresAt":%d}\n' % (consumer.no, boot.encode(), expires)
@@ -37,12 +37,12 @@ def delivery_lines(prefix: bytes, boot: str, now: Now, consumer: Consumer, recor
     written = b"".join(lines)
     if written.count(b"\n") == len(lines):
         return written
-    # An envelope of several lines, as HTTP takes them: here it must fit into one.
+    # HTTP accepts envelopes that span several lines; here each must be one line.
     return b"".join([flat(line[:-1]) + b"\n" for line in lines])
 
 
 def tap_lines(copy: Copy) -> bytes:
-    """Copies for a tap: first how many it missed, then one line an envelope."""
+    """Copies for a tap: first the number it missed, then one line an envelope."""
     stream = _encode(copy.tap.link.principal.from_channel(copy.tap.name))
     lines = [
         b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body)
@@ -66,7 +66,7 @@ def delivery_messages(boot: str, consumer: Consumer, records: list[Record]) -> l
 
 
 def _arrays(boot: str, consumer: Consumer, records: list[Record]) -> Iterator[bytes]:
-    """The four arrays of each batch, from the first one's value on."""
+    """The four arrays of each batch, beginning with the value of the first."""
     size = consumer.batch
     lease_end = f".{consumer.no:x}.{boot}"
     for start in range(0, len(records), size):

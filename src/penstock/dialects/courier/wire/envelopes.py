@@ -1,7 +1,7 @@
-"""Courier envelopes: from bytes to a checked record, and the changes we may make to their bytes.
+"""Courier envelopes: from bytes to a checked record, and the few changes that the server makes to their bytes.
 
-The bytes a producer sent are the bytes a consumer gets, but for `to` and `from` where they were left out. Payloads are
-checked for well-formedness and never re-encoded. Cost: about two decodes of the envelope.
+A consumer gets the bytes that the producer sent, except that a missing `to` or `from` is filled in. Payloads are checked for well-formedness
+and never re-encoded. Cost of `parse`: about two decodes of the envelope.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.core.records import Record, shared
 from penstock.core.scopes import Principal
 
 DEAD_HEADER = "x-courier"
-"""Header under which a dead letter says why it is one."""
+"""The header of a dead letter that says why it is one."""
 
 _Scalar = str | int | float | bool | None
 
@@ -54,12 +54,12 @@ _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def flat(data: bytes) -> bytes:
-    """JSON in one line. Line ends stand between tokens only, where a space is as good; strings hold none."""
+    """JSON in one line. Line ends can only stand between tokens, where a space is equivalent."""
     return data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
 
 
 def stream_problem(name: str, limits: Limits) -> Refusal | None:
-    """Why a stream may not have this name."""
+    """Why a stream name is invalid."""
     if not 0 < len(name) <= limits.name_max:
         return Refusal("InvalidRequest", f"a stream name has 1 to {limits.name_max} characters", ref="stream")
     if not name.isprintable() or ":" in name or "*" in name:
@@ -73,20 +73,20 @@ def stream_problem(name: str, limits: Limits) -> Refusal | None:
 
 
 def inbox(to: str) -> str:
-    """The stream that a short address means."""
+    """The stream of a short address."""
     return to if "/" in to else f"agents/{to}/inbox"
 
 
 def json_problem(data: bytes) -> Refusal | None:
-    """What makes a whole request's JSON unacceptable: malformed, or a key given twice."""
+    """Why the JSON of a whole request is rejected: malformed, or a key given twice."""
     try:
         value = _any.decode(data)
     except RecursionError:
         return Refusal("InvalidJSON", "nested far too deep")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    # JSON without a repeated key comes out as it went in, but for spaces. Only what differs otherwise is looked at
-    # closely. (Without its spaces, those in strings too, a text still has as many members in each object.)
+    # JSON without a repeated key encodes to the same text, except for spaces, so only a text that differs otherwise needs the slow check.
+    # (Removing the spaces inside strings too does not change the number of members of an object.)
     try:
         again = _encode(value)
         if again == data or again.translate(None, _SPACES) == data.translate(None, _SPACES):
@@ -125,8 +125,8 @@ def _sentence(error: Exception) -> str:
     return text if text[:4] == "JSON" else text[:1].lower() + text[1:]
 
 
-def misfit(error: msgspec.ValidationError, code: str = "InvalidRequest") -> Refusal:
-    """What does not fit its type, in our words, with the field it is about."""
+def to_refusal(error: msgspec.ValidationError, code: str = "InvalidRequest") -> Refusal:
+    """The refusal of a value that has the wrong type, with its field."""
     text = str(error)
     field = None
     if "`$." in text:
@@ -151,7 +151,7 @@ def parse(
         if fresh_id is not None and "missing required field `id`" in str(error):
             with_id = _insert(raw, b'"id":' + _encode(fresh_id))
             return parse(with_id, to, principal, limits)
-        return misfit(error, "InvalidEnvelope")
+        return to_refusal(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
     if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
@@ -218,14 +218,14 @@ def _foreign_sender(principal: Principal, sender: str, id_: str) -> Refusal:
 
 
 def _insert(raw: bytes, members: bytes) -> bytes:
-    """The same object with members before its first one; it has at least one."""
+    """The same object with members inserted before its first one."""
     start = raw.index(b"{") + 1
     comma = b"" if raw[start:].lstrip().startswith(b"}") else b","
     return raw[:start] + members + comma + raw[start:]
 
 
 def bury(body: bytes, cause: Cause) -> bytes:
-    """A dead letter: the same envelope with a header that says what happened to it."""
+    """The envelope of a dead letter: the same with a header that says why it died."""
     envelope = _raw_object.decode(body)
     headers = _headers(envelope)
     headers[DEAD_HEADER] = msgspec.Raw(
@@ -244,7 +244,7 @@ def bury(body: bytes, cause: Cause) -> bytes:
 
 
 def revive(body: bytes) -> bytes:
-    """A dead letter's envelope as it was."""
+    """The envelope of a dead letter without that header."""
     envelope = _raw_object.decode(body)
     headers = _headers(envelope)
     headers.pop(DEAD_HEADER, None)

@@ -1,13 +1,13 @@
-"""The frames of a Stream Kernel pipe: bytes cut anywhere in, frames out, and the other way round.
+"""The frames of a Stream Kernel pipe: decode them from chunks of bytes, and encode them.
 
     uint32be metadataLength | uint32be payloadLength | metadata (JSON, UTF-8) | payload
 
-Pure: it owns the half frame a chunk left behind and the number of the next data frame. Both lengths are checked as soon as
-their eight bytes are there, so a peer makes us hold one frame of the allowed size at most, whatever it claims. There is no
-handshake, magic number or version to rely on: what cannot be a frame ends the pipe, for nobody knows where the next one starts.
-A type that we do not know is passed over and counted, as the other side does, and so is any further field of the metadata.
+Owns the partial frame that a chunk left behind, and the number of the next data frame. Both lengths are checked as soon as their eight bytes
+have arrived, so a peer cannot make the decoder hold more than one frame of the allowed size. The format has no handshake, magic number or
+version: bytes that are not a frame end the pipe, because the start of the next frame is unknown. Unknown types are skipped and counted, as the
+other side does; unknown fields of the metadata are ignored.
 
-A frame's payload is a stretch of a byte stream and not a message; `WholeLines` gives Control v1 its lines back.
+A payload is a piece of a byte stream, not a message; `WholeLines` restores the lines of Control v1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import MIB
 
 PAYLOAD_MAX = 10 * MIB
-"""Bytes of one payload: what the other side takes."""
+"""Bytes of one payload: the limit of the other side."""
 METADATA_MAX = 64 * 1024
 """Bytes of one frame's metadata; real ones have about 60."""
 HEAD = 8
 FRAME_MAX = HEAD + METADATA_MAX + PAYLOAD_MAX
-"""Bytes of the longest frame, and so of what a decoder holds beside the chunk it was given."""
+"""Bytes of the longest frame, and so of what a decoder holds besides its chunk."""
 
 Kind = Literal["data", "ping", "pong", "close"]
 _KINDS: dict[str, Kind] = {"data": "data", "ping": "ping", "pong": "pong", "close": "close"}
@@ -33,7 +33,7 @@ _encode = msgspec.json.encode
 
 
 class Metadata(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a frame says of itself. Only the type decides anything: sockets keep the order of frames by themselves."""
+    """The metadata of a frame. Only `type` matters: the socket keeps the order of frames."""
 
     type: str
     timestamp: int | float | None = None
@@ -44,7 +44,7 @@ _metadata = msgspec.json.Decoder(Metadata).decode
 
 
 class PipeFrame(msgspec.Struct, frozen=True):
-    """One frame of a kind we know."""
+    """One frame of a known kind."""
 
     kind: Kind
     payload: bytes = b""
@@ -53,20 +53,20 @@ class PipeFrame(msgspec.Struct, frozen=True):
 
 
 class FrameEncoder:
-    """One end's way out: numbers its data frames from 0."""
+    """Encodes frames; data frames are numbered from 0."""
 
     def __init__(self) -> None:
         self.next_id = 0
 
     def data(self, now_ms: int, payload: bytes) -> bytes:
-        """A data frame; the caller keeps to `PAYLOAD_MAX`, as `WholeLines` does."""
+        """A data frame of at most `PAYLOAD_MAX` bytes, which `WholeLines` ensures."""
         assert len(payload) <= PAYLOAD_MAX
         metadata = _encode(Metadata("data", now_ms, self.next_id))
         self.next_id += 1
         return _frame(metadata, payload)
 
     def control(self, now_ms: int, kind: Literal["ping", "pong", "close"]) -> bytes:
-        """A frame without a payload; it has no number."""
+        """A frame without payload and number."""
         return _frame(_encode(Metadata(kind, now_ms)), b"")
 
 
@@ -75,22 +75,22 @@ def _frame(metadata: bytes, payload: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """One end's way in."""
+    """Decodes frames."""
 
     def __init__(self) -> None:
         self.failure: Refusal | None = None
-        """Why nothing more can be read: set by the first bytes that are no frame."""
+        """Why nothing more can be decoded; set by the first bytes that are not a frame."""
         self.ignored = 0
-        """Frames of a type that we do not know."""
+        """Frames of an unknown type."""
         self._held = bytearray()
 
     @property
     def held(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return len(self._held)
 
     def feed(self, chunk: bytes) -> list[PipeFrame]:
-        """The frames that this chunk completes; those before a failure are given too."""
+        """The frames that this chunk completes, including those before a failure."""
         if self.failure is not None:
             return []
         held = self._held
@@ -145,9 +145,9 @@ def _oversize(metadata_size: int, payload_size: int) -> Refusal | None:
 
 
 class WholeLines:
-    """Cuts a byte stream behind its line ends.
+    """Cuts a byte stream after line ends.
 
-    A line longer than `limit` is given in pieces of that size: whoever reads the stream may refuse it, and nobody has to hold it.
+    A line longer than `limit` is passed on in pieces of that size: its reader may refuse it, and it is never held whole.
     """
 
     def __init__(self, limit: int = PAYLOAD_MAX) -> None:
@@ -156,15 +156,15 @@ class WholeLines:
 
     @property
     def held(self) -> int:
-        """Bytes of a line that is not whole yet."""
+        """Bytes of an incomplete line."""
         return len(self._half)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Stretches of at most `limit` bytes, each of whole lines where that is possible."""
+        """Pieces of at most `limit` bytes, of whole lines where possible."""
         half = self._half
         half += chunk
         if len(half) < self._limit and b"\n" not in chunk:
-            return []  # the half line was looked through before
+            return []  # the partial line was searched before
         found: list[bytes] = []
         start = 0
         while True:

@@ -1,7 +1,9 @@
-"""Where an envelope waits in a stream that sorts: its partition key, and how urgent it is.
+"""The partition key and the priority of an envelope, which decide where it waits in a stream that sorts.
 
-Read from the envelope's bytes, so a restart, a redrive and a staged batch find the same as the enqueue did. Only streams that
-are `partitioned` or have `priority` ask; to all others these fields are opaque. Cost: one decode of the envelope.
+Both are read from the envelope's bytes, so a restart, a redrive and a staged batch find the same values as the enqueue did. Only streams that are
+`partitioned` or have `priority` call this; for all others the fields are opaque.
+
+Cost: one decode of the envelope.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ KEY_MAX = 256
 """Characters of a partition key."""
 KEY_FIELD = "partitionKey"
 NAMED = {"high": 8, "normal": NORMAL, "low": 2}
-"""Levels that have a name; there are others above and below each."""
+"""The levels with a name."""
 
 
 class _Sorted(msgspec.Struct, rename="camel"):
-    """What streams sort by."""
+    """The fields that streams sort by."""
 
     partition_key: Any = None
     headers: dict[str, Any] | None = None
@@ -46,7 +48,7 @@ def partition_key(body: bytes) -> str | Refusal | None:
 
 
 def priority(body: bytes) -> int:
-    """The level that `headers.priority` asks for: a name, or 0 to 9 as a number or a text. Anything else is normal."""
+    """The level of `headers.priority`: a name, or 0 to 9 as a number or a text. Any other value is normal."""
     headers = _sorted.decode(body).headers
     asked = headers.get("priority") if headers else None
     if isinstance(asked, str):

@@ -1,8 +1,8 @@
-"""Envelopes that an application stages: from one line of JSON to a checked draft, with what we fill in.
+"""Envelopes that an application stages: from one line of JSON to a checked draft.
 
-A line is an envelope that says where it goes. `from` and the hop header are always ours, `id` and `ts` where they were left
-out. An id that we make depends on the application, the batch and what the line says, never on time or on which part it came
-in, so a batch that is run again gives the same ids. What goes to a space is no envelope (`staged_frames.py`). Cost: about four decodes of the line.
+A line is an envelope with a `to`. The server sets `from` and the hop header, and a missing `id` and `ts`. A generated id depends on the
+application, the batch and the content of the line, never on time or on the part that the line came in, so a batch that is run again gives the
+same ids. A line for a space is a frame, not an envelope (`staged_frames.py`). Cost: about four decodes of the line.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.wire.envelopes import json_problem, misfit, parse, too_large
+from penstock.dialects.courier.wire.envelopes import json_problem, parse, to_refusal, too_large
 from penstock.dialects.courier.wire.staged_frames import SPACE_FORM, StagedFrame, read_frame
 
 HOP_HEADER = "x-penstock-hop"
-"""Header that counts how often an envelope was derived from others by a pipeline."""
+"""Header that counts how often a pipeline derived an envelope from others."""
 SENDER = "pipeline/"
-"""What the `from` of an application begins with."""
+"""The prefix of an application's `from`."""
 HOP_MAX = 2**31 - 1
 BATCH_MAX = 2**63 - 1
-"""Spark counts its batches in a number of this size."""
+"""Spark numbers its batches with 64 bits."""
 
 _APP = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -45,17 +45,17 @@ class StageCommit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchSource(msgspec.Struct, frozen=True):
-    """Whose batch it is."""
+    """The application, batch and principal of staged lines."""
 
     app: str
     batch: int
     principal: Principal
     address: str = ""
-    """Where it comes from, as far as rates are concerned."""
+    """The network address, for rate limits."""
 
     @property
     def memory(self) -> str:
-        """The name under which batches are remembered: what an agent's token stages is that agent's own."""
+        """The name under which batches are remembered; with an agent's token it belongs to that agent."""
         who = self.principal
         app = self.app if who.agent is None else f"{who.agent}/{self.app}"
         return who.to_channel(app)
@@ -77,7 +77,7 @@ def source_of(app: str, batch: str, principal: Principal, address: str = "") -> 
 
 
 def part_problem(part: str) -> Refusal | None:
-    """Why a part may not have this name."""
+    """Why the name of a part is invalid."""
     if _PART.fullmatch(part) is not None:
         return None
     message = "a part's name has 1 to 128 letters, digits, `.`, `_` or `-`"
@@ -85,7 +85,7 @@ def part_problem(part: str) -> Refusal | None:
 
 
 def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | StagedFrame | Refusal:
-    """The draft of one line, or the frame of one for a space."""
+    """The draft of one line, or its frame if it goes to a space."""
     if len(line) > limits.envelope_max:
         return too_large(line, limits)
     problem = json_problem(line)
@@ -94,7 +94,7 @@ def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | 
     try:
         given = _line.decode(line)
     except msgspec.ValidationError as error:
-        return misfit(error, "InvalidEnvelope")
+        return to_refusal(error, "InvalidEnvelope")
     to = _any.decode(given["to"]) if "to" in given else None
     if not isinstance(to, str):
         hint = "every staged envelope says where it goes"
@@ -134,7 +134,7 @@ def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | 
 
 
 def _foreign(given: dict[str, msgspec.Raw], source: BatchSource) -> Refusal | None:
-    """Whether a line says that it is from somebody else."""
+    """Why the `from` of a line is rejected."""
     if "from" not in given:
         return None
     said = _any.decode(given["from"])
@@ -147,7 +147,7 @@ def _foreign(given: dict[str, msgspec.Raw], source: BatchSource) -> Refusal | No
 
 
 def _hop(given: dict[str, msgspec.Raw]) -> dict[str, object] | Refusal:
-    """The headers, one hop further."""
+    """The headers with the hop count raised by one."""
     headers: dict[str, object] = {}
     try:
         headers.update((_headers.decode(given["headers"]) if "headers" in given else None) or {})
@@ -155,7 +155,7 @@ def _hop(given: dict[str, msgspec.Raw]) -> dict[str, object] | Refusal:
         return Refusal("InvalidEnvelope", "`headers` is an object", ref="headers")
     raw = headers.pop(HOP_HEADER, None)
     hop = _any.decode(raw) if isinstance(raw, msgspec.Raw) else 0
-    if isinstance(hop, str) and hop.isascii() and hop.isdigit():  # a map of texts is what tables keep
+    if isinstance(hop, str) and hop.isascii() and hop.isdigit():  # tables keep headers as a map of texts
         hop = int(hop[:10])
     if not isinstance(hop, int) or isinstance(hop, bool) or not 0 <= hop < HOP_MAX:
         message = f"header `{HOP_HEADER}` counts hops and is a whole number"
@@ -165,7 +165,7 @@ def _hop(given: dict[str, msgspec.Raw]) -> dict[str, object] | Refusal:
 
 
 def _made_id(given: dict[str, msgspec.Raw], source: BatchSource) -> str:
-    """An id of the content: equal lines of one batch share it until the commit numbers them."""
+    """An id derived from the content. Equal lines of one batch share it until the commit numbers them."""
     digest = sha256(f"{source.memory}\0{source.batch}\0".encode())
     for name in sorted(given):
         if name not in ("id", "ts"):

@@ -1,7 +1,7 @@
 """Lines that an application stages for a stream of a space: `{"to": "space:demo/averages", "payload": …}` becomes one frame.
 
-A frame is its payload and nothing else: the payload's JSON without spaces between its parts, or with `payloadAs: text` the text
-itself. So a line says no more than that; `type` is taken and means nothing, because rows for queues beside it need one.
+A frame consists of its payload only: compact JSON, or with `payloadAs: text` the text itself. So other fields are rejected, except `type`, which
+is ignored because rows for queues in the same batch need one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 
 SPACE_FORM = "space:"
-"""How the address of a space's stream begins."""
+"""The prefix of the address of a space's stream."""
 _KNOWN = ("to", "type", "payload", "payloadAs")
 _any = msgspec.json.Decoder()
 
 
 class StagedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame of a batch that is not taken yet."""
+    """A frame of a batch that is not committed yet."""
 
     space: str
     stream: str
@@ -59,7 +59,7 @@ def _data(given: dict[str, msgspec.Raw]) -> bytes | Refusal:
 
 
 def space_problem(principal: Principal) -> Refusal | None:
-    """Why somebody may not write into spaces as their pipeline."""
+    """Why the principal may not write into spaces as a pipeline."""
     if principal.is_admin and principal.tenant is None:
         return None
     message = f"`{principal.name}` has no scope `admin:*`, which writing into a space needs"

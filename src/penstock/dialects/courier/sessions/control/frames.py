@@ -146,7 +146,7 @@ class SnapshotFrame(_Frame, SnapshotQuery, tag="snapshot"):
     req_id: ReqId = None
 
 
-class LiveFrame(_Frame, tag="live"):
+class FollowFrame(_Frame, tag="live"):
     view: str
     sub_id: str | None = None
     credit: int | None = None
@@ -197,7 +197,7 @@ ControlFrame = (
     | TriggerFrame
     | SchemaListFrame
     | SchemaValidateFrame
-    | LiveFrame
+    | FollowFrame
     | PingFrame
 )
 

@@ -1,8 +1,8 @@
-"""Runs: consecutive single enqueues or acks of one connection, made one call of the machine.
+"""Runs: consecutive single enqueues or acks of one connection become one call of the machine.
 
-What a client sends line by line in one chunk costs hardly more than what it batches. A run ends with anything else,
-so the order of requests and answers is as if each line had been a call of its own. Here are also the two shapes
-of an answer line.
+So lines that a client sends one by one in a chunk cost hardly more than a batch. Any other frame ends the run, so requests and answers keep
+the order that one call a line would give. If the machine refuses a run as a whole, each line is tried by itself, because one bad line must
+not fail the others. The two forms of an answer line are here too.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:
 
 
 def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
-    """Refuse a settle, once the commit that the refusal rests on is done.
+    """Refuse a settle when the commit that the refusal depends on is durable.
 
-    That may be the commit of a drop, which a journal short of space leaves out with the records it made room for.
+    That may be the commit of a drop, which is undone if a full disk rejects the records that caused it.
     """
     line = error_line(req_id, denied.refusal)
     answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
@@ -63,14 +63,14 @@ class Runs:
         self._answers = answers
         self._to: str | None = None
         self._link: Link
-        """Whose run it is; set with `_to`."""
+        """The connection of the run; set with `_to`."""
         self._records: list[Record] = []
         self._reqs: list[str | int] = []
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
 
     def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> bool:
-        """Add a plain single enqueue; False when it is anything else."""
+        """Add a single enqueue without a schedule; False for any other."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
             return False
@@ -95,7 +95,7 @@ class Runs:
         return True
 
     def join_ack(self, now: Now, consumer: Consumer, frame: AckFrame) -> bool:
-        """Add an ack that wants no answer; False when it is anything else."""
+        """Add an ack that wants no answer; False for any other."""
         if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
             return False
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
@@ -108,7 +108,7 @@ class Runs:
         return True
 
     def close(self, now: Now) -> None:
-        """Make the run's call, if one is open."""
+        """Call the machine for the open run, if there is one."""
         if self._to is not None:
             to, records, reqs = self._to, self._records, self._reqs
             self._to, self._records, self._reqs = None, [], []
@@ -138,7 +138,7 @@ class Runs:
         if meter is not None:
             meter.charge(now.us, self._link.principal, self._link.address, to, len(records))
         seqs = admitted.seqs
-        # Only what was admitted belongs to a channel; the others are duplicates.
+        # A record that was admitted has a channel; one without is a duplicate.
         twice = [record.channel is None for record in records] if admitted.duplicates else None
 
         def render(refusal: Refusal | None) -> bytes:
@@ -164,7 +164,7 @@ class Runs:
     def _is_within_rate(
         self, now: Now, meter: Meter, to: str, records: list[Record], reqs: list[str | int]
     ) -> bool:
-        """Whether all lines of a run may come in; else what fits does, and each of the others is refused by itself."""
+        """Whether the rate allows the whole run. If not, admit what it allows and refuse each other line by itself."""
         who, address = self._link.principal, self._link.address
         if len(records) == 1:
             refusal = meter.check(now.us, who, address, to, 1)

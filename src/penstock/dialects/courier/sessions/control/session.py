@@ -20,7 +20,7 @@ from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
 from penstock.dialects.courier.operations.redrive_and_purge import redrive
 from penstock.dialects.courier.operations.send import send
-from penstock.dialects.courier.operations.settle import SettleRequest, settle, settle_held
+from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
 from penstock.dialects.courier.sessions.control import frames
@@ -174,7 +174,7 @@ class ControlSession:
                 self._settle(now, frame)
             case frames.PullFrame():
                 self._pull(now, frame)
-            case frames.LiveFrame():
+            case frames.FollowFrame():
                 self._follow(now, frame)
             case frames.MetricsFrame():
                 self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
@@ -182,6 +182,7 @@ class ControlSession:
                 self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
+                return
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """The operations that HTTP has too."""
@@ -317,7 +318,7 @@ class ControlSession:
         if frame.req_id is not None:
             self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
 
-    def _follow(self, now: Now, frame: frames.LiveFrame) -> None:
+    def _follow(self, now: Now, frame: frames.FollowFrame) -> None:
         label = self._followers.open(frame, frame.sub_id in self._subs)
         if isinstance(label, Refusal):
             self._fail(frame.req_id, label)
@@ -346,15 +347,10 @@ class ControlSession:
             self._fail(frame.req_id, Refusal("InvalidRequest", f"an array has at most {limit} ids"))
             return
         if frame.lease_id is not None and len(ids) == 1:
-            self._settle_one(now, frame, SettleRequest(ids[0], "ack", frame.lease_id))
+            request = SettleRequest(ids[0], "ack", frame.lease_id)
+            self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
             return
-        denied: list[Denied] = []
-        for id_ in ids:
-            consumer = self._subs.holder(id_, frame.sub_id)
-            if isinstance(consumer, Refusal):
-                denied.append(Denied(0, consumer))
-            else:
-                denied += self._machine.ack(now, consumer, [id_])
+        denied = self._subs.ack(now, ids, frame.sub_id)
         if denied:
             for one in denied:
                 deny(self.answers, frame.req_id, one)
@@ -368,32 +364,7 @@ class ControlSession:
         request = SettleRequest(
             frame.id, op, frame.lease_id, None, frame.delay_ms, frame.reason, frame.requeue, frame.ms
         )
-        self._settle_one(now, frame, request)
-
-    def _settle_one(
-        self,
-        now: Now,
-        frame: frames.AckFrame
-        | frames.NackFrame
-        | frames.ReleaseFrame
-        | frames.TermFrame
-        | frames.ExtendFrame,
-        request: SettleRequest,
-    ) -> None:
-        consumer = self._subs.holder(request.id, frame.sub_id)
-        if isinstance(consumer, Refusal):
-            self._fail(frame.req_id, consumer)
-            return
-        done = settle_held(self._machine, now, consumer, request)
-        if isinstance(done, Refusal):
-            self._fail(frame.req_id, done)
-        elif isinstance(done, Denied):
-            deny(self.answers, frame.req_id, done)
-        elif request.op == "extend":
-            expires = (now.wall_us + done.deadline_us - now.us) // 1000
-            self._answer(frame.req_id, Result({"id": request.id, "leaseExpiresAt": expires}, done.gate))
-        else:
-            self._answer(frame.req_id, Result({"id": request.id}, done.gate))
+        self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
 
     def _pull(self, now: Now, frame: frames.PullFrame) -> None:
         lease_us = check_pull(self._machine, self.link.principal, frame)

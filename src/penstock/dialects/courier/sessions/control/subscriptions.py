@@ -10,7 +10,16 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.machine import QueueMachine
-from penstock.dialects.courier.operations.outcomes import check_access, check_lease
+from penstock.core.queue.settle import Denied
+from penstock.dialects.courier.operations.outcomes import (
+    Body,
+    Late,
+    Outcome,
+    Result,
+    check_access,
+    check_lease,
+)
+from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.sessions.control.frames import SubscribeFrame
 from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
 
@@ -91,3 +100,29 @@ class Subscriptions:
                 if id_ in consumer.channel.live or id_ in consumer.channel.settled:
                     return consumer
         return self.find(label)
+
+    def ack(self, now: Now, ids: list[str], label: str | None) -> list[Denied]:
+        """Ack envelopes, each at the subscription that holds it; returns the refusals."""
+        denied: list[Denied] = []
+        for id_ in ids:
+            consumer = self.holder(id_, label)
+            if isinstance(consumer, Refusal):
+                denied.append(Denied(0, consumer))
+            else:
+                denied += self._machine.ack(now, consumer, [id_])
+        return denied
+
+    def settle(self, now: Now, request: SettleRequest, label: str | None) -> Outcome:
+        """Settle one envelope at the subscription that holds it."""
+        consumer = self.holder(request.id, label)
+        if isinstance(consumer, Refusal):
+            return consumer
+        done = settle_held(self._machine, now, consumer, request)
+        if isinstance(done, Refusal):
+            return done
+        if isinstance(done, Denied):
+            return Late(done.refusal, done.gate)
+        body: Body = {"id": request.id}
+        if request.op == "extend":
+            body["leaseExpiresAt"] = (now.wall_us + done.deadline_us - now.us) // 1000
+        return Result(body, done.gate)
