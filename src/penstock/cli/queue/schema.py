@@ -49,7 +49,7 @@ def check(directory: Path, *, output: Output = PLAIN) -> int:
 
       penstock schema check schemas
     """
-    from penstock.server.courier.schema_registry import read_schemas
+    from penstock.server.files.schema_files import read_schemas
 
     shelf, problems = read_schemas(directory)
     names = sorted(str(version) for version in shelf)
@@ -113,7 +113,7 @@ def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
     from penstock.core.queue.policy import Policy
     from penstock.dialects.courier.operations.payload_schemas import Registry
     from penstock.dialects.courier.wire.envelopes import to_refusal
-    from penstock.server.courier.schema_registry import read_schemas
+    from penstock.server.files.schema_files import read_schemas
 
     shelf, problems = read_schemas(directory)
     if problems:

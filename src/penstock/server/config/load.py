@@ -36,8 +36,8 @@ from penstock.server.config.sections import (
 )
 from penstock.server.config.spaces import files as space_files
 from penstock.server.config.spaces import sections as space_sections
-from penstock.server.courier.schema_registry import read_schemas
 from penstock.server.files import yaml_tree
+from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
 from penstock.server.files.yaml_tree import ConfigError, placed, read_text
 

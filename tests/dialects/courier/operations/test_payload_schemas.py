@@ -18,8 +18,8 @@ from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.operations.payload_schemas import Registry, Version, parse_version
 from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.wire.staged_envelopes import source_of
-from penstock.server.courier.schema_registry import read_schemas
 from penstock.server.courier.stage_store import Staging
+from penstock.server.files.schema_files import read_schemas
 from tests.dialects.courier.talking import Broker, envelope
 
 ENFORCED, WARNED = Policy(schema_mode="enforce"), Policy(schema_mode="warn")
