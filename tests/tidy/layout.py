@@ -34,6 +34,8 @@ BANNED_WORDS = {
 }  # fmt: skip
 COY_WORDS = re.compile(r"\b(?:nobody|somebody|whoever|whomever|misfits?|mended|mends?)\b", re.IGNORECASE)
 DOCS_WIDTH_MAX = 120
+INDEPENDENT = {"penstock.dialects"}
+"""Packages whose folders do not know one another; a contract of another type says so."""
 ALLOWED = Path(__file__).with_name("allowed.toml")
 BENCH = "src/penstock/bench/"
 _SIZE_REASON = re.compile(r"^# size: \S.{9,}", re.MULTILINE)
@@ -277,6 +279,27 @@ def long_lines(sources: Sources) -> Found:
                     break
 
 
+def loose_contracts(sources: Sources) -> Found:
+    """Packages with two or more folders whose import order no exhaustive contract holds."""
+    listed = (
+        tomllib.loads(sources.get("pyproject.toml", ""))
+        .get("tool", {})
+        .get("importlinter", {})
+        .get("contracts", [])
+    )
+    held = {name for contract in listed if contract.get("exhaustive") for name in contract["containers"]}
+    packages = {
+        str(PurePosixPath(path).parent)
+        for path in sources
+        if path.startswith("src/penstock/") and path.endswith(".py")
+    }
+    for package in sorted(packages):
+        dotted = package.removeprefix("src/").replace("/", ".")
+        folders = sum(str(PurePosixPath(other).parent) == package for other in packages)
+        if folders > 1 and dotted not in held and dotted not in INDEPENDENT:
+            yield dotted, "has folders and no exhaustive layers contract in pyproject.toml"
+
+
 def over_budget(sources: Sources) -> Found:
     """More code than was agreed. Raise a budget on purpose, with the reason in the commit."""
     counts = {
@@ -309,6 +332,7 @@ RULES: dict[str, Callable[[Sources], Found]] = {
         dead_mentions,
         coy_prose,
         long_lines,
+        loose_contracts,
         over_budget,
     )
 }
@@ -348,7 +372,7 @@ def tree() -> dict[str, str]:
     """Every text file that rules read, by its path."""
     from tests.tidy.test_tidy import read, repository
 
-    kinds = (".py", ".md", ".ts", ".tsx")
+    kinds = (".py", ".md", ".ts", ".tsx", ".toml")
     return {path: read(path) or "" for path in repository() if path.endswith(kinds)}
 
 

@@ -35,6 +35,9 @@ def match(arm: str) -> str:
     return f"def f(x):\n    match x:\n        case 1: return 1\n        case _:\n            {arm}\n"
 
 
+CONTRACT = '[[tool.importlinter.contracts]]\ncontainers = ["penstock.a"]\nexhaustive = %s\n'
+
+
 PLANTED: list[tuple[str, Sources, str]] = [
     (
         "crowded_folders",
@@ -81,6 +84,17 @@ PLANTED: list[tuple[str, Sources, str]] = [
     ("dead_mentions", {f"{SRC}a.py": '"""See core/intake.py."""'}, f"{SRC}a.py:core/intake.py"),
     ("coy_prose", {"docs/a.md": "Nobody waits for it."}, "docs/a.md:nobody"),
     ("long_lines", {"docs/a.md": "word " * 30}, "docs/a.md"),
+    ("loose_contracts", {f"{SRC}a/b/c.py": "", f"{SRC}a/d/e.py": "", f"{SRC}a/f.py": ""}, "penstock.a"),
+    (
+        "loose_contracts",
+        {
+            f"{SRC}a/b/c.py": "",
+            f"{SRC}a/d/e.py": "",
+            f"{SRC}a/f.py": "",
+            "pyproject.toml": CONTRACT % "false",
+        },
+        "penstock.a",
+    ),
     ("over_budget", {f"{SRC}a.py": "x = 1\n" * (layout.SRC_LINES_MAX + 1)}, "src"),
     ("over_budget", {f"{SRC}bench/a.py": "x = 1\n" * (layout.BENCH_LINES_MAX + 1)}, "bench"),
 ]
@@ -117,6 +131,10 @@ HARMLESS: list[tuple[str, Sources]] = [
     ("old_names", {f"{SRC}a.py": "from penstock.core.x import Thing as OtherThing\nimport numpy as np"}),
     ("dead_mentions", {f"{SRC}core/a.py": '"""See core/a.py and examples/DIR/x.py."""'}),
     ("coy_prose", {"docs/a.md": "The server waits."}),
+    (
+        "loose_contracts",
+        {f"{SRC}a/b/c.py": "", f"{SRC}a/d/e.py": "", f"{SRC}a/f.py": "", "pyproject.toml": CONTRACT % "true"},
+    ),
     ("long_lines", {"docs/a.md": "| " + "word " * 30 + "|\n```\n" + "x" * 200 + "\n```\n"}),
 ]
 
