@@ -172,7 +172,10 @@ class TestDoors:
     def test_the_second_port_serves_the_same(self, proxied):
         http = Http(proxied.endpoints["ws"])
         assert proxied.endpoints["ws"] != proxied.http and http.get("/health").status == 200
-        assert "`COURIER_HTPT_PORT` is not known here; did you mean `COURIER_HTTP_PORT`?" in proxied.log()
+        assert (
+            "unknown environment variable `COURIER_HTPT_PORT`; did you mean `COURIER_HTTP_PORT`?"
+            in proxied.log()
+        )
 
     @pytest.mark.promise(
         "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"

@@ -97,7 +97,7 @@ streams:
 def test_an_unknown_name_is_a_notice_with_the_nearest() -> None:
     config = read(COURIER_HTTP_PRT="1", PENSTOCK_URL="x", COURIER_RATE_LIMIT_WINDOW_MS="5")
     unknown, idle = config.notices
-    assert "`COURIER_HTTP_PRT` is not known here; did you mean `COURIER_HTTP_PORT`?" in unknown
+    assert "unknown environment variable `COURIER_HTTP_PRT`; did you mean `COURIER_HTTP_PORT`?" in unknown
     assert "COURIER_RATE_LIMIT_PER_IP" in idle
 
 
@@ -129,7 +129,7 @@ def test_every_problem_is_told_at_once() -> None:
         (
             "auth: {tokens: [{token: a, name: x, scopes: ['streams:*:*']},"
             " {token: b, name: x, scopes: ['streams:*:*'], rate: {perSecond: 1}}]}",
-            "auth.tokens[1].rate: another token of `x` has another rate",
+            "auth.tokens[1].rate: another token of `x` has a different rate",
         ),
     ],
 )  # fmt: skip

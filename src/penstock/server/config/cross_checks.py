@@ -1,4 +1,4 @@
-"""What no type can say of a config: values that exclude one another, or that have a grammar of their own."""
+"""Checks that types cannot express: values that exclude one another, and values with a grammar of their own."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
 AGENT = re.compile(r"[^/:*\s]+")
 GIT_OUTPUT_MAX = 512 * 1024
-"""Bytes of a diff that fit into an envelope, as JSON."""
+"""Bytes of a diff that fit into an envelope as JSON."""
 
-# The first of each pair has to fit into the second.
+# The first of each pair must not exceed the second.
 _NESTED_LIMITS = (
     ("lease_min_ms", "lease_max_ms"),
     ("envelope_max", "frame_max"),
@@ -44,9 +44,9 @@ _NESTED_LIMITS = (
 
 
 def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[FieldError]:
-    """Every problem that is left in sections whose types fit.
+    """Find the errors in sections whose types are valid.
 
-    A section that could not be read holds its defaults here, so nothing is compared with it.
+    An unread section holds its defaults here, so it is not compared with others.
     """
     if "limits" not in unread:
         yield from _lease_errors(config.streams, config.limits)
@@ -66,7 +66,7 @@ def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[Field
     if len(config.spaces) > limits.spaces_max:
         yield (
             ("spaces",),
-            f"has {len(config.spaces)} spaces, and `limits.spaces_max` allows {limits.spaces_max}",
+            f"has {len(config.spaces)} spaces, but `limits.spaces_max` is {limits.spaces_max}",
         )
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
@@ -95,7 +95,7 @@ def _lease_errors(streams: StreamsSection, limits: Limits) -> Iterator[FieldErro
 def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
     for pattern in streams.per_stream_caps:
         if ":" in pattern or not pattern.isprintable():
-            message = "no stream is called this; a name holds no `:` and no control characters"
+            message = "is not a valid pattern: a stream name has no `:` and no control characters"
             yield ("streams", "perStreamCaps", pattern), message
     for path, settings in _settings(streams):
         retry = settings.retry
@@ -108,7 +108,7 @@ def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
         ]
         if all(both):
             message = (
-                "does not go with `priority`: an urgent envelope cannot overtake those of its key; choose one"
+                "excludes `priority`, because an urgent envelope cannot overtake those of its key; choose one"
             )
             yield (*path, "partitioned"), message
 
@@ -122,10 +122,10 @@ def _schema_errors(streams: StreamsSection) -> Iterator[FieldError]:
 def _skill_errors(git: GitSkill) -> Iterator[FieldError]:
     path = ("skills", "git")
     if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
-        yield (*path, "stream"), f"no stream is called {shorten(git.stream)}"
+        yield (*path, "stream"), f"{shorten(git.stream)} is not a valid stream name"
     for index, pattern in enumerate(git.replies):
         if ":" in pattern or not pattern.isprintable():
-            yield (*path, "replies", index), f"no stream is called {shorten(pattern)}"
+            yield (*path, "replies", index), f"{shorten(pattern)} is not a valid stream pattern"
     if git.output_max > GIT_OUTPUT_MAX:
         yield (
             (*path, "output_max"),
@@ -142,7 +142,7 @@ def _trigger_errors(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[F
         for where, message in rules.problems(trigger, limits):
             yield ("triggers", index, *where), message
     if len(triggers) > limits.rules_max:
-        yield ("triggers",), f"has {len(triggers)} rules, and `limits.rules_max` allows {limits.rules_max}"
+        yield ("triggers",), f"has {len(triggers)} rules, but `limits.rules_max` is {limits.rules_max}"
 
 
 def _rule_errors(pipeline: PipelineSection) -> Iterator[FieldError]:
@@ -156,7 +156,7 @@ def _rule_errors(pipeline: PipelineSection) -> Iterator[FieldError]:
 
 def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
     if auth.tokens and auth.allow_anonymous:
-        yield ("auth", "allowAnonymous"), "does not go with `tokens`: with tokens everybody needs one"
+        yield ("auth", "allowAnonymous"), "excludes `tokens`: with tokens, every client needs one"
     agents: dict[str, str | None] = {}
     rates: dict[str, RateSettings | None] = {}
     for index, token in enumerate(auth.tokens):
@@ -164,12 +164,15 @@ def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
         name = token.holder_name(index + 1)
         called = "agent" if token.name is None and token.agent is not None else "name"
         if name in RESERVED_NAMES:
-            yield (*path, called), f"`{name}` is a name that the server uses itself"
+            yield (*path, called), f"`{name}` is reserved by the server"
         elif agents.setdefault(name, token.agent) != token.agent:
-            # Whoever has a holder's name may settle what that holder took.
-            yield (*path, called), f"`{name}` is also the name of a token that speaks for another"
+            # A client with the same name may settle what the holder has leased.
+            yield (*path, called), f"`{name}` is also the name of a token of another agent"
         if rates.setdefault(name, token.rate) != token.rate:
-            yield (*path, "rate"), f"another token of `{name}` has another rate, and they share one bucket"
+            yield (
+                (*path, "rate"),
+                f"another token of `{name}` has a different rate, but both share one bucket",
+            )
         if token.tenant is not None:
             yield from _tenant_errors(token, path)
         if token.agent is not None and not AGENT.fullmatch(token.agent):
@@ -181,7 +184,7 @@ def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
 
 
 def token_errors(tokens: Sequence[TokenSection]) -> list[str]:
-    """What is wrong with the last of these tokens, the others being in order."""
+    """The errors of the last token, given that the others are valid."""
     last = len(tokens) - 1
     found = _auth_errors(AuthSection(tokens=tuple(tokens)))
     return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
@@ -195,7 +198,7 @@ def _tenant_errors(token: TokenSection, path: KeyPath) -> Iterator[FieldError]:
     for number, text in enumerate(token.scopes):
         scope = scopes.parse(text)
         if isinstance(scope, scopes.Scope) and scope.kind == "admin":
-            yield (*path, "scopes", number), "administers the whole server, which a tenant may not"
+            yield (*path, "scopes", number), "administers the whole server, which is not allowed for a tenant"
 
 
 def _listen_errors(listen: ListenSection) -> Iterator[FieldError]:

@@ -1,7 +1,7 @@
-"""The `COURIER_*` variables: what each means as a setting of the config file, where it has the last word.
+"""The `COURIER_*` environment variables; each overrides a setting of the config file.
 
-The names are those of the Courier document and its tools. A variable that begins like one and is none is a notice
-with the nearest name, because it may be meant for another program.
+The names come from the Courier document and its tools. An unknown variable with the same prefix is reported as a notice with the nearest
+name, because it may be meant for another program.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from penstock.server.files.addresses import OFF, HostPort, parse_host_port, pars
 
 PREFIX = "COURIER_"
 NAMES = {
-    "COURIER_CONFIG": "names the file when `--config` is not given",
-    "COURIER_BIND": "replaces the host of `listen.http`, and of `listen.ws` where that is on",
+    "COURIER_CONFIG": "the config file, when `--config` is not given",
+    "COURIER_BIND": "replaces the host of `listen.http`, and of `listen.ws` if that is on",
     "COURIER_HTTP_PORT": "replaces the port of `listen.http`",
     "COURIER_WS_PORT": "sets `listen.ws`: a second port that serves the same",
     "COURIER_DISABLE_HTTP": "`1` sets `listen.requests: false`: WebSockets and control lines only",
     "COURIER_DISABLE_WS": "`1` sets `listen.sockets: false`",
-    "COURIER_TOKENS": "adds tokens, separated by commas, each for everything but administration",
+    "COURIER_TOKENS": "adds tokens, separated by commas; each allows everything but administration",
     "COURIER_PROTECT_METRICS": "`1` sets `auth.protectMetrics: true`",
     "COURIER_RATE_LIMIT": "`on`, `off`, or a number of envelopes from 2 on in each window: sets `rates.perAddress` and `rates.perToken`",
-    "COURIER_RATE_LIMIT_PER_IP": "that number, else 100; on its own it means `on`",
+    "COURIER_RATE_LIMIT_PER_IP": "envelopes in each window, else 100; set alone it means `on`",
     "COURIER_RATE_LIMIT_WINDOW_MS": "the length of that window, else 60000",
     "COURIER_RECORD_CONTROL": "sets `logs.record`: a file that every Control v1 frame is written to",
 }
 ENV_TOKEN_SCOPES = ("streams:*:*", "views:*:*")
-"""What a token of COURIER_TOKENS allows: everything but the administration of the server."""
+"""The scopes of a token in COURIER_TOKENS: everything but the administration of the server."""
 RATE_COUNT = 100
 RATE_WINDOW_MS = 60_000
 
@@ -47,17 +47,17 @@ _OFF = ("0", "false", "no", "off", "")
 
 
 def notices(env: Mapping[str, str]) -> Iterator[str]:
-    """What was set and does nothing."""
+    """Variables that are set and have no effect."""
     for name in sorted(env):
         if name.startswith(PREFIX) and name not in NAMES:
-            yield f"the environment's `{name}` is not known here" + validation.suggestion(name, list(NAMES))
+            yield f"unknown environment variable `{name}`" + validation.suggestion(name, list(NAMES))
     window = "COURIER_RATE_LIMIT_WINDOW_MS"
     if env.get(window) and not (env.get("COURIER_RATE_LIMIT") or env.get("COURIER_RATE_LIMIT_PER_IP")):
         yield f"`{window}` alone limits nothing; set COURIER_RATE_LIMIT_PER_IP too"
 
 
 def apply(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
-    """Lay the environment over the sections of the file."""
+    """Apply the environment to the sections of the file."""
     _listen(parts, env, errors)
     _auth(parts, env, errors)
     _rates(parts, env, errors)
@@ -109,7 +109,7 @@ def _auth(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation
 
 
 def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
-    """A number in each window is a bucket of that size which the window fills."""
+    """A number per window as a bucket of that size that one window refills."""
     switch = env.get("COURIER_RATE_LIMIT", "").lower()
     count = _number(env, "COURIER_RATE_LIMIT_PER_IP", errors)
     window_ms = _number(env, "COURIER_RATE_LIMIT_WINDOW_MS", errors) or RATE_WINDOW_MS
@@ -124,13 +124,13 @@ def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validatio
         return
     rate = RateSettings(per_second=count * 1000 / window_ms, burst=count)
     if not 0.0001 <= rate.per_second <= 1_000_000:
-        errors.append(((), f"COURIER_RATE_LIMIT: {count} in {window_ms} ms is no rate we can keep"))
+        errors.append(((), f"COURIER_RATE_LIMIT: {count} in {window_ms} ms is not a supported rate"))
         return
     _change(parts, "rates", RateDefaults, per_address=rate, per_token=rate)
 
 
 def _flag(env: Mapping[str, str], name: str, errors: list[validation.FieldError]) -> bool | None:
-    """Whether a variable says yes; None when it is not set."""
+    """A variable that is `1` or `0`; None when it is not set."""
     if name not in env:
         return None
     text = env[name].strip().lower()
@@ -141,7 +141,7 @@ def _flag(env: Mapping[str, str], name: str, errors: list[validation.FieldError]
 
 
 def _number(env: Mapping[str, str], name: str, errors: list[validation.FieldError]) -> int | None:
-    """A whole number of 1 or more; None when there is none."""
+    """A variable that is a whole number of 1 or more; None when it is not set."""
     text = env.get(name, "").strip()
     if not text:
         return None

@@ -1,7 +1,7 @@
-"""The config file and the environment, read into one checked value.
+"""Reads the config file and the environment into one validated value.
 
-Every problem of a file is reported at once, each with its path, its line and what would be right. After
-loading, tokens exist only as their sha256, so a config can be shown or logged without giving one away.
+All errors are reported at once, each with its path, its line and what is expected. After loading, tokens exist only as their sha256, so a
+config can be printed or logged safely.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ class Config(Sections, frozen=True):
     """The effective settings: defaults, then the file, then the environment."""
 
     source: str | None = None
-    """The file they came from."""
+    """The config file."""
     notices: tuple[str, ...] = ()
-    """What the file asks for that this version accepts but does not do yet."""
+    """Settings that are accepted and have no effect in this version."""
     serves_courier: bool = True
-    """Whether Courier is served; else its routes are for the operator alone, and the doors of the spaces are open."""
+    """Whether Courier is served; otherwise its routes are for the operator only, and the routes of the spaces are open."""
 
 
 def load(path: Path | None, env: Mapping[str, str]) -> Config:
-    """Read the file, or the one COURIER_CONFIG names, or none; raise ConfigError with every problem."""
+    """Read the file, or the one in COURIER_CONFIG, or none; raises ConfigError with all errors."""
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
     tree = yaml_tree.YamlTree() if path is None else yaml_tree.parse(read_text(path))
     errors = list(tree.errors)
     document: dict[str, Any] = {}
     if isinstance(tree.value, dict):
-        # A section whose lines are all commented out is as good as absent.
+        # A section whose lines are all commented out counts as absent.
         empty = {key for key in Sections.__struct_fields__ if tree.value.get(key) is None}
         document = {key: value for key, value in tree.value.items() if key not in empty}
     elif tree.value is not None:
@@ -108,7 +108,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
 
 
 def policy_for(config: Config, stream: str) -> Policy:
-    """How the named stream behaves: the settings of all streams, and what its closest pattern changes."""
+    """The policy of a stream: the settings of all streams, changed by the pattern that matches best."""
     caps = config.streams.per_stream_caps
     pattern = _pattern_for(caps, stream)
     settings = config.streams if pattern is None else _overlaid(config.streams, caps[pattern])
@@ -137,11 +137,11 @@ def policy_for(config: Config, stream: str) -> Policy:
 
 
 EVERY_TENANT = "*"
-"""Under `tenants`, what counts for each that is not named."""
+"""The key under `tenants` for all tenants that are not named."""
 
 
 def quotas(config: Config) -> Callable[[str], Quota]:
-    """What each tenant may hold."""
+    """The quota of each tenant."""
     known = {
         name: Quota(one.streams_max, one.envelopes_max, one.bytes_max) for name, one in config.tenants.items()
     }
@@ -150,15 +150,17 @@ def quotas(config: Config) -> Callable[[str], Quota]:
 
 
 def rates(config: Config) -> Rates | None:
-    """Who may send how fast; None when nothing is limited, streams included."""
+    """The rate limits; None when neither senders nor streams have one."""
     named = {
         token.holder_name(number): rate
         for number, token in enumerate(config.auth.tokens, 1)
         if (rate := _rate(token.rate)) is not None
     }
     tenants = {name: rate for name, one in config.tenants.items() if (rate := _rate(one.rate)) is not None}
-    everybody = tenants.pop(EVERY_TENANT, None)
-    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named, everybody, tenants)
+    every_tenant = tenants.pop(EVERY_TENANT, None)
+    found = Rates(
+        _rate(config.rates.per_token), _rate(config.rates.per_address), named, every_tenant, tenants
+    )
     by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
     has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
     return found if has_streams or found != Rates() else None
@@ -171,7 +173,7 @@ def _rate(settings: RateSettings | None) -> Rate | None:
 
 
 def _pattern_for(caps: Mapping[str, StreamCaps], stream: str) -> str | None:
-    """The closest pattern. A tenant's stream is first looked for by its whole name, then by what its tenant calls it."""
+    """The best matching pattern. A tenant's stream is matched by its full name first, then by the name within the tenant."""
     prefix, rest = split(stream)
     if not prefix:
         return patterns.best(caps, stream)
@@ -181,7 +183,7 @@ def _pattern_for(caps: Mapping[str, StreamCaps], stream: str) -> str | None:
 
 
 def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
-    """Beyond this bound a dead letter is given up for good, so only a pattern about dead letters sets it for them."""
+    """The bound of deliveries. Above it a dead letter is deleted, so only a pattern for dead letters sets it for them."""
     caps = None if pattern is None else config.streams.per_stream_caps[pattern]
     own = UNSET if caps is None else caps.max_deliveries
     if is_dead(stream):
@@ -195,14 +197,14 @@ def _overlaid(streams: StreamsSection, caps: StreamCaps) -> StreamsSection:
 
 
 def _is_secret(path: yaml_tree.KeyPath) -> bool:
-    """Whether a value at this path could be a token, even one that is in the wrong place."""
+    """Whether a value at this path could be a token, even a misplaced one."""
     if path[:1] == ("spaces",):
         return space_sections.is_secret(path)
     return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
 
 
 def _section(name: str, value: Any, errors: list[validation.FieldError]) -> Any:
-    """One section as its type, or None after adding what is wrong with it."""
+    """Convert one section; None after adding its errors."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(Sections)}
     if name not in fields:
         errors.append(((name,), "unknown key" + validation.suggestion(name, list(fields))))
@@ -215,7 +217,7 @@ def _section(name: str, value: Any, errors: list[validation.FieldError]) -> Any:
 
 
 def _places(config: Config) -> Iterator[validation.FieldError]:
-    """What is wrong with the directories that the config names."""
+    """The errors of the directories that the config names."""
     if config.schemas.dir is not None:
         for problem in read_schemas(config.schemas.dir)[1]:
             yield ("schemas", "dir"), problem
@@ -225,7 +227,7 @@ def _places(config: Config) -> Iterator[validation.FieldError]:
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.FieldError]]:
-    """The config with every token as `sha256:<hex>`, and what is wrong with the tokens."""
+    """The config with every token as `sha256:<hex>`, and the errors of the tokens."""
     errors: list[validation.FieldError] = []
     hidden: list[TokenSection] = []
     seen: dict[str, int] = {}
@@ -254,7 +256,7 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[v
 def _with_spaces(
     config: Config, given: Any, path: Path | None, errors: list[validation.FieldError]
 ) -> Config:
-    """The config with the spaces that it names checked, their files found and their tokens hidden."""
+    """The config with its spaces validated, their paths resolved and their tokens hidden."""
     folder = Path() if path is None else path.parent
     entries, found, notices = space_files.check(config.spaces, given, folder.absolute())
     errors += found

@@ -1,4 +1,4 @@
-"""The reference pages and the effective config, printed from the types so that they cannot drift."""
+"""Prints the reference pages and the effective config from the types, so that they cannot drift."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONFIG_HEAD = """\
 
 *Printed by `penstock config doc` from the types in `src/penstock/server/config/sections.py`; do not edit.*
 
-`penstock up --config FILE` reads one YAML file. Every key may be left out. An unknown key, a key given twice
-or a value of the wrong kind is an error that names its path and line, and all errors are shown at once;
-`penstock config check FILE` shows them without starting anything, `penstock config show` prints the effective values.
-Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) or `_us` (microseconds), sizes are bytes.
+`penstock up --config FILE` reads one YAML file. Every key is optional. An unknown key, a duplicate key or a value of the wrong type is
+an error with its path and line, and all errors are reported at once. `penstock config check FILE` reports them without starting a
+server, and `penstock config show` prints the effective values. Only `true` and `false` are booleans. Times end in `Ms` or `_ms`
+(milliseconds) or `_us` (microseconds); sizes are in bytes.
 
 | environment | does |
 | --- | --- |
@@ -35,11 +35,11 @@ Only `true` and `false` are booleans. Times end in `Ms` or `_ms` (milliseconds) 
 
 _SENTENCES = {
     "triggers[]": "A rule that is tried on every new envelope. Rules are checked by this version, but not run yet.",
-    "journal.retention": "How long sealed history is kept. Zero means no bound.",
-    "spaces[]": "One MEW space: the path of a `space.yaml`, which counts from the directory of this file, or a mapping of the same "
-    "shape. Keys that are not listed here are left alone, but for those of `streams`. How to run one: `docs/how-to/gateway.md`.",
-    "limits": "Every bound of the server, with the reason for its default.",
-    "journal": "How records become durable, and how long they are kept. With `--data none` nothing of this applies.",
+    "journal.retention": "How long sealed history is kept. Zero means no limit.",
+    "spaces[]": "One MEW space: the path of a `space.yaml`, relative to the directory of this file, or a mapping of the same "
+    "shape. Keys that are not listed here are ignored, except under `streams`. See `docs/how-to/gateway.md`.",
+    "limits": "The bounds of the server, with the reason for each default.",
+    "journal": "How records become durable, and how long they are kept. Not used with `--data none`.",
 }
 
 _ERRORS_HEAD = """\
@@ -47,11 +47,11 @@ _ERRORS_HEAD = """\
 
 *Printed from the table in `src/penstock/core/errors.py`; do not edit.*
 
-Every refusal has one of these codes, on every door. HTTP answers with the status and
-`{"error": {"code", "message", "status", "retryable", "hint"}}`, and where they apply `ref` (the envelope id or the
-field it is about) and `retryAfterMs`, which is also the `Retry-After` header, rounded up to seconds. On a WebSocket
-and on control lines the same object comes as an error frame; the connection stays open unless a close code is given.
-A refused request changed nothing. What is retryable may succeed later without a change.
+Every refusal has one of these codes, in every protocol. HTTP answers with the status and
+`{"error": {"code", "message", "status", "retryable", "hint"}}`, plus `ref` (the id of the envelope or the name of the field) and
+`retryAfterMs` where they apply. `retryAfterMs` is also the `Retry-After` header, rounded up to seconds. WebSockets and control lines
+receive the same object as an error frame; the connection stays open unless a close code is given. A refused request changes nothing.
+A retryable request may succeed later without a change.
 
 | code | status | close | retryable | meaning | hint |
 | --- | --- | --- | --- | --- | --- |
@@ -59,7 +59,7 @@ A refused request changed nothing. What is retryable may succeed later without a
 
 
 def to_yaml(config: Config) -> str:
-    """The effective config as YAML that loads again, but for its tokens, which are masked."""
+    """The effective config as YAML that loads again, except for its tokens, which are masked."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
     for name in ("source", "notices", "serves_courier"):
         del plain[name]
@@ -76,7 +76,7 @@ def reference() -> str:
     """The reference of the config file, in Markdown."""
     table = "".join(f"| `{name}` | {text} |\n" for name, text in environment.NAMES.items())
     parts = [
-        f"{_CONFIG_HEAD}{table}\nA variable beats the file. One that begins with `COURIER_` and is not listed is named in a notice.\n"
+        f"{_CONFIG_HEAD}{table}\nA variable overrides the file. The server reports an unlisted variable that begins with `COURIER_` in a notice.\n"
     ]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
@@ -121,7 +121,7 @@ def _section(path: str, kind: Type, level: int) -> str:
     lines = [f"{'#' * level} `{path}`", "", sentence, ""]
     lines += ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
     if struct.tag:
-        lines.append(f"| `{struct.tag_field}` | `{struct.tag}` | required | tells the kinds of entry apart |")
+        lines.append(f"| `{struct.tag_field}` | `{struct.tag}` | required | the kind of the entry |")
     nested = []
     for field in struct.fields:
         meaning = docs.get(field.name, f"as `streams.{field.encode_name}`")
@@ -137,7 +137,7 @@ def _section(path: str, kind: Type, level: int) -> str:
 
 
 def _value(kind: Type) -> str:
-    """The type column: structs have a table of their own."""
+    """The type column; structs have their own tables."""
     words = (
         validation.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
     )
@@ -161,7 +161,7 @@ def _default(field: Any) -> str:
 
 
 def _structs_in(kind: Type) -> list[StructType]:
-    """The structs that a field may hold, be it optional, in a list or by name; several when they have a tag."""
+    """The structs of a field, whether optional, in a list or by name; several when they have a tag."""
     match kind:
         case StructType():
             return [kind]
@@ -185,5 +185,5 @@ def _step(name: str, kind: Type) -> str:
 
 
 def _is_repeated(path: str, struct: StructType) -> bool:
-    """Whether the type has its table already, under `streams`: `retry` of a pattern is `retry` of all streams."""
+    """Whether the type already has a table under `streams`: `retry` of a pattern is `retry` of all streams."""
     return path != "streams" and struct.cls.__name__ in ("RetrySettings", "RateSettings")

@@ -18,48 +18,48 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 JournalMode: TypeAlias = Literal["metadata", "full", "off"]
 
 PUB = "tcp://127.0.0.1:5556"
-"""Where clients subscribe when nobody says otherwise; a free port when it is taken."""
+"""Default address for subscribers; if the port is in use, the relay binds a free one."""
 ANYBODY = "*"
 _SIGNER = re.compile(r"[0-9a-f]{64}")
 _CURVE_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class CurveFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CURVE: encryption on TCP, and whose keys may connect."""
+    """CURVE: encryption on TCP, and the keys that may connect."""
 
     secret: Text
-    """The server's `*.key_secret`, made by `penstock token curve-keygen`; it counts from the directory where `up` is run."""
+    """The server's `*.key_secret`, made by `penstock token curve-keygen`; relative to the working directory of `up`."""
     allowed: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    """Public keys that may connect, 40 characters each; `"*"` lets everybody in who knows the server's public key."""
+    """Public keys that may connect, 40 characters each; `"*"` admits every client that knows the server's public key."""
 
 
 class RelaySection(RelayLimits, frozen=True, forbid_unknown_fields=True):
-    """StreamService: the blind relay of token streams, in a process of its own."""
+    """StreamService: the relay of token streams, in a process of its own. It cannot read the messages."""
 
     enabled: bool | None = None
-    """Whether it runs; left out, it does with `penstock up`."""
+    """Whether the relay runs; by default it does with `penstock up`."""
     pub: Text = PUB
-    """Where clients subscribe: `tcp://HOST:PORT` or `ipc://PATH`; port 0 takes a free one."""
+    """Address for subscribers: `tcp://HOST:PORT` or `ipc://PATH`; port 0 binds a free one."""
     pull: Text | None = None
-    """Where publishers push; left out, the socket `push.sock` in the run directory, which is its owner's alone."""
+    """Address for publishers; by default the socket `push.sock` in the run directory, which only its owner can reach."""
     signers: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Who may register topics: Ed25519 public keys by name, 64 hexadecimal digits each. The key in `run/publisher.key` may too."""
+    """Ed25519 public keys that may register topics, by name, 64 hexadecimal digits each; the key in `run/publisher.key` may too."""
     curve: CurveFiles | None = None
-    """Keys for TCP; an address that other machines reach needs them."""
+    """Keys for TCP; required for an address that other machines can reach."""
     journal: JournalMode = "metadata"
-    """What the journal has of streams: counts, the messages too, or nothing; then registrations do not survive a restart."""
+    """What the journal keeps of streams: counts, also the messages, or nothing. With `off`, registrations do not survive a restart."""
     check_links: bool = False
-    """Whether a message is taken only if it names the one before it. Keeps strangers' messages out of what is kept, but one
-    that is lost on the way ends its stream here instead of at its reader."""
+    """Whether the relay rejects a message that does not name the preceding one. This keeps forged messages out of the history, but a
+    message lost on the way to the relay ends its stream."""
 
 
 def relay_errors(relay: RelaySection) -> Iterator[FieldError]:
-    """What no type can say of it."""
+    """Find the errors that types cannot express."""
     for name, endpoint in (("pub", relay.pub), ("pull", relay.pull)):
         if endpoint is not None:
             problem = endpoint_problem(endpoint, has_curve=relay.curve is not None)
             if problem is None and endpoint.startswith("inproc:"):
-                problem = "the relay is a process of its own: nobody reaches an address inside it"
+                problem = "`inproc:` is not reachable: the relay runs in a process of its own"
             if problem is not None:
                 yield ("relay", name), problem
     for name, key in relay.signers.items():
@@ -73,4 +73,4 @@ def relay_errors(relay: RelaySection) -> Iterator[FieldError]:
         if key != ANYBODY and not _CURVE_KEY.fullmatch(key):
             yield ("relay", "curve", "allowed", index), "expected the 40 characters of a public key, or `*`"
     if not any(endpoint and endpoint.startswith("tcp:") for endpoint in (relay.pub, relay.pull)):
-        yield ("relay", "curve"), "counts for tcp:// only, and neither `pub` nor `pull` is one"
+        yield ("relay", "curve"), "applies to tcp:// only, and neither `pub` nor `pull` uses it"

@@ -24,7 +24,7 @@ SHOWN_MAX = 40
 def find_errors(
     value: Any, kind: inspect.Type, path: KeyPath, is_secret: Callable[[KeyPath], bool]
 ) -> Iterator[FieldError]:
-    """Every place where the value does not fit the type; a secret value is never quoted."""
+    """Find every mismatch between a value and a type; secret values are never quoted."""
     match kind:
         case inspect.StructType():
             if isinstance(value, dict):
@@ -79,7 +79,7 @@ def _union(
     found = [list(find_errors(value, kind, path, is_secret)) for kind in types]
     if not all(found):
         return
-    # A container that fits one of the types from outside is judged by that type, deep paths included.
+    # A container is compared with the one type that is a container too, so that errors have deep paths.
     for kind, errors in zip(types, found, strict=True):
         if _is_container(value, kind):
             yield from errors
@@ -94,7 +94,7 @@ def _tagged(
     path: KeyPath,
     is_secret: Callable[[KeyPath], bool],
 ) -> Iterator[FieldError]:
-    """One of several kinds of mapping, told apart by a key of their own."""
+    """One of several kinds of mapping, distinguished by a tag."""
     key = next(iter(kinds.values())).tag_field
     assert key is not None
     named = ", ".join(f"`{name}`" for name in kinds)
@@ -144,7 +144,7 @@ def _within(value: float, least: float | None, most: float | None) -> bool:
 
 
 def describe(kind: inspect.Type) -> str:
-    """What a type expects, in words; also the type column of the reference."""
+    """A type in words; also the type column of the reference."""
     match kind:
         case inspect.IntType(ge=least):
             return "a whole number" + ("" if least is None else f" of {least} or more")
@@ -170,7 +170,7 @@ def describe(kind: inspect.Type) -> str:
 
 
 def shorten(value: Any) -> str:
-    """A value quoted for a message, cut when it is long."""
+    """A value quoted for a message, truncated when it is long."""
     match value:
         case None:
             return "nothing"
@@ -188,7 +188,7 @@ def shorten(value: Any) -> str:
 
 
 def suggestion(key: str, known: list[str]) -> str:
-    """The nearest valid key as the end of a message; case, `_` and `-` do not count."""
+    """The nearest valid key, as the end of a message; ignores case, `_` and `-`."""
     plain = {_plain(name): name for name in known}
     near = difflib.get_close_matches(_plain(key), plain, n=1)
     if near:

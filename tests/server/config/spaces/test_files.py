@@ -178,7 +178,7 @@ def test_what_is_left_out_has_its_default(read: Read) -> None:
 )
 def test_a_slip_is_told_and_a_foreign_key_is_not(read: Read) -> None:
     (notice,) = read("participants: {sam: {capabilites: [], auto_start: true, commands: x}}").notices
-    assert notice.endswith("participants.sam.capabilites: is not read; did you mean `capabilities`?")
+    assert notice.endswith("participants.sam.capabilites: is ignored; did you mean `capabilities`?")
 
 
 def test_names_that_nobody_has_are_told(read: Read) -> None:
@@ -218,16 +218,16 @@ def test_names_that_nobody_has_are_told(read: Read) -> None:
         ("defaults: {capabilities: [{kind: 5}]}", "defaults.capabilities[0].kind: got `5`, expected a text"),
         ("participants: {'../x': {}}", 'participants["../x"]: expected a name without'),
         ("participants: {'a\\b': {}}", 'participants["a\\b"]: expected a name without'),
-        ("participants: {gateway: {}}", "participants.gateway: `gateway` is a name that the gateway uses itself"),
-        ("participants: {'system:x': {}}", 'participants["system:x"]: `system:x` is a name'),
-        ("participants: {operator: {}}", "participants.operator: `operator` is a name"),
+        ("participants: {gateway: {}}", "participants.gateway: `gateway` is reserved by the gateway"),
+        ("participants: {'system:x': {}}", 'participants["system:x"]: `system:x` is reserved'),
+        ("participants: {operator: {}}", "participants.operator: `operator` is reserved"),
         ("participants: {sam: {auto_connect: yes}}", "participants.sam.auto_connect: got `yes`, expected `true` or `false`"),
         ("participants: {lake: {type: pipeline, tokens: [x]}}", "participants.lake.tokens: a `pipeline` participant is virtual"),
         ("streams: {a: {target: b}}", "streams.a.owner: missing"),
         ("streams: {a: {owner: b, tagret: c}}", "streams.a.tagret: unknown key; did you mean `target`?"),
         ("streams: {a: {owner: b, journal: all}}", "streams.a.journal: got `all`, expected one of `counts`, `full`, `off`"),
         ("streams: {a: {owner: b, target: {c: d}}}", "streams.a.target: got a mapping, expected a text that is not empty or a list"),
-        ("streams: {stream-3: {owner: b}}", "streams.stream-3: looks like an id that the gateway gives"),
+        ("streams: {stream-3: {owner: b}}", "streams.stream-3: looks like an id that the gateway assigns"),
         ("gateway_logging: {enabled: on}", "gateway_logging.enabled: got `on`, expected `true` or `false`"),
         ("participants: {a: }\nparticipants: {b: }", "participants: given twice, again in line 2"),
         ("participants: {a: [}", "not valid YAML"),
@@ -317,10 +317,10 @@ def test_a_digest_may_stand_for_a_token(read: Read) -> None:
 )
 def test_two_cannot_have_the_same_token(problems: Problems, tmp_path: Path) -> None:
     (found,) = problems("participants: {a: {tokens: [x]}, b: {tokens: [y, x]}, c: {}}")
-    assert found.startswith("participants.b: has a token that `a` has too")
+    assert found.startswith("participants.b: has the same token as `a`; each needs its own")
     # `a-b` and `a_b` look at the same variable.
     (found,) = problems("participants: {a-b: {}, a_b: {}}", MEW_TOKEN_A_B="z")
-    assert found.startswith("participants.a_b: has a token that `a-b` has too")
+    assert found.startswith("participants.a_b: has the same token as `a-b`; each needs its own")
     write_invited_token(tmp_path, "d", "w")
     (found,) = problems("participants: {c: {tokens: [w]}, d: {}}")
     assert found.startswith("participants.d:")
@@ -343,7 +343,7 @@ def test_a_file_that_holds_no_token_is_named_and_kept(
 @pytest.mark.promise("Files of a space", "an id stays in its directory")
 def test_a_token_is_not_written_outside_its_directory(tmp_path: Path) -> None:
     for name in ("../sam", "a/b", "", "a\\b"):
-        with pytest.raises(ValueError, match="is no id"):
+        with pytest.raises(ValueError, match="is not a valid id"):
             write_invited_token(tmp_path, name, "x")
     assert list(tmp_path.iterdir()) == []
 
@@ -408,7 +408,7 @@ def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> 
         (f"spaces: [{INLINE}, {INLINE}]", "spaces[1]: the space `two` is also that of spaces[0] (line 1)"),
         ("spaces: [{participants: {a: {tokens: [5]}}}]", "spaces[0].participants.a.tokens[0]: got a value"),
         ("spaces: [{space: {id: ..}}]", "spaces[0].space.id: got `..`, expected a name without"),
-        (f"spaces: [{INLINE}, {{space: {{id: x}}}}]\nlimits: {{spaces_max: 1}}", "spaces: has 2 spaces, and `limits.spaces_max` allows 1 (line 1)"),
+        (f"spaces: [{INLINE}, {{space: {{id: x}}}}]\nlimits: {{spaces_max: 1}}", "spaces: has 2 spaces, but `limits.spaces_max` is 1 (line 1)"),
         ("spaces: [bad.yaml]", "bad.yaml`: participants.a: got `5`, expected a mapping or nothing (line 2)"),
     ],
 )  # fmt: skip
@@ -422,7 +422,7 @@ def test_a_mistake_in_the_section_is_named_with_its_place(tmp_path: Path, text: 
 
 def test_a_slip_in_a_mapping_is_a_notice(tmp_path: Path) -> None:
     (notice,) = config_of(tmp_path, "spaces: [{participants: {a: {token: [x]}}}]").notices
-    assert notice == "spaces[0]: participants.a.token: is not read; did you mean `tokens`?"
+    assert notice == "spaces[0]: participants.a.token: is ignored; did you mean `tokens`?"
 
 
 def test_spaces_change_with_the_next_start(tmp_path: Path) -> None:

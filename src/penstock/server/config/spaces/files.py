@@ -1,7 +1,7 @@
-"""Spaces as people configure them, `space.yaml` or a mapping in the config file, read into settings.
+"""Reads spaces, from a `space.yaml` or a mapping in the config file, into settings.
 
-`check` only looks, for a config that is read but not used yet. `load_space` and `load_spaces` also find every participant's
-tokens, and make those that are missing. A file that is wrong is refused with every problem; nothing falls back to defaults.
+`check` only validates, for a config that is read but not used yet. `load_space` and `load_spaces` also read the tokens of every
+participant and create missing ones. An invalid file is rejected with all its errors; nothing falls back to defaults.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ CHAT_ONLY: tuple[dict[str, Any], ...] = ({"kind": "chat"},)
 
 
 class LoadedSpace(msgspec.Struct, frozen=True):
-    """A space that is ready to be opened."""
+    """A space that is ready to open."""
 
     settings: SpaceSettings
     mewdir: Path
-    """Where its tokens and upstream's log files are."""
+    """The directory of its tokens and log files."""
     logging: GatewayLogging = GatewayLogging()
-    """What its file says about those log files; the environment may say otherwise."""
+    """Its settings of those log files; the environment overrides them."""
     made: tuple[str, ...] = ()
-    """Participants that were given a token just now."""
+    """Participants that have just received a token."""
     unstarted: tuple[str, ...] = ()
-    """Participants that upstream would start as processes, and we do not."""
+    """Participants that upstream's command starts as processes; the server does not."""
     notices: tuple[str, ...] = ()
-    """What is allowed, and may not be what somebody meant."""
+    """Valid settings that are probably mistakes."""
 
 
 def mewdir_of(file: Path) -> Path:
-    """Where a space keeps its files: `.mew` beside its `space.yaml` where there is one, else beside it."""
+    """The directory of a space's files: `.mew` next to its `space.yaml` if it exists, else that directory itself."""
     folder = file.absolute().parent
     return folder / ".mew" if (folder / ".mew").is_dir() else folder
 
 
 def id_of(entry: str | SpaceSection) -> str:
-    """What a space of a checked config is called."""
+    """The id of a space in a validated config."""
     return (_read(Path(entry))[0] if isinstance(entry, str) else entry).space.id
 
 
 def load_space(path: Path, env: Mapping[str, str]) -> LoadedSpace:
-    """Read a `space.yaml` and the tokens of its participants; ConfigError with every problem."""
+    """Read a `space.yaml` and the tokens of its participants; raises ConfigError with all errors."""
     section, notices = _read(path)
     return _loaded(section, mewdir_of(path), env, notices)
 
@@ -71,7 +71,7 @@ def load_space(path: Path, env: Mapping[str, str]) -> LoadedSpace:
 def load_spaces(
     entries: Sequence[str | SpaceSection], place: Path, env: Mapping[str, str]
 ) -> tuple[LoadedSpace, ...]:
-    """Every space of a config; those that have no file of their own keep theirs under `place`."""
+    """All spaces of a config; those without a file keep their tokens under `place`."""
     loaded: list[LoadedSpace] = []
     errors: list[str] = []
     for index, entry in enumerate(entries):
@@ -90,9 +90,9 @@ def load_spaces(
 def check(
     entries: Sequence[str | SpaceSection], given: Any, folder: Path
 ) -> tuple[tuple[str | SpaceSection, ...], list[FieldError], list[str]]:
-    """The entries of a config with whole paths and hidden tokens; then the problems, then the notices.
+    """The entries of a config with absolute paths and hidden tokens, then the errors, then the notices.
 
-    `given` is the section as it was written; relative paths count from `folder`.
+    `given` is the section as written; paths are relative to `folder`.
     """
     kept: list[str | SpaceSection] = []
     errors: list[FieldError] = []
@@ -112,7 +112,7 @@ def check(
             section = entry
             kept.append(_hidden(entry))
             errors += sections.errors(entry, ("spaces", index))
-            told = (*sections.slips(given[index]), *sections.notices(entry))
+            told = (*sections.likely_typos(given[index]), *sections.notices(entry))
             notices += [f"spaces[{index}]: {notice}" for notice in told]
         other = ids.setdefault(section.space.id, index)
         if other != index:
@@ -122,7 +122,7 @@ def check(
 
 
 def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
-    """A file of the right shape, and notices about it."""
+    """A valid file, and notices about it."""
     tree = yaml_tree.parse(read_text(path))
     found = list(tree.errors)
     section = SpaceSection()
@@ -136,12 +136,12 @@ def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
             found += sections.errors(section)
     if found:
         raise ConfigError([f"`{path}`: {placed(where, message, tree.lines)}" for where, message in found])
-    told = [*sections.slips(tree.value), *sections.notices(section)]
+    told = [*sections.likely_typos(tree.value), *sections.notices(section)]
     return section, tuple(f"`{path}`: {notice}" for notice in told)
 
 
 def _hidden(section: SpaceSection) -> SpaceSection:
-    """The same with every token as its digest."""
+    """The section with every token as its digest."""
     if section.participants is None:
         return section
     people = {
@@ -192,7 +192,7 @@ def _stream(stream: SpaceStreamSection) -> StreamSettings:
 
 
 def _request(stream: SpaceStreamSection) -> Iterator[tuple[str, Any]]:
-    """What a `stream/request` for it would carry beside the target."""
+    """The fields of a `stream/request` for it, without the target."""
     for name in ("direction", "content_type", "format", "description", "metadata"):
         value = getattr(stream, name)
         if value is not None:

@@ -1,8 +1,8 @@
-"""The shape of a MEW `space.yaml`, as far as a gateway reads it, and what no type can say of it.
+"""The types of a MEW `space.yaml`, as far as a gateway reads it, and the checks that types cannot express.
 
-The same mapping may stand in the config file, under `spaces`. Real files hold keys for the programs that start participants
-(`command`, `args`, `env`, `default_to` and many more), so keys that we do not read are left alone; only `streams` is ours, and
-strict. A text under a field becomes its line in `docs/reference/config.md`.
+The same mapping is valid in the config file under `spaces`. Real files hold keys for the programs that start participants (`command`,
+`args`, `env`, `default_to` and many more), so unknown keys are ignored; only `streams` is Penstock's own, and strict. The text under a
+field becomes its line in `docs/reference/config.md`.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ from penstock.server.files.yaml_tree import KeyPath, show
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 ID_BYTES_MAX = 128
-"""Bytes of an id: it names a file, and is a part of a channel's name."""
+"""Bytes of an id: it is a file name and part of a channel name."""
 RESERVED_IDS = ("gateway", "operator", "system")
-"""Who the gateway itself speaks as, and who the holder of the operator token is."""
+"""The ids of the gateway itself and of the operator."""
 PIPELINE = "pipeline"
 STARTED_TYPES = ("local", "mcp-bridge")
-"""Participants that upstream's command starts as processes; we never do."""
+"""Types of participants that upstream's command starts as processes; the server never does."""
 NEAR = 0.8
-"""How alike a key must be to one that we read, to be a likely slip."""
+"""Similarity to a known key above which an unknown key is reported as a likely typo."""
 FOREIGN_KEYS = ("auto_start",)
-"""Keys of real files that only look like slips."""
+"""Keys of real files that only look like typos."""
 
 _GIVEN_STREAM = re.compile(r"stream-[0-9]+")
 
 
 class SpaceHead(msgspec.Struct, frozen=True):
-    """What the space is called."""
+    """Id and name of the space."""
 
     id: Text = "default"
-    """Its id, by which participants join it."""
+    """The id that participants join with."""
     name: str | None = None
-    """Its name for people; left out, the id."""
+    """Display name; by default the id."""
 
 
 class ParticipantSection(msgspec.Struct, frozen=True):
-    """Somebody the space knows by name."""
+    """A participant that the space knows by name."""
 
     tokens: tuple[Text, ...] | None = None
-    """Tokens that let it in, or `sha256:<hex>` of them; beside these count `MEW_TOKEN_<ID>` and the token file."""
+    """Its tokens, or their `sha256:<hex>`; `MEW_TOKEN_<ID>` and the token file are valid too."""
     capabilities: tuple[dict[str, Any], ...] | None = None
-    """What it may send; left out, `defaults.capabilities`."""
+    """What it may send; by default `defaults.capabilities`."""
     type: Text | None = None
-    """`pipeline` is virtual, always there, and its frames are kept in full for Spark; of others nothing is started by us."""
+    """`pipeline` is virtual and always present, and its frames are kept in full for Spark. The server starts no process for any type."""
     output_log: Text | None = None
-    """A file that everything for it is appended to, a JSON line each; it is virtual then. Relative paths count from the
-    directory that the server was started in."""
+    """A file for everything that it receives, one JSON line each; this makes it virtual. Relative to the working directory of
+    the server."""
     auto_connect: bool = False
-    """Whether a virtual one is there from the start, and not only from its first request on."""
+    """Whether a virtual participant is present from the start, and not only after its first request."""
 
 
 class SpaceDefaults(msgspec.Struct, frozen=True):
-    """What counts for participants that say nothing else."""
+    """Defaults of participants."""
 
     capabilities: tuple[dict[str, Any], ...] | None = None
-    """Left out, `[{kind: chat}]`."""
+    """By default `[{kind: chat}]`."""
 
 
 class SpaceStreamSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stream that opens when its owner is there."""
+    """A stream that opens when its owner is present."""
 
     owner: Text
-    """The participant that may write to it, and let others."""
+    """The participant that may write to it and grant others access."""
     target: Text | tuple[Text, ...] | None = None
-    """Who receives its frames, one participant or several; left out, everybody."""
+    """Recipients of its frames, one participant or several; by default all."""
     direction: Text = "upload"
-    """As in a `stream/request`; clients overlook streams without one."""
+    """As in a `stream/request`; clients ignore streams without it."""
     content_type: Text | None = None
     """As in a `stream/request`."""
     format: Text | None = None
@@ -85,26 +85,26 @@ class SpaceStreamSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     description: Text | None = None
     """As in a `stream/request`."""
     metadata: dict[str, Any] | None = None
-    """Whatever else those who join should be told of it."""
+    """More fields for participants that join."""
     journal: Keep | None = None
-    """What the journal keeps of its frames: each of them, their number by the second, or nothing. Left out, `counts`, and
-    `full` where a `pipeline` participant receives them."""
+    """What the journal keeps of its frames: every frame, their number per second, or nothing. By default `counts`, and `full`
+    if a `pipeline` participant receives them."""
     overflow: Overflow | None = None
-    """What happens when somebody does not read: the oldest frames go (`drop-oldest`, the default), or the reader does."""
+    """What happens to a participant that does not read: its oldest frames are dropped (`drop-oldest`, the default), or it is disconnected."""
 
 
 class Switch(msgspec.Struct, frozen=True):
     """One of the gateway's log files."""
 
     enabled: bool = True
-    """Whether it is written."""
+    """Whether the file is written."""
 
 
 class GatewayLogging(msgspec.Struct, frozen=True):
     """The log files of `penstock gateway start`."""
 
     enabled: bool = True
-    """Whether there are any."""
+    """Whether any file is written."""
     envelope_history: Switch = Switch()
     """`logs/envelope-history.jsonl`."""
     capability_decisions: Switch = Switch()
@@ -115,18 +115,18 @@ class SpaceSection(msgspec.Struct, frozen=True):
     """One MEW space."""
 
     space: SpaceHead = SpaceHead()
-    """What it is called."""
+    """Its id and name."""
     participants: dict[Text, ParticipantSection | None] | None = None
-    """Who may join, by id."""
+    """Participants by id."""
     defaults: SpaceDefaults | None = None
-    """What counts for participants that say nothing else."""
+    """Defaults of participants."""
     streams: dict[Text, SpaceStreamSection] | None = None
-    """Streams that need no `stream/request`, by name."""
+    """Streams that exist without a `stream/request`, by name."""
     gateway_logging: GatewayLogging | None = None
     """Read by `penstock gateway start` only."""
 
     def known(self) -> dict[str, ParticipantSection]:
-        """Every participant."""
+        """All participants."""
         return {name: one or ParticipantSection() for name, one in (self.participants or {}).items()}
 
 
@@ -139,7 +139,7 @@ def is_secret(path: KeyPath) -> bool:
 
 
 def id_error(text: str) -> str | None:
-    """Why somebody or something cannot be called this."""
+    """Why an id is invalid; None when it is valid."""
     if not text or len(text.encode(errors="replace")) > ID_BYTES_MAX:
         return f"expected 1 to {ID_BYTES_MAX} bytes"
     if not text.isprintable() or ".." in text or text == "." or set(text) & set("/\\"):
@@ -148,7 +148,7 @@ def id_error(text: str) -> str | None:
 
 
 def errors(section: SpaceSection, path: KeyPath = ()) -> Iterator[FieldError]:
-    """Every problem that is left in a space whose types fit."""
+    """Find the errors in a space whose types are valid."""
     problem = id_error(section.space.id)
     if problem is not None:
         yield (*path, "space", "id"), f"got {shorten(section.space.id)}, {problem}"
@@ -162,7 +162,7 @@ def errors(section: SpaceSection, path: KeyPath = ()) -> Iterator[FieldError]:
         if problem is not None:
             yield where, problem
         elif _GIVEN_STREAM.fullmatch(name):
-            yield where, "looks like an id that the gateway gives; choose another name"
+            yield where, "looks like an id that the gateway assigns; choose another name"
 
 
 def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[FieldError]:
@@ -170,7 +170,7 @@ def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[
     if problem is not None:
         yield path, problem
     elif name in RESERVED_IDS or name.startswith("system:"):
-        yield path, f"`{name}` is a name that the gateway uses itself"
+        yield path, f"`{name}` is reserved by the gateway"
     yield from _capabilities(one.capabilities, (*path, "capabilities"))
     for index, token in enumerate(one.tokens or ()):
         problem = secret_files.token_error(token)
@@ -179,7 +179,7 @@ def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[
     if one.type == PIPELINE and one.tokens:
         yield (
             (*path, "tokens"),
-            "a `pipeline` participant is virtual: nobody joins as it, so it has no tokens",
+            "a `pipeline` participant is virtual and has no tokens",
         )
 
 
@@ -199,42 +199,42 @@ def _is_kind(kind: Any) -> bool:
 
 
 def notices(section: SpaceSection) -> Iterator[str]:
-    """What is allowed, and may not be what somebody meant."""
+    """Valid settings that are probably mistakes."""
     known = section.known()
     for name, one in known.items():
         if any("${" in token for token in one.tokens or ()):
-            yield f"participants.{name}.tokens: `${{…}}` is not filled in here; the token is that very text"
+            yield f"participants.{name}.tokens: `${{…}}` is not expanded; the token is this literal text"
     for name, stream in (section.streams or {}).items():
         if stream.owner not in known:
-            yield f"streams.{name}.owner: `{stream.owner}` is no participant here, so it opens when one of that name joins"
+            yield f"streams.{name}.owner: `{stream.owner}` is not a participant here, so the stream opens when one of that name joins"
         for target in targets(stream):
             if target not in known:
-                yield f"streams.{name}.target: `{target}` is no participant here"
+                yield f"streams.{name}.target: `{target}` is not a participant here"
 
 
 def targets(stream: SpaceStreamSection) -> tuple[str, ...]:
-    """Who receives the frames of a stream, each once, in the order given."""
+    """The recipients of a stream, each once, in order."""
     given = stream.target or ()
     return tuple(dict.fromkeys((given,) if isinstance(given, str) else given))
 
 
-def slips(value: Any, kind: inspect.Type = KIND, path: KeyPath = ()) -> Iterator[str]:
-    """Keys that we do not read, and that look much like one that we do."""
+def likely_typos(value: Any, kind: inspect.Type = KIND, path: KeyPath = ()) -> Iterator[str]:
+    """Unknown keys that resemble a known one."""
     match kind:
         case inspect.StructType() if isinstance(value, dict) and not kind.forbid_unknown_fields:
             fields: Mapping[str, inspect.Type] = {field.encode_name: field.type for field in kind.fields}
             for key, item in value.items():
                 if key in fields:
-                    yield from slips(item, fields[key], (*path, key))
+                    yield from likely_typos(item, fields[key], (*path, key))
                 elif key not in FOREIGN_KEYS and (
                     near := difflib.get_close_matches(key, list(fields), n=1, cutoff=NEAR)
                 ):
-                    yield f"{show((*path, key))}: is not read; did you mean `{near[0]}`?"
+                    yield f"{show((*path, key))}: is ignored; did you mean `{near[0]}`?"
         case inspect.DictType(value_type=inner) if isinstance(value, dict):
             for key, item in value.items():
-                yield from slips(item, inner, (*path, key))
+                yield from likely_typos(item, inner, (*path, key))
         case inspect.UnionType(types=types):
             for inner in types:
-                yield from slips(value, inner, path)
+                yield from likely_typos(value, inner, path)
         case _:
             pass

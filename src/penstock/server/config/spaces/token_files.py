@@ -1,7 +1,7 @@
-"""The tokens of a space's participants: from its file, the environment and the token files, all of them counting together.
+"""The tokens of a space's participants: from its file, the environment and the token files; all of them are valid.
 
-A token file is `<mewdir>/tokens/<id>.token`; whoever has none of the three gets a new one. The directory is for nobody else
-and keeps itself out of version control.
+A token file is `<mewdir>/tokens/<id>.token`. A participant with no token in any of the three gets a new one. Only the owner can read the
+directory, and its `.gitignore` keeps it out of version control.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def environment_name(participant: str) -> str:
 def resolve(
     section: SpaceSection, mewdir: Path, env: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """The digests of every participant's tokens, and who was given a new one; ConfigError with every problem.
+    """The digests of every participant's tokens, and who received a new one; raises ConfigError with all errors.
 
-    Tokens are made only when everything else is in order.
+    New tokens are written only when there is no error.
     """
     found: dict[str, list[str]] = {}
     errors: list[str] = []
@@ -62,7 +62,7 @@ def resolve(
 
 
 def _shared(found: Mapping[str, list[str]]) -> list[str]:
-    """A token says who somebody is, so no two may have the same."""
+    """A token identifies its participant, so no two may share one."""
     holders: dict[str, str] = {}
     errors = []
     for name, digests in found.items():
@@ -70,22 +70,22 @@ def _shared(found: Mapping[str, list[str]]) -> list[str]:
             other = holders.setdefault(digest, name)
             if other != name:
                 errors.append(
-                    f"participants.{name}: has a token that `{other}` has too; each needs its own "
+                    f"participants.{name}: has the same token as `{other}`; each needs its own "
                     f"(`tokens`, {environment_name(name)}, or its token file)"
                 )
     return errors
 
 
 def token_file(mewdir: Path, participant: str) -> Path:
-    """Where a participant's token is kept."""
+    """The token file of a participant."""
     return mewdir / "tokens" / f"{participant}.token"
 
 
 def write_invited_token(mewdir: Path, participant: str, token: str) -> Path:
-    """Keep the token of somebody who was invited, or was given one here; returns the file."""
+    """Write the token of an invited or new participant; returns the file."""
     problem = id_error(participant)
     if problem is not None:
-        raise ValueError(f"`{participant[:80]}` is no id: {problem}")
+        raise ValueError(f"`{participant[:80]}` is not a valid id: {problem}")
     path = token_file(mewdir, participant)
     if not path.parent.is_dir():
         path.parent.mkdir(mode=0o700, parents=True)
@@ -95,7 +95,7 @@ def write_invited_token(mewdir: Path, participant: str, token: str) -> Path:
 
 
 def _read(path: Path) -> str:
-    """The token in a file, or nothing where there is none."""
+    """The token in a file; None when the file does not exist."""
     try:
         with path.open("rb") as file:
             text = file.read(TOKEN_FILE_MAX + 1).decode("ascii").strip()
