@@ -20,7 +20,7 @@ from penstock.bench.harness.processes import PenstockServer, ProcessGroup
 from penstock.bench.harness.ratios import Ratio, compute_ratio, order_of
 from penstock.bench.harness.result import EXIT_CHECK, BenchError, BenchResult, BenchRound, parse_names, refuse
 from penstock.bench.queue.rounds import QueueRounds
-from penstock.bench.relay.messages import SIGNERS
+from penstock.bench.relay.loads import SIGNERS
 from penstock.bench.relay.rounds import RelayRounds
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line, print_note, print_table

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from penstock.bench.fanout.frames import NUMBER_DIGITS
-from penstock.bench.fanout.loads import FanoutJob
+from penstock.bench.fanout.loads import SPACE, FanoutJob, name, token
 from penstock.bench.fanout.node_relay import NodeRelay, install_relay
-from penstock.bench.fanout.participants import SPACE, name, token
 from penstock.bench.harness import plot as plots
 from penstock.bench.harness.load import LoadReport
 from penstock.bench.harness.processes import (

@@ -1,6 +1,6 @@
 """A load process: its job, its report, and the counters that it shares with the others.
 
-`python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names (`queue.control_load:produce`) with
+`python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names (`queue.loads:produce`) with
 the job, and prints one `LoadLine` as JSON for each notice and for the report.
 """
 

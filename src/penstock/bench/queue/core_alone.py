@@ -6,8 +6,8 @@ import os
 import time
 
 from penstock.bench.harness.load import LoadReport
-from penstock.bench.queue.control_load import QueueJob
 from penstock.bench.queue.envelopes import envelope
+from penstock.bench.queue.loads import QueueJob
 from penstock.core.clock import Now
 from penstock.core.effects import Deliver
 from penstock.core.errors import Refusal

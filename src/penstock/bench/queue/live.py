@@ -17,7 +17,7 @@ from penstock.bench.harness.drive import WAIT_S, LoadSocket, SocketGroup
 from penstock.bench.harness.load import LoadReport, announce, percentiles_ms
 from penstock.bench.harness.processes import ProcessGroup, allow_files
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
-from penstock.bench.queue.control_load import QueueJob
+from penstock.bench.queue.loads import QueueJob
 from penstock.cli.options import PLAIN, Output
 
 FILL_RATE = 100_000
@@ -72,11 +72,11 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
     server = group.penstock()
     load.port, rows = server.port, load.inboxes
     fill = QueueJob(port=server.port, size=load.size, inboxes=rows, count=rows, rate=FILL_RATE, seconds=60.0)
-    group.load("queue.control_load:pace", fill).report()
+    group.load("queue.loads:pace", fill).report()
     job = QueueJob(port=server.http_port, count=watchers, seconds=load.seconds)
     followers = group.load("queue.live:follow", job, is_announced=True) if watchers else None
     before_s, begun = server.cpu_s(), time.monotonic()
-    sent = group.load("queue.control_load:pace", load).report()
+    sent = group.load("queue.loads:pace", load).report()
     seen = None if followers is None else followers.report()
     cpu_s, wall_s = server.cpu_s() - before_s, time.monotonic() - begun
     if seen is not None and seen.count < watchers * min(rows, sent.count):

@@ -19,8 +19,8 @@ from penstock.bench.harness.drive import HOST, WAIT_S, LoadSocket, count_until_e
 from penstock.bench.harness.load import Board, LoadReport, announce, percentiles_ms
 from penstock.bench.harness.processes import START_S, ServerProcess
 from penstock.bench.harness.result import BenchError
-from penstock.bench.queue.control_load import TURN, QueueJob, StampedEnvelope
 from penstock.bench.queue.envelopes import ID_DIGITS, Adds, envelope
+from penstock.bench.queue.loads import TURN, QueueJob, StampedEnvelope
 
 GROUP = b"bench"
 READ_MAX = 256  # entries of one XREADGROUP: about what our server merges into one write

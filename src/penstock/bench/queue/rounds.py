@@ -7,7 +7,7 @@ import time
 from penstock.bench.harness.load import LoadReport
 from penstock.bench.harness.processes import PenstockServer, ProcessGroup
 from penstock.bench.harness.result import BenchError, BenchRound
-from penstock.bench.queue.control_load import QueueJob
+from penstock.bench.queue.loads import QueueJob
 from penstock.bench.queue.redis import RedisServer
 
 WINDOW = 8192
@@ -36,7 +36,7 @@ class QueueRounds:
         """One producer, one consumer, everything acked: closed loop, or open loop at `rate` a second."""
         job = self._job(server, "flow", seconds, batch)
         job.rate = rate
-        module = "redis" if isinstance(server, RedisServer) else "control_load"
+        module = "redis" if isinstance(server, RedisServer) else "loads"
         prefix = f"queue.{module}:" + ("stock_" if client == "redis-py" else "")
         return self._measure(server, prefix + ("pace" if rate else "produce"), job, prefix + "consume", job)
 
@@ -45,7 +45,7 @@ class QueueRounds:
         job = self._post(server, "posts", batch, seconds, connections)
         job.window = max(WINDOW, 4 * batch * connections)
         consumer = QueueJob(port=server.port, seconds=seconds, board=job.board, stream=job.stream, batch=64)
-        return self._measure(server, "queue.http_load:post", job, "queue.control_load:consume", consumer)
+        return self._measure(server, "queue.loads:post", job, "queue.loads:consume", consumer)
 
     def fill(
         self, server: PenstockServer, batch: int, count: int, seconds: float, connections: int
@@ -53,7 +53,7 @@ class QueueRounds:
         """HTTP enqueues without a consumer: at most `count`, over several streams because each is bounded."""
         job = self._post(server, "fill", batch, seconds, connections)
         job.window, job.count, job.stream_max = 1 << 40, count, FILL_STREAM // batch * batch
-        report = self._group.measure(server.cpu_s, "queue.http_load:post", job)
+        report = self._group.measure(server.cpu_s, "queue.loads:post", job)
         server.check_counts(job.stream, report.count, is_held=True)
         return _to_round(server, report, report)
 
@@ -84,7 +84,7 @@ class QueueRounds:
             part = min(count - held, FILL_STREAM)
             job = self._job(server, "held", 60.0, min(64, part))
             job.count, job.window = part, 1 << 40
-            report = self._group.load("queue.control_load:produce", job).report()
+            report = self._group.load("queue.loads:produce", job).report()
             server.check_counts(job.stream, report.count, is_held=True)
             held += report.count
             seconds += report.seconds
@@ -97,7 +97,7 @@ class QueueRounds:
         rss_before = server.rss_bytes()
         job = self._job(server, "idle", seconds)
         job.count = count
-        load = self._group.load("queue.control_load:hold", job, is_announced=True)
+        load = self._group.load("queue.loads:hold", job, is_announced=True)
         before_s = server.cpu_s()
         time.sleep(seconds)
         done = BenchRound.timed(0, seconds, server.rss_bytes())

@@ -11,8 +11,7 @@ from penstock.bench.harness.processes import ProcessGroup
 from penstock.bench.harness.result import BenchCell, BenchResult, BenchRound, parse_names, refuse, take_turns
 from penstock.bench.queue.commands import OPEN_RATE, Kinds, Rounds, Seconds
 from penstock.bench.queue.rounds import QueueRounds
-from penstock.bench.relay.loads import SIZE_MIN
-from penstock.bench.relay.messages import BLOCK_TOKENS
+from penstock.bench.relay.loads import BLOCK_TOKENS, SIZE_MIN
 from penstock.bench.relay.rounds import Relay, RelayRounds, ZmqProxy, start_relay
 from penstock.cli.options import PLAIN, Output
 

@@ -20,8 +20,7 @@ from penstock.bench.harness.processes import (
 )
 from penstock.bench.harness.result import BenchError, BenchRound
 from penstock.bench.queue.rounds import QueueRounds
-from penstock.bench.relay.loads import RelayJob
-from penstock.bench.relay.messages import SIGNERS
+from penstock.bench.relay.loads import SIGNERS, RelayJob
 
 TOGETHER_S = 120.0  # how long the relay may work while the queue is measured; it ends with the queue's load
 REGISTERED, REFUSED = "penstock_relay_registered_total", "penstock_relay_refused_total"
