@@ -86,7 +86,7 @@ def test_config_check(tmp_path, capsys):
     good = tmp_path / "good.yaml"
     good.write_text("streams:\n  maxDepth: 10\n")
     assert main(["config", "check", str(good)]) == 0
-    assert "good" in capsys.readouterr().out
+    assert "valid" in capsys.readouterr().out
     bad = tmp_path / "bad.yaml"
     bad.write_text("streems: {}\n")
     assert main(["config", "check", str(bad), "--json"]) == 3

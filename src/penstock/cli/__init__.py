@@ -23,49 +23,49 @@ _COMMANDS = {
     "gateway": ("ops.up:gateway", "Run a MEW space alone."),
     "stdio": ("ops.up:stdio", "Speak Control v1 on stdin and stdout."),
     "pipe": ("ops.pipe", "Carry Control v1 over Stream Kernel pipes."),
-    "send": ("queue.inbox:send", "Write to an agent."),
+    "send": ("queue.inbox:send", "Send a message to an agent."),
     "inbox": ("queue.inbox", "Take messages from an agent's inbox."),
-    "done": ("queue.inbox:done", "Settle a message that was taken."),
+    "done": ("queue.inbox:done", "Settle a message from an inbox."),
     "enqueue": ("queue.enqueue", "Put envelopes into a stream."),
-    "subscribe": ("queue.inbox:subscribe", "Print deliveries of a stream as they come."),
-    "stats": ("queue.inspect:stats", "Numbers of one stream, or of all."),
-    "top": ("ops.top", "The broker at a glance, again and again."),
-    "snapshot": ("queue.snapshot", "Rows of a view, and how they change."),
-    "peek": ("queue.inspect:peek", "Look at envelopes without taking them."),
+    "subscribe": ("queue.inbox:subscribe", "Print deliveries of a stream as they arrive."),
+    "stats": ("queue.inspect:stats", "Show the figures of one stream, or of all."),
+    "top": ("ops.top", "Show the broker's figures and rates, refreshed."),
+    "snapshot": ("queue.snapshot", "Print the rows of a view, and follow its changes."),
+    "peek": ("queue.inspect:peek", "Show envelopes without taking them."),
     "where": ("queue.inspect:where", "Find an envelope by its id."),
-    "explain": ("queue.inspect:explain", "Say why a stream flows, or does not."),
+    "explain": ("queue.inspect:explain", "Explain why a stream flows or does not."),
     "redrive": ("queue.enqueue:redrive", "Send dead letters back to their stream."),
-    "space": ("spaces.space", "Look into MEW spaces, and take part in them."),
+    "space": ("spaces.space", "Inspect MEW spaces and take part in them."),
     "trigger": ("queue.trigger", "List, explain, try and change triggers."),
-    "log": ("history.log", "Look into the journal: files, rows, soundness, sealing, readers."),
-    "tail": ("history.tail", "Print rows of the journal as they come."),
+    "log": ("history.log", "Inspect the journal: files, rows, integrity, sealing, readers."),
+    "tail": ("history.tail", "Print rows of the journal as they are committed."),
     "replay": ("history.replay", "Enqueue a part of the journal again."),
     "export": ("history.export", "Write rows of the journal to a file."),
-    "import": ("history.import_", "Enqueue the envelopes of such a file."),
-    "pipeline": ("tables.pipeline", "Run and look after the Spark pipeline that fills the tables."),
-    "sql": ("tables.sql", "Ask the tables something, without Spark."),
-    "lake": ("tables.lake", "Look after the tables: sizes, versions, small files, old files."),
-    "token": ("ops.token", "Make, list and revoke tokens; make keys for the relay."),
-    "console": ("ops.console", "Print the link to the console of the server that runs here."),
-    "schema": ("queue.schema", "Look at the schemas of payloads, and hold envelopes against them."),
+    "import": ("history.import_", "Enqueue the envelopes of an exported file."),
+    "pipeline": ("tables.pipeline", "Run and manage the Spark pipeline that fills the tables."),
+    "sql": ("tables.sql", "Query the tables with SQL, without Spark."),
+    "lake": ("tables.lake", "Manage the tables: sizes, versions, small files, old files."),
+    "token": ("ops.token", "Create, list and revoke tokens; create keys for the relay."),
+    "console": ("ops.console", "Print the link to the console of the local server."),
+    "schema": ("queue.schema", "List and check payload schemas, and validate envelopes."),
     "doctor": ("ops.doctor", "Check this machine and the server."),
-    "backup": ("ops.backup", "Copy a data directory, beside a running server too."),
-    "restore": ("ops.backup:restore", "Make a data directory of such a copy."),
+    "backup": ("ops.backup", "Copy a data directory; the server may be running."),
+    "restore": ("ops.backup:restore", "Restore a data directory from a backup."),
     "print": (
         "print_files:print_",
-        "Print what runs and watches a server: units, rules, dashboards, references.",
+        "Print deployment files, alert rules, a dashboard and references.",
     ),
-    "bench": ("penstock.bench:bench", "Measure the server, beside a peer."),
-    "completion": ("reference:completion", "Print what lets a shell complete these commands."),
+    "bench": ("penstock.bench:bench", "Measure the server and compare it with peers."),
+    "completion": ("reference:completion", "Print a shell completion script."),
 }
-"""Each command: its module below `penstock.cli` and its line in the list of commands."""
+"""Each command: its module below `penstock.cli`, and its line in the list of commands."""
 _WITH_SPARK = ("pipeline", "bench")
-"""Commands that may run Spark in their own process, which wants pandas."""
+"""Commands that may run Spark in their own process, which needs pandas."""
 _CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
     "doc": "Print the reference of every setting.",
-    "reload": "Have the running server read its config again.",
+    "reload": "Make the running server reload its config.",
 }
 
 
@@ -76,7 +76,7 @@ def _version() -> str:
 
 
 def _place(module: str) -> str:
-    """Where the function of a command is: it has its module's name unless the table says otherwise."""
+    """The import path of a command's function, which has its module's name unless the table names another."""
     path, _, function = module.partition(":")
     path = path if path.startswith("penstock.") else f"penstock.cli.{path}"
     return f"{path}:{function or path.rpartition('.')[2]}"
@@ -85,11 +85,11 @@ def _place(module: str) -> str:
 def build(words: Sequence[str] = ()) -> App:
     """The parser, with every command named and none loaded.
 
-    A lazy command has the short text it is listed with; the one that is called shows its own docstring.
+    A command that is not called has the short text of the list; the one that is called shows its own docstring.
     """
     app = App(
         name="penstock",
-        help="A message broker for agents: one journal, several doors. Every command has --json.",
+        help="A message broker for agents: one journal, three protocols. Every command has --json.",
         help_format="plaintext",
         version=_version,
         result_action="return_value",
@@ -110,9 +110,9 @@ def build(words: Sequence[str] = ()) -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and words[:1] not in [[name] for name in _WITH_SPARK]:  # the process is ours alone
+    if argv is None and words[:1] not in [[name] for name in _WITH_SPARK]:  # not called from another program
         hide_pandas()
-    # A failure may come before the options are parsed, and must be JSON all the same.
+    # A failure may come before the options are parsed, and must be JSON too.
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         code = build(words)(words)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error.refusal, as_json=as_json)
         return EXIT_ERROR
     except BrokenPipeError:
-        # The reader has seen enough. Python would complain again when it flushes at exit.
+        # The reader closed the pipe. Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:

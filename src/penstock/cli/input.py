@@ -1,7 +1,7 @@
-"""Standard input for a command that must not stand still while it waits for more.
+"""Standard input for a command that must not block while it waits.
 
-Owns one thread that reads, and at most `AHEAD_MAX` pieces that nobody took yet; beyond that the thread waits. The thread reads the
-descriptor itself: an interpreter that ends while a thread sits in a buffered reader complains.
+Owns one thread that reads, and at most `AHEAD_MAX` pieces that are not consumed; then the thread waits. The thread reads
+the descriptor itself: an interpreter that exits while a thread is in a buffered reader reports an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINE_MAX = 4 * 1024 * 1024
 
 
 class Input:
-    """Pieces of standard input as they come."""
+    """Pieces of standard input as they arrive."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,7 +30,7 @@ class Input:
         threading.Thread(target=self._read, name="penstock-input", daemon=True).start()
 
     async def piece(self) -> bytes:
-        """The next bytes; none at the end."""
+        """The next bytes; empty at the end."""
         data = await self._pieces.get()
         self._slots.release()
         return data
@@ -65,7 +65,7 @@ async def lines(source: Input) -> AsyncIterator[bytes]:
 
 
 async def chunks(source: Input, size: int) -> AsyncIterator[bytes]:
-    """Blocks of a size, the last one maybe shorter."""
+    """Blocks of a size; the last may be shorter."""
     rest = bytearray()
     while data := await source.piece():
         rest += data

@@ -1,4 +1,4 @@
-"""Options that every command shares, and the client they lead to."""
+"""Options that every command shares, and the client that they connect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """For commands that do not talk to a server."""
+    """Options of commands without a server."""
 
     as_json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")
@@ -29,18 +29,18 @@ class Output:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Common(Output):
-    """For commands that do."""
+    """Options of commands that connect to a server."""
 
     url: Annotated[
         str | None,
         Parameter(
             env_var="PENSTOCK_URL",
-            help="tcp://host:port, unix:/path or http://host:port; else the server on ./penstock-data.",
+            help="tcp://host:port, unix:/path or http://host:port; default: the server on ./penstock-data.",
         ),
     ] = None
     token: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
     ] = None
 
 
@@ -74,12 +74,12 @@ def agent_name(name: str | None) -> str:
     name = name or os.environ.get("PENSTOCK_AGENT")
     if not name:
         hint = "add --as NAME, or set PENSTOCK_AGENT"
-        raise PenstockError(Refusal("InvalidRequest", "no agent name was given", hint=hint))
+        raise PenstockError(Refusal("InvalidRequest", "no agent name is given", hint=hint))
     return name
 
 
 def payload_of(text: str) -> Any:
-    """JSON when it is, else the text itself; what starts like JSON and is not, is a mistake."""
+    """JSON if it is valid, else the text itself; text that starts like JSON but is invalid is refused."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables and lines for people, errors on stderr."""
+"""Output of commands: JSON for programs, tables and lines for people, errors on stderr."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDE_COLUMNS = 200
-"""Width of tables in a file or a pipe, where nothing may be cut at 80."""
+"""Width of tables in a file or a pipe, where no text may be cut."""
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line, out at once: the reader may be waiting for it."""
+    """One JSON document on one line, flushed: the reader may be waiting for it."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
@@ -30,13 +30,13 @@ def print_line(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Many lines at once: a write for each would be most of the work."""
+    """Many lines in one write: a write for each would be most of the work."""
     sys.stdout.write("".join(_plain(line) + "\n" for line in lines))
     sys.stdout.flush()
 
 
 def print_note(text: str) -> None:
-    """A remark for the person at the terminal; never part of the result."""
+    """A remark on stderr; never part of the result."""
     sys.stderr.write(_plain(text) + "\n")
 
 
@@ -48,7 +48,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     for name in columns:
         made.add_column(name, overflow="fold")
     for row in rows:
-        # Text, not markup: a stream may be called `[red]`.
+        # Text, not markup: a stream may be named `[red]`.
         made.add_row(*[Text(_plain(_cell(value))) for value in row])
     return made
 
@@ -72,7 +72,7 @@ def print_error(refusal: Refusal, *, as_json: bool) -> None:
 
 def print_usage_error(message: str, *, as_json: bool) -> None:
     text = " ".join(message.split())
-    hint = "add --help to see how the command is used"
+    hint = "add --help to see the usage"
     sys.stderr.write(f"error: Usage: {_plain(text)}\nhint: {hint}\n")
     if as_json:
         print_json({"error": {"code": "Usage", "message": text, "hint": hint}})
@@ -93,7 +93,7 @@ def console() -> Console:
 
 
 def compact(value: Any) -> str:
-    """A JSON value on one line, text as it is."""
+    """A JSON value on one line; text without quotes."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -108,5 +108,5 @@ def _cell(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """No control characters: what somebody sent must not drive the terminal."""
+    """Escape control characters: a message must not control the terminal."""
     return "".join(char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text)

@@ -1,4 +1,4 @@
-"""`penstock print systemd|container|alerts|dashboard|metrics|http|cli`: files that others read, made from what this version knows."""
+"""`penstock print systemd|container|alerts|dashboard|metrics|http|cli`: deployment files and references of this version."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from cyclopts import App, Parameter
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json
 
-print_ = App(name="print", help="Print what runs and watches a server: units, rules, dashboards, references.")
+print_ = App(name="print", help="Print deployment files, alert rules, a dashboard and references.")
 
 
 @print_.command
 def systemd(
     *,
     program: Annotated[
-        str | None, Parameter(help="The command as it is installed; else the one that runs now.")
+        str | None, Parameter(help="Path of the installed command; default: the running one.")
     ] = None,
     data: Annotated[str, Parameter(help="The data directory.")] = "/var/lib/penstock",
     config: Annotated[str | None, Parameter(help="The config file.")] = None,
-    user: Annotated[str, Parameter(help="Whom the server runs as.")] = "penstock",
+    user: Annotated[str, Parameter(help="User of the server.")] = "penstock",
     output: Output = PLAIN,
 ) -> int:
-    """Print a unit for systemd: hardened, and patient enough for a drain.
+    """Print a hardened systemd unit with time for a drain.
 
     For example:
 
@@ -40,7 +40,7 @@ def systemd(
 
 @print_.command
 def container(*, output: Output = PLAIN) -> int:
-    """Print a file to build a container image from, in a checkout.
+    """Print a Containerfile for a checkout.
 
     For example:
 
@@ -117,7 +117,7 @@ def cli(*, output: Output = PLAIN) -> int:
 
 
 def _out(text: str, output: Output) -> int:
-    """The text as it is, so that it can go into a file."""
+    """Print the text unchanged, so that it can go into a file."""
     if output.as_json:
         print_json({"text": text})
     else:

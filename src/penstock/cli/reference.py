@@ -15,12 +15,12 @@ _HEAD = """\
 
 *Printed by `penstock print cli` from the commands in `src/penstock/cli`; do not edit.*
 
-Every command has `--json` and `--help`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted; an
-error says its code and its cure on stderr. Commands find the server that runs on `./penstock-data`, or the one of `PENSTOCK_URL`, with the
-operator's token that it left there, or `PENSTOCK_TOKEN`.
+Every command has `--json` and `--help`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted. An
+error prints its code and a hint on stderr. Commands use the server on `./penstock-data` with its operator token, or
+`PENSTOCK_URL` and `PENSTOCK_TOKEN`.
 """
 _STARTED_AS = re.compile(r"^(penstock.*?) -m [\w.]+", re.M)
-"""The way this very process was started has no place in a usage line."""
+"""How this process was started; not part of a usage line."""
 _EXAMPLE = re.compile(r"For example:\n\n((?:  .*\n|\n(?=  ))+)")
 
 
@@ -29,7 +29,7 @@ def cli_reference() -> str:
     from penstock.cli import build
 
     names = [name for name in build().resolved_commands() if not name.startswith("-")]
-    # A command that is named shows its whole text, and not the line it is listed with.
+    # A command that is named shows its docstring, not the line of the list.
     app = build([*names, *_CONFIG])
     text = str(app.generate_docs(output_format="markdown", recursive=True))
     body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
@@ -46,11 +46,11 @@ def _fenced(match: re.Match[str]) -> str:
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that completes.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
     *,
     output: Output = PLAIN,
 ) -> int:
-    """Print the script that lets a shell complete commands and options. It is made from the commands themselves.
+    """Print a script with which a shell completes commands and options.
 
     For example:
 

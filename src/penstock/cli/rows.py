@@ -1,4 +1,4 @@
-"""Journal rows as commands show them: JSON lines that can be read back exactly, aligned lines for people."""
+"""Journal rows in the output of commands: JSON lines that can be read back exactly, or aligned lines."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHOWN = ("offset", "recorded_at", "event", "channel", "seq", "id", "kind", "peer", "attempt", "reason")
-"""Columns for people; `--columns` chooses others."""
+"""Default columns; `--columns` chooses others."""
 _WIDTHS_LEAST = {"offset": 6, "recorded_at": 24, "event": 7}
-"""Columns are as wide as what was in them so far; rows that come one by one should not dance more than they must."""
+"""Least widths. Columns grow with their content, and rows that arrive one by one should stay aligned."""
 _WIDTH_MAX = 40
 
 
 def to_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for JSON: what is null is left out, and the body's exact bytes can be told again.
+    """A row for JSON: nulls are left out, and the exact bytes of the body can be restored.
 
-    A body that is one line of JSON stands as it is under `body`; other text is under `body_text`, other bytes under
+    A body that is one line of JSON is unchanged under `body`; other text is under `body_text`, other bytes under
     `body_base64`.
     """
     shown = {name: value for name, value in row.items() if value is not None and name != "body"}
@@ -79,7 +79,7 @@ class Printer:
         return self._left is not None and self._left <= 0
 
     def show(self, batch: pa.RecordBatch) -> None:
-        """Print the rows of a batch, and have them out at once."""
+        """Print the rows of a batch and flush."""
         if self._left is not None:
             batch = batch.slice(0, self._left)
             self._left -= batch.num_rows

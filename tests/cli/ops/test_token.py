@@ -40,7 +40,7 @@ def test_tokens_of_a_running_server(cli, running):
     folder = running.folder
     code, token, said = cli("token", "new", "ci", "--scope", "streams:*:*", folder=folder)
     token = token.strip()
-    assert code == 0 and "everybody needs a token now" in said and "revoke" in said
+    assert code == 0 and "every client needs a token now" in said and "revoking" in said
     assert Http(running.http).get("/v1/stats", stream="a").code == "Unauthorized"
     assert Http(running.http, token).enqueue("a", "1")
     code, out, _ = cli("token", "ls", "--json", folder=folder)
@@ -70,7 +70,7 @@ def test_without_a_server_the_file_is_changed(cli, tmp_path):
     file = tmp_path / "penstock-data" / "tokens.json"
     assert token.strip() not in file.read_text()
     code, out, said = cli("token", "ls")
-    assert "ci" in out and "no server runs here" in said
+    assert "ci" in out and "no server is running" in said
     code, out, _ = cli("token", "revoke", "ci", "--json")
     assert json.loads(out) == {"name": "ci", "required": False, "closed": 0}
     code, _, error = cli("token", "revoke", "ci")

@@ -37,7 +37,7 @@ def export(
         Parameter(name=["--out", "-o"], allow_leading_hyphen=True, help="The file to write; - is stdout."),
     ],
     format_: Annotated[
-        Literal["jsonl", "parquet"] | None, Parameter(name="--format", help="Else by the file's name.")
+        Literal["jsonl", "parquet"] | None, Parameter(name="--format", help="Default: by the file's name.")
     ] = None,
     wanted: Filter = EVERY,
     part: OffsetRange = WHOLE,
@@ -45,7 +45,7 @@ def export(
 ) -> int:
     """Write rows of the journal to a file, as JSON lines or Parquet; `penstock import` reads both.
 
-    The file appears when it is whole.
+    The file appears when it is complete.
 
     For example:
 
@@ -71,7 +71,7 @@ def export(
             count = _write_parquet(draft, batches) if is_parquet else _write_file(draft, batches)
             draft.replace(path)
         except OSError as error:
-            hint = "choose a file that you may write, on a disk with room"
+            hint = "choose a writable file on a disk with free space"
             raise PenstockError(
                 Refusal("InvalidRequest", f"cannot write `{out}`: {error.strerror or error}", hint=hint)
             ) from None

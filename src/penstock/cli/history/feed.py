@@ -1,4 +1,4 @@
-"""Putting journaled envelopes into a stream again: batches of their exact bytes, and a count of what became of each.
+"""Enqueue journaled envelopes again: batches of their exact bytes, and a count of the outcomes.
 
 Only `to` and `id` ever change, and only when asked to; everything else of an envelope travels as it was kept.
 """
@@ -20,19 +20,19 @@ BATCH_ENVELOPES = 256
 BATCH_BYTES = 256 * 1024
 
 _OWN_FAULT = ("IdConflict", "InvalidEnvelope", "InvalidJSON", "TooLarge", "AddressMismatch", "InvalidRequest")
-"""Refusals that are about one envelope, and no reason to stop."""
+"""Refusals of one envelope, after which the feed continues."""
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class FeedCounts(msgspec.Struct):
-    """What became of the envelopes."""
+    """Outcomes of the envelopes."""
 
     stored: int = 0
     duplicates: int = 0
-    """Were there before: live, or settled within the time that ids are remembered."""
+    """Duplicates: queued, or settled while their ids are remembered."""
     refused: int = 0
     skipped: int = 0
-    """Rows that are no envelope of a producer: settles, and dead letters, whose originals are in the journal too."""
+    """Rows that no producer sent: settles, and dead letters, whose originals are in the journal too."""
     reasons: dict[str, int] = {}
     """Refusals by code."""
 
@@ -44,7 +44,7 @@ class FeedCounts(msgspec.Struct):
 
 
 class EnqueueFeed:
-    """Envelopes on their way into one server."""
+    """Enqueues envelopes into one server, in batches."""
 
     def __init__(
         self, client: Client, *, to: str | None = None, prefix: str = "", new_ids: bool = False
@@ -59,7 +59,7 @@ class EnqueueFeed:
         self.counts = FeedCounts()
 
     async def put(self, event: str | None, channel: str | None, body: bytes | None) -> None:
-        """Take a row; what waits is sent when it is enough, or goes to another stream."""
+        """Take a row; a batch is sent when it is full or the stream changes."""
         if event != "enqueue" or channel is None or body is None or is_dead(channel):
             self.counts.skipped += 1
             return
@@ -77,7 +77,7 @@ class EnqueueFeed:
         try:
             envelope = _object.decode(body)
         except msgspec.DecodeError:
-            return body  # the server says what is wrong with it
+            return body  # the server reports the error
         if is_moved:
             envelope["to"] = msgspec.Raw(msgspec.json.encode(to))
         if self._new_ids:
@@ -85,7 +85,7 @@ class EnqueueFeed:
         return msgspec.json.encode(envelope)
 
     async def flush(self) -> None:
-        """Send what waits."""
+        """Send the pending batch."""
         batch, self._batch, self._size = self._batch, [], 0
         if batch:
             await self._send(batch)
@@ -96,7 +96,7 @@ class EnqueueFeed:
         except PenstockError as error:
             if error.code not in _OWN_FAULT:
                 raise
-            if len(batch) > 1:  # one of them is at fault, and a batch is stored whole or not at all
+            if len(batch) > 1:  # a batch is stored whole or not at all, so find the envelope at fault
                 for envelope in batch:
                     await self._send([envelope])
                 return

@@ -29,8 +29,8 @@ def import_(
     file: Path,
     /,
     *,
-    to: Annotated[str | None, Parameter(help="Put all of them into this stream.")] = None,
-    prefix: Annotated[str, Parameter(help="Put before each stream's name.")] = "",
+    to: Annotated[str | None, Parameter(help="Enqueue all of them into this stream.")] = None,
+    prefix: Annotated[str, Parameter(help="Prefix of each stream's name.")] = "",
     new_ids: Annotated[
         bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")
     ] = False,

@@ -1,4 +1,4 @@
-"""The journal that a command reads: a data directory or a server's, which rows of it, and since when.
+"""Options of commands that read the journal: where it is, which rows, and which range.
 
 Commands share these options, the search for an offset by time, and the words for what went wrong.
 """
@@ -32,7 +32,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class DataOption(Output):
-    """For commands on a data directory."""
+    """Options of commands on a data directory."""
 
     data: Annotated[Path, Parameter(help="The data directory.")] = DATA
 
@@ -40,29 +40,29 @@ class DataOption(Output):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class JournalOptions(DataOption):
-    """For commands that read rows from a directory or from a server."""
+    """Options of commands that read rows from a directory or a server."""
 
     url: Annotated[str | None, Parameter(help="Read from the server at http://host:port instead.")] = None
     token: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
     ] = None
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which rows."""
+    """Options that filter rows."""
 
     door: Annotated[str | None, Parameter(help="courier, mew, streamservice or server.")] = None
-    channel: Annotated[str | None, Parameter(help="A stream; * stands for anything.")] = None
+    channel: Annotated[str | None, Parameter(help="A stream; * matches anything.")] = None
     event: Annotated[str | None, Parameter(help="For example enqueue, ack, nack or dead.")] = None
-    kind: Annotated[str | None, Parameter(help="Type of the envelope; * stands for anything.")] = None
+    kind: Annotated[str | None, Parameter(help="Type of the envelope; * matches anything.")] = None
     id: Annotated[str | None, Parameter(help="Id of the envelope.")] = None
     corr: Annotated[str | None, Parameter(help="Correlation id.")] = None
 
     def selection(self) -> Selection:
-        """As rows are chosen."""
+        """The filter in the form of the journal's readers."""
         from penstock.journal.selection import Selection
 
         return Selection.of(**vars(self))
@@ -71,17 +71,15 @@ class Filter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class OffsetRange:
-    """Which part of the journal."""
+    """Options that choose a range of the journal."""
 
     first: Annotated[int | None, Parameter(name="--from", help="The first offset.")] = None
-    end: Annotated[int | None, Parameter(name="--to", help="The offset behind the last.")] = None
-    since: Annotated[
-        str | None, Parameter(help="A time, or how long ago: 2026-01-31T12:00:00Z, 15m, 2d.")
-    ] = None
-    until: Annotated[str | None, Parameter(help="Likewise; rows before that time.")] = None
+    end: Annotated[int | None, Parameter(name="--to", help="The offset after the last.")] = None
+    since: Annotated[str | None, Parameter(help="A time, or an age: 2026-01-31T12:00:00Z, 15m, 2d.")] = None
+    until: Annotated[str | None, Parameter(help="Rows before this time, likewise.")] = None
 
     def resolve(self, journal: ReadableJournal) -> tuple[int, int]:
-        """As offsets of what is there now."""
+        """The range as offsets that exist now."""
         bounds = journal.bounds()
         first = bounds.first if self.first is None else self.first
         end = bounds.end if self.end is None else min(self.end, bounds.end)
@@ -99,7 +97,7 @@ ORIGIN, DATA_DEFAULT, EVERY, WHOLE = JournalOptions(), DataOption(), Filter(), O
 
 
 class OffsetBounds(Protocol):
-    """How far a journal reaches."""
+    """The first offset and the end of a journal."""
 
     journal: str
     epoch: int
@@ -109,13 +107,13 @@ class OffsetBounds(Protocol):
 
 
 class ReadableJournal(Protocol):
-    """Where rows come from."""
+    """A source of rows."""
 
     def bounds(self) -> Any:
-        """`Bounds`, as either kind of journal makes them."""
+        """The range of offsets that exist."""
 
     def end(self) -> int:
-        """The offset behind the last row: cheap, for those who ask often."""
+        """The offset after the last row; cheap to poll."""
 
     def batches(
         self, first: int, end: int, columns: Sequence[str] | None = None
@@ -123,7 +121,7 @@ class ReadableJournal(Protocol):
 
 
 def open_journal(origin: JournalOptions) -> ReadableJournal:
-    """The journal of `--url`, else of the data directory."""
+    """The journal of `--url`, or else of the data directory."""
     if origin.url is not None:
         from penstock.client.address import operator_token
         from penstock.client.journal import RemoteJournal
@@ -133,7 +131,7 @@ def open_journal(origin: JournalOptions) -> ReadableJournal:
     from penstock.journal.reader import JournalReader
 
     class Directory(JournalReader):
-        """A directory's journal, which is asked for its end a lot."""
+        """The journal of a directory, with an end that is cheap to poll."""
 
         def end(self) -> int:
             from penstock.journal.open_and_repair import read_watermark
@@ -147,7 +145,7 @@ def open_journal(origin: JournalOptions) -> ReadableJournal:
 def select(
     journal: ReadableJournal, first: int, end: int, wanted: Filter, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range that pass the filter, with the columns that were asked for."""
+    """The rows of a range that pass the filter, with the chosen columns."""
     selection = wanted.selection()
     read = None if columns is None else list(dict.fromkeys([*columns, *selection.columns]))
     for batch in journal.batches(first, end, read):
@@ -158,7 +156,7 @@ def select(
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """What may go wrong with a journal, in the words of the error table."""
+    """Report errors of a journal with their error codes."""
     from penstock.journal.reader import JournalError
     from penstock.journal.segments import DamageError
 
@@ -176,7 +174,7 @@ def endpoints_file(data: Path) -> Path:
 
 
 def target(data: Path, url: str | None, token: str | None, as_json: bool) -> Common:
-    """Where envelopes go: the URL that was given, else the server that runs on the directory."""
+    """The server that takes envelopes: the given URL, or else the server on the directory."""
     from penstock.client import address
 
     file = endpoints_file(data)
@@ -189,14 +187,14 @@ def target(data: Path, url: str | None, token: str | None, as_json: bool) -> Com
 
 
 def moment_us(text: str) -> int:
-    """A time, or how long ago, as microseconds since 1970."""
+    """A time or an age, as microseconds since 1970."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return int((time.time() - float(ago[1]) * _UNITS_S[ago[2]]) * 1_000_000)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        hint = "write `2026-01-31T12:00:00Z`, or how long ago: `90s`, `15m`, `2h`, `7d`"
+        hint = "write `2026-01-31T12:00:00Z`, or an age: `90s`, `15m`, `2h`, `7d`"
         raise PenstockError(Refusal("InvalidRequest", f"`{text}` is not a time", hint=hint)) from None
     return int((moment if moment.tzinfo else moment.astimezone(UTC)).timestamp() * 1_000_000)
 
@@ -216,7 +214,7 @@ def offset_at(journal: ReadableJournal, first: int, end: int, at_us: int) -> int
 
 
 def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
-    """Have everything that is committed sealed: by the server that runs on a directory, else by ourselves."""
+    """Seal every committed row, through the server on the directory or, without one, here."""
     import msgspec
 
     from penstock.client.address import operator_token, read_endpoints

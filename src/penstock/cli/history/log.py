@@ -1,4 +1,4 @@
-"""`penstock log ls|cat|check|seal|readers`: the journal as an operator sees it."""
+"""`penstock log ls|cat|check|seal|readers`: inspect and seal the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EXIT_CHECK = 3
 
-log = App(name="log", help="Look into the journal: files, rows, soundness, sealing, readers.")
+log = App(name="log", help="Inspect the journal: files, rows, integrity, sealing, readers.")
 
 
 @log.command
@@ -87,7 +87,7 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> int:
 def _file(
     disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None
 ) -> list[dict[str, Any]]:
-    """A file of the journal's directory; none when the sealer has just removed it."""
+    """A file of the journal's directory; None if the sealer has just removed it."""
     try:
         status = (disk.directory / name).stat()
     except FileNotFoundError:
@@ -108,11 +108,11 @@ def cat(
     *,
     wanted: Filter = EVERY,
     part: OffsetRange = WHOLE,
-    columns: Annotated[str | None, Parameter(help="Names separated by commas.")] = None,
-    limit: Annotated[int | None, Parameter(help="Stop after that many rows.")] = None,
+    columns: Annotated[str | None, Parameter(help="Names, separated by commas.")] = None,
+    limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
     origin: JournalOptions = ORIGIN,
 ) -> int:
-    """Print rows of the journal, oldest first, sealed or not. With --id: everything that happened to an envelope.
+    """Print rows of the journal, oldest first, sealed or not. --id prints the history of an envelope.
 
     For example:
 
@@ -132,13 +132,13 @@ def cat(
                 if printer.is_done:
                     break
     if not printer.count:
-        print_note(f"no row of {first} to {end - 1} is like that" if end > first else "the range is empty")
+        print_note(f"no row of {first} to {end - 1} matches" if end > first else "the range is empty")
     return 0
 
 
 @log.command
 def check(*, place: DataOption = DATA_DEFAULT) -> int:
-    """Read the whole journal and check it; exit code 3 when something is damaged, with its place.
+    """Read and check the whole journal; the exit code is 3 if something is damaged.
 
     Checksums of every segment, offsets dense and once over sealed and new rows,
     times that never decrease, the live file, the watermark. Changes nothing,
@@ -181,7 +181,7 @@ def seal(
     ] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Move everything that is committed to the Delta table now, and write the state down.
+    """Move every committed row to the Delta table now, and save the state.
 
     Through the server that runs on the directory; when none does, by itself,
     holding its lock. Then nothing is removed by age or size unless the server's
@@ -203,10 +203,12 @@ def seal(
 @log.command
 def readers(
     *,
-    forget: Annotated[str | None, Parameter(help="Drop this reader, and its hold on history.")] = None,
+    forget: Annotated[
+        str | None, Parameter(help="Delete this reader, so that retention may remove its rows.")
+    ] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """List the named readers and how far each has come; they hold back what retention may remove.
+    """List the named readers and their positions; retention keeps the rows that they have not read.
 
     For example:
 
@@ -240,14 +242,14 @@ def readers(
     if place.as_json:
         print_json({"readers": rows})
     elif not rows:
-        print_note("nobody reads by name")
+        print_note("there are no named readers")
     else:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     return 0
 
 
 def progress_bar(label: str) -> Callable[[int, int], None] | None:
-    """A progress bar for people; nothing off a terminal."""
+    """A progress bar on a terminal; None elsewhere."""
     if not sys.stderr.isatty():
         return None
     from rich.console import Console

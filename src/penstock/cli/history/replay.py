@@ -37,27 +37,27 @@ COLUMNS = ("offset", "recorded_at", "event", "channel", "body")
 def replay(
     *,
     part: OffsetRange = WHOLE,
-    speed: Annotated[str, Parameter(help="1 as it was, 10 ten times as fast, or `max`.")] = "max",
-    channel: Annotated[str | None, Parameter(help="Only this stream; * stands for anything.")] = None,
-    kind: Annotated[str | None, Parameter(help="Only this type; * stands for anything.")] = None,
-    door: Annotated[Literal["courier"], Parameter(help="The door that takes them.")] = "courier",
-    prefix: Annotated[str, Parameter(help="Put before each stream's name, e.g. `replay/`.")] = "",
+    speed: Annotated[str, Parameter(help="1 is the original speed, 10 ten times as fast, or `max`.")] = "max",
+    channel: Annotated[str | None, Parameter(help="Only this stream; * matches anything.")] = None,
+    kind: Annotated[str | None, Parameter(help="Only this type; * matches anything.")] = None,
+    door: Annotated[Literal["courier"], Parameter(help="The protocol that takes them.")] = "courier",
+    prefix: Annotated[str, Parameter(help="Prefix of each stream's name, e.g. `replay/`.")] = "",
     new_ids: Annotated[
         bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")
     ] = False,
     url: Annotated[
         str | None,
         Parameter(
-            name=["--url", "--to-url"], help="The server that takes them; else the one on the directory."
+            name=["--url", "--to-url"], help="The server that takes them; default: the one on the directory."
         ),
     ] = None,
     token: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
     ] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Enqueue the envelopes of a part of the journal again, at once or at their own pace.
+    """Enqueue the envelopes of a part of the journal again, at full or at original speed.
 
     An envelope keeps its id unless --new-ids, so what is still known is
     counted as a duplicate and not stored twice. Dead letters are left out:
@@ -95,7 +95,7 @@ def replay(
 
 
 def _pace(speed: str) -> float | None:
-    """How much faster than it was; None as fast as it goes."""
+    """The factor of the speed; None is as fast as possible."""
     if speed == "max":
         return None
     try:

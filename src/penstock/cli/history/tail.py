@@ -22,16 +22,16 @@ from penstock.cli.output import print_note
 from penstock.cli.rows import SHOWN, Printer
 
 POLL_S = 0.1
-"""How often a journal is asked whether it has grown."""
+"""Seconds between two polls of the journal."""
 
 
 def tail(
     *,
     wanted: Filter = EVERY,
-    since: Annotated[str | None, Parameter(help="Begin at a time, or that long ago: 15m, 2h.")] = None,
-    back: Annotated[int, Parameter(help="Else begin that many rows before the end.")] = 10,
-    follow: Annotated[bool, Parameter(help="Go on as rows come.")] = True,
-    limit: Annotated[int | None, Parameter(help="Stop after that many rows.")] = None,
+    since: Annotated[str | None, Parameter(help="Begin at a time or an age: 15m, 2h.")] = None,
+    back: Annotated[int, Parameter(help="Without --since, begin this many rows before the end.")] = 10,
+    follow: Annotated[bool, Parameter(help="Wait for new rows.")] = True,
+    limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
     origin: JournalOptions = ORIGIN,
 ) -> int:
     """Print the latest rows of the journal, and new ones as they are committed, until Ctrl-C.
@@ -64,6 +64,6 @@ def tail(
             while (end := journal.end()) == offset:
                 time.sleep(POLL_S)
             if end < offset:
-                print_note(f"rows {end} to {offset - 1} were lost in a crash; the journal goes on at {end}")
+                print_note(f"rows {end} to {offset - 1} were lost in a crash; the journal continues at {end}")
                 offset = end
     return 0

@@ -12,18 +12,16 @@ from penstock.cli.output import print_json, print_line
 
 
 def backup(
-    target: Annotated[
-        Path, Parameter(help="A directory to make, or a file that ends in .tar, .tar.gz or .tgz.")
-    ],
+    target: Annotated[Path, Parameter(help="A new directory, or a file that ends in .tar, .tar.gz or .tgz.")],
     /,
     *,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Copy a data directory, whole and at one point in time; the server may go on.
+    """Copy a data directory at one point in time; the server may be running.
 
-    Every row of the journal that was committed when the command began is in
-    the copy, with the tables, the spaces and their tokens. The config file and
-    the operator's token are not. Nothing is written over.
+    The copy has every journal row that was committed when the command began,
+    the tables, the spaces and their tokens. It lacks the config file and the
+    operator's token. No file is overwritten.
 
     For example:
 
@@ -59,16 +57,15 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, Parameter(help="What `penstock backup` made.")],
+    source: Annotated[Path, Parameter(help="A backup made by `penstock backup`.")],
     /,
     *,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Make a data directory of a backup, after checking every byte of it; then start a server on it.
+    """Restore a data directory from a backup, after checking every byte of it.
 
-    The directory must not be there, or be empty. What was committed after the
-    backup is gone: the journal begins a new epoch, so that readers who saw
-    those rows notice.
+    The directory must be absent or empty. Rows committed after the backup are
+    lost: the journal begins a new epoch, so that readers of those rows notice.
 
     For example:
 

@@ -21,12 +21,14 @@ EXIT_CHECK = 3
 
 File = Annotated[
     Path | None,
-    Parameter(name="--config", help="The YAML file; else what COURIER_CONFIG names, else defaults."),
+    Parameter(
+        name="--config", help="The YAML file; default: the file of COURIER_CONFIG, or built-in defaults."
+    ),
 ]
 
 
 def check(file: File = None, *, output: Output = PLAIN) -> int:
-    """Check a config file: every problem with its place and its cure; exit code 3 when there are any.
+    """Check a config file and print every error with its location and a hint; the exit code is 3 if there are any.
 
     For example:
 
@@ -42,12 +44,12 @@ def check(file: File = None, *, output: Output = PLAIN) -> int:
         for notice in notices:
             print_line(f"notice: {notice}")
         if not problems:
-            print_line("the config is good")
+            print_line("the config is valid")
     return EXIT_CHECK if problems else 0
 
 
 def show(file: File = None, *, output: Output = PLAIN) -> int:
-    """Print the effective config: defaults, file and environment together, secrets masked.
+    """Print the effective config: defaults, file and environment merged, secrets masked.
 
     For example:
 
@@ -91,7 +93,7 @@ def doc(*, output: Output = PLAIN) -> int:
 
 
 def reload(place: DataOption = DATA_DEFAULT) -> int:
-    """Have the server on a data directory read its config again: all of it counts, or nothing does.
+    """Make the server on a data directory reload its config. An invalid config changes nothing.
 
     For example:
 

@@ -16,14 +16,14 @@ from penstock.core.errors import PenstockError, Refusal
 def console(
     *,
     data: Annotated[
-        Path | None, Parameter(help="Data directory; else ./penstock-data, or a gateway's.")
+        Path | None, Parameter(help="Data directory; default: ./penstock-data, or a gateway's.")
     ] = None,
     open_: Annotated[
-        bool, Parameter(name="--open", negative="", show_default=False, help="Open a browser too.")
+        bool, Parameter(name="--open", negative="", show_default=False, help="Also open a browser.")
     ] = False,
     output: Output = PLAIN,
 ) -> int:
-    """Print the link that signs in to the console: whoever has it may do what the operator may.
+    """Print the link that signs in to the console with the rights of the operator.
 
     For example:
 
@@ -38,12 +38,12 @@ def console(
     else:
         print_line(link)
     if not (files("penstock") / "console" / "index.html").is_file():
-        print_note("the console is not built: `make setup` builds it where there is Node 20 or newer")
+        print_note("the console is not built; `make setup` builds it with Node 20 or newer")
     if open_:
         import webbrowser
 
         if not webbrowser.open(link):
-            print_note("no browser could be opened: copy the link")
+            print_note("cannot open a browser; copy the link")
     return 0
 
 
@@ -58,16 +58,14 @@ def _find(data: Path | None) -> tuple[str, str]:
         if endpoints is None or endpoints.http is None:
             continue
         if endpoints.console is None:
-            hint = "`console.enabled: true` in the config file, and a restart, switch it on"
-            raise PenstockError(
-                Refusal("UnknownRoute", "the server that runs here has no console", hint=hint)
-            )
+            hint = "set `console.enabled: true` in the config file and restart"
+            raise PenstockError(Refusal("UnknownRoute", "the local server has no console", hint=hint))
         token = address.operator_token(endpoints.http, file)
         if token is None:
             secret = file.with_name("operator.token")
-            hint = "be the user who started the server, or sign in with a token that has the scope `admin:*`"
+            hint = "run as the user of the server, or sign in with a token of the scope `admin:*`"
             raise PenstockError(Refusal("Forbidden", f"`{secret}` cannot be read", hint=hint))
         return endpoints.console, token
     where = "here" if data is None else f"on `{data}`"
-    hint = "`penstock up` starts one and prints the link; --data names another directory"
+    hint = "start it with `penstock up`, or name its directory with --data"
     raise PenstockError(Refusal("Unreachable", f"no server runs {where}", hint=hint))

@@ -1,4 +1,4 @@
-"""`penstock doctor`: is this machine fit, and does the server answer?"""
+"""`penstock doctor`: checks of this machine and of the server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOCK_FAR_S = 5.0
 ROWS_LOOKED_AT = 1_000
 """Rows at the end of the journal that are read; `penstock log check` reads all of them."""
 LIBRARIES = ("aiohttp", "cyclopts", "deltalake", "msgspec", "pyarrow", "pyzmq", "rich")
-"""What the server stands on."""
+"""The libraries of the server."""
 SPARK_LEAST = (4, 2)
 """The first Spark whose Python sources have admission control."""
 
@@ -58,7 +58,7 @@ def doctor(
     data: Annotated[Path, Parameter(help="The data directory to check.")] = Path("penstock-data"),
     common: Common = DEFAULTS,
 ) -> int:
-    """Check versions, config, ports, disk, journal, clocks, Java, Spark, console and server; exit code 3 when a check failed.
+    """Check versions, config, ports, disk, journal, clocks, Java, Spark, console and server; the exit code is 3 if a check failed.
 
     For example:
 
@@ -121,7 +121,7 @@ def _config(file: Path | None) -> CheckResult:
 
 
 def _ports(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
-    """The doors: free, or held by our own server."""
+    """The ports: free, or bound by the running server."""
     from penstock.client.address import ServerEndpoints, parse, read_endpoints
     from penstock.server.config.load import ConfigError, load
 
@@ -160,7 +160,7 @@ def _port(name: str, host: str, port: int, setting: str) -> CheckResult:
 
 
 def _disk(data: Path) -> Iterator[CheckResult]:
-    """Whether the data directory, or where it will be made, can be written, has room, and is quick."""
+    """Whether the data directory, or its parent, is writable, has free space and syncs fast."""
     place = data.resolve()
     while not place.exists():
         place = place.parent
@@ -196,7 +196,7 @@ def _clock() -> CheckResult:
 
 
 def _journal(data: Path) -> Iterator[CheckResult]:
-    """Whether the end of the journal can be read, and whether it lies in the past."""
+    """Whether the end of the journal can be read and is not in the future."""
     from penstock.journal.reader import JournalError, JournalReader
     from penstock.journal.segments import DamageError
 
@@ -247,7 +247,7 @@ def _uvloop() -> CheckResult:
 
 
 def _spark(data: Path) -> Iterator[CheckResult]:
-    """What the pipeline would run on, and how it is."""
+    """Java, Spark and the state of the pipeline."""
     from penstock.spark import java
 
     try:
@@ -259,7 +259,9 @@ def _spark(data: Path) -> Iterator[CheckResult]:
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
-        yield CheckResult("spark", "info", "absent: no pipeline; `pip install penstock[spark]` brings it")
+        yield CheckResult(
+            "spark", "info", "not installed: no pipeline; `pip install penstock[spark]` installs it"
+        )
         return
     is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
     needed = ".".join(map(str, SPARK_LEAST))
@@ -274,7 +276,7 @@ def _spark(data: Path) -> Iterator[CheckResult]:
 
 
 def _server(common: Common, data: Path) -> Iterator[CheckResult]:
-    """A server that should be there must answer; that none was started is no fault."""
+    """A server with an endpoints file must answer; no server at all is no failure."""
     from penstock.client import address
     from penstock.client.queue.connect import connect
 

@@ -15,31 +15,33 @@ from penstock.core.errors import PenstockError, Refusal
 def pipe(
     *,
     listen: Annotated[
-        list[str] | None, Parameter(help="tcp://HOST:PORT or ws://HOST:PORT/path; port 0 takes a free one.")
+        list[str] | None, Parameter(help="tcp://HOST:PORT or ws://HOST:PORT/path; port 0 binds a free one.")
     ] = None,
-    connect: Annotated[list[str] | None, Parameter(help="Pipe server of a host to dial, likewise.")] = None,
+    connect: Annotated[
+        list[str] | None, Parameter(help="Pipe server of a host to connect to, likewise.")
+    ] = None,
     tap: Annotated[
         str | None,
-        Parameter(help="Only show what comes into this stream: no lease, and nothing is accepted."),
+        Parameter(help="Only copy the envelopes of this stream: no lease, and no input."),
     ] = None,
     server: Annotated[
         str | None,
         Parameter(
             name=["--server", "--url"],
             env_var="PENSTOCK_URL",
-            help="The server's tcp://host:port, unix:/path or http://host:port; else the one on ./penstock-data.",
+            help="The server's tcp://host:port, unix:/path or http://host:port; default: the one on ./penstock-data.",
         ),
     ] = None,
     token: Annotated[
         str | None,
         Parameter(
             env_var="PENSTOCK_TOKEN",
-            help="Every pipe then has this token's rights; without it peers say hello with their own.",
+            help="Give every pipe the rights of this token; without it each peer authenticates with its own.",
         ),
     ] = None,
     public: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Allow addresses that other machines reach."),
+        Parameter(negative="", show_default=False, help="Allow addresses that other machines can reach."),
     ] = False,
     output: Output = PLAIN,
 ) -> int:
@@ -56,7 +58,7 @@ def pipe(
 
     if not listen and not connect:
         hint = "add --listen tcp://127.0.0.1:9788, or --connect with the URL of a host's pipe server"
-        raise PenstockError(Refusal("InvalidRequest", "there is nowhere to carry a pipe to", hint=hint))
+        raise PenstockError(Refusal("InvalidRequest", "no pipe to listen on or connect to", hint=hint))
     options = PipeOptions(
         addresses(listen or [], is_public=public),
         addresses(connect or []),

@@ -1,4 +1,4 @@
-"""`penstock token new|ls|revoke`: tokens for those who use the server; `curve-keygen|signer-keygen`: keys for its relay.
+"""`penstock token new|ls|revoke`: tokens of the server; `curve-keygen|signer-keygen`: keys of its relay.
 
 Where a server runs, it is asked, and what it is told counts at once. Where none does, the file of the data directory is changed, and
 counts from the next start on.
@@ -21,26 +21,30 @@ from penstock.core.errors import PenstockError, Refusal
 if TYPE_CHECKING:
     from penstock.client.admin import RemoteTokens
 
-token = App(name="token", help="Make, list and revoke tokens; make keys for the relay.")
+token = App(name="token", help="Create, list and revoke tokens; create keys for the relay.")
 
 Out = Annotated[Path, Parameter(help="Directory to write to.")]
-Name = Annotated[str, Parameter(help="How the files are called.")]
+Name = Annotated[str, Parameter(help="Name of the files.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TokenOptions(Output):
-    """Where the tokens are."""
+    """Options that find the tokens."""
 
     data: Annotated[Path, Parameter(help="Data directory of the server.")] = Path("penstock-data")
     url: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_URL", help="http://host:port; else the server on the data directory."),
+        Parameter(
+            env_var="PENSTOCK_URL", help="http://host:port; default: the server on the data directory."
+        ),
     ] = None
     token: Annotated[
         str | None,
         Parameter(
-            env_var="PENSTOCK_TOKEN", show_env_var=True, help="An administrator's; else the local operator's."
+            env_var="PENSTOCK_TOKEN",
+            show_env_var=True,
+            help="An administrator's token; default: the local operator's.",
         ),
     ] = None
 
@@ -49,7 +53,7 @@ HERE = TokenOptions()
 
 
 def _server(place: TokenOptions) -> RemoteTokens | None:
-    """The server that has the tokens, or None where the file is to be changed."""
+    """The server that holds the tokens; None if the command changes the file itself."""
     from penstock.client import address
     from penstock.client.admin import RemoteTokens
 
@@ -65,19 +69,19 @@ def _server(place: TokenOptions) -> RemoteTokens | None:
 
 @token.command
 def new(
-    name: Annotated[str, Parameter(help="How lists and logs call it, and how it is revoked.")],
+    name: Annotated[str, Parameter(help="Name of the token in lists and logs, and for `revoke`.")],
     *,
     scope: Annotated[
         list[str],
-        Parameter(help="What it allows, as `streams:jobs/*:enqueue`; may be repeated.", negative=""),
+        Parameter(help="A scope, such as `streams:jobs/*:enqueue`; may be repeated.", negative=""),
     ],
-    agent: Annotated[str | None, Parameter(help="The agent its holder speaks for.")] = None,
-    tenant: Annotated[str | None, Parameter(help="The tenant its holder belongs to.")] = None,
+    agent: Annotated[str | None, Parameter(help="The agent that the token acts for.")] = None,
+    tenant: Annotated[str | None, Parameter(help="The tenant of the token.")] = None,
     place: TokenOptions = HERE,
 ) -> int:
-    """Make a token and print it, this once: it is kept as a digest only.
+    """Create a token and print it once: only its digest is stored.
 
-    With the first token everybody needs one; `penstock token revoke` of the last one undoes that.
+    From the first token on every client needs one; revoking the last token undoes that.
 
     For example:
 
@@ -98,15 +102,15 @@ def new(
         return 0
     print_line(made["token"])
     when = "now" if server is not None else "from the next start on"
-    print_note(f"everybody needs a token {when}; `penstock token revoke` of the last one undoes that")
+    print_note(f"every client needs a token {when}; revoking the last token undoes that")
     if not made.get("kept", True):
-        print_note("the server keeps nothing on disk: the token ends with it")
+        print_note("the server has no data directory: the token is valid until it stops")
     return 0
 
 
 @token.command
 def ls(*, place: TokenOptions = HERE) -> int:
-    """List the tokens: who holds them and what they allow, never the tokens themselves.
+    """List the tokens with their agents and scopes, never the tokens themselves.
 
     For example:
 
@@ -125,13 +129,13 @@ def ls(*, place: TokenOptions = HERE) -> int:
         return 0
     _print_tokens(found)
     if server is None:
-        print_note("no server runs here, so those of a config file are not shown")
+        print_note("no server is running, so the tokens of a config file are not shown")
     return 0
 
 
 def _print_tokens(found: dict[str, Any]) -> None:
     if not found["tokens"]:
-        print_line("no tokens: whoever is on this machine may use the queue without one")
+        print_line("no tokens: every client on this machine may use the queue without one")
         return
     print_table(
         ("name", "agent", "tenant", "scopes", "origin", "made"),
@@ -151,7 +155,7 @@ def _print_tokens(found: dict[str, Any]) -> None:
 
 @token.command
 def revoke(name: str, *, place: TokenOptions = HERE) -> int:
-    """Take a token back; connections that it opened end at once.
+    """Revoke a token and close its connections.
 
     For example:
 
@@ -169,13 +173,13 @@ def revoke(name: str, *, place: TokenOptions = HERE) -> int:
         return 0
     print_line(f"{name} is revoked; {done['closed']} connections were closed")
     if not done["required"]:
-        print_note("no token is left, so whoever is on this machine may use the queue without one")
+        print_note("no token is left, so every client on this machine may use the queue without one")
     return 0
 
 
 @token.command(name="curve-keygen")
 def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PLAIN) -> int:
-    """Make a pair of CURVE keys: NAME.key is public, NAME.key_secret is yours alone.
+    """Create a pair of CURVE keys: NAME.key is public, NAME.key_secret is secret.
 
     For example:
 
@@ -197,7 +201,7 @@ def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PL
 
 @token.command(name="signer-keygen")
 def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output = PLAIN) -> int:
-    """Make a publisher's signing key: NAME.key is yours alone, its public half goes under `relay.signers`.
+    """Create a publisher's signing key: NAME.key is secret, its public half goes into `relay.signers`.
 
     For example:
 
@@ -215,12 +219,12 @@ def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output
 
 
 def _check(out: Path, *names: str) -> None:
-    """Never write over a key: whoever uses it would be shut out."""
+    """Never overwrite a key: its users would lose access."""
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
         if (out / name).exists():
             hint = "choose another --name or --out"
-            raise PenstockError(Refusal("IdConflict", f"`{out / name}` is there already", hint=hint))
+            raise PenstockError(Refusal("IdConflict", f"`{out / name}` already exists", hint=hint))
 
 
 def _show(files: dict[str, str], output: Output) -> int:

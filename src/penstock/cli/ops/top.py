@@ -1,4 +1,4 @@
-"""`penstock top`: the broker at a glance, again and again."""
+"""`penstock top`: figures and rates of the broker, refreshed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 ROWS = 15
 SHORTEST_S = 0.2
-"""Looking more often would be work for the server."""
+"""A shorter interval would load the server."""
 
 
 def top(
     *,
-    interval: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
-    rows: Annotated[int, Parameter(help="Queues, and again streams of spaces, that are shown.")] = ROWS,
+    interval: Annotated[float, Parameter(help="Seconds between two readings.")] = 1.0,
+    rows: Annotated[int, Parameter(help="Queues to show, and as many streams of spaces.")] = ROWS,
     once: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Look for one interval, print it, and end.")
+        bool, Parameter(negative="", show_default=False, help="Measure one interval, print it, and exit.")
     ] = False,
     common: Common = DEFAULTS,
 ) -> int:
-    """Doors, queues, streams of spaces, relay and pipeline with their rates, until Ctrl-C.
+    """Show protocols, queues, streams of spaces, relay and pipeline with their rates, until Ctrl-C.
 
     The fullest queues come first, then the busiest. It goes on when the server is restarted. With --json, and wherever the output is no terminal,
     it prints one reading and ends.
@@ -64,7 +64,7 @@ def top(
 
 
 def _fetch(common: Common) -> ServerFigures:
-    """Found anew each time: a server that was restarted may be elsewhere, and has another token."""
+    """Looked up for each reading: a restarted server may have another address and token."""
     from penstock.client import address
     from penstock.client.admin import RemoteFigures
 
@@ -90,7 +90,7 @@ def _bounded(reading: Reading, rows: int) -> Reading:
 
 
 def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
-    """All of it, as rich draws it; of queues and streams at most so many rows."""
+    """The whole screen, with at most so many rows of queues and of streams."""
     from rich.console import Group
     from rich.text import Text
 
@@ -204,7 +204,7 @@ def _rate(value: float | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Short enough for a cell."""
+    """A number short enough for a cell."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"

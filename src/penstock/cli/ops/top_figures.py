@@ -1,4 +1,4 @@
-"""What `penstock top` shows: two looks at a server's figures, and the rates between them.
+"""The figures of `penstock top`: two readings of a server, and the rates between them.
 
 Rates are differences of counters over the time between the looks. After a restart of the server counters begin anew, so the first look at a
 new one has no rates, and says so with None.
@@ -16,11 +16,11 @@ from penstock.core.errors import PenstockError
 
 
 class DoorFigures(msgspec.Struct, frozen=True):
-    """One way in."""
+    """One protocol."""
 
     name: str
     connected: int | None
-    """Links of Courier, participants of spaces, topics of the relay."""
+    """Connections of Courier, participants of spaces, topics of the relay."""
     in_rate: float | None
     out_rate: float | None
     note: str = ""
@@ -64,7 +64,7 @@ class PipelineFigures(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """Everything on one screen."""
+    """The figures of one screen."""
 
     version: str
     status: str
@@ -72,7 +72,7 @@ class Reading(msgspec.Struct, frozen=True):
     connections: int
     doors: list[DoorFigures]
     queues: list[QueueFigures]
-    """The fullest first, then the busiest."""
+    """The deepest first, then the busiest."""
     streams: list[StreamFigures]
     """The busiest first."""
     dead: int
@@ -95,7 +95,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def read(before: Look | None, now: Look) -> Reading:
-    """What there is to see, with rates where the look before was at the same run of the server."""
+    """The figures of a reading, with rates if the reading before was of the same run of the server."""
     rates = _Rates(before if before is not None and before.boot == now.boot else None, now)
     figures = now.figures
     value = _Values(figures.counters)
@@ -122,19 +122,19 @@ def read(before: Look | None, now: Look) -> Reading:
 
 
 class ServerPoller:
-    """Looks at a server again and again, and goes on when it is gone for a while."""
+    """Polls a server, and continues after it was away."""
 
     def __init__(self, fetch: Callable[[], ServerFigures], clock: Callable[[], float]) -> None:
         self._fetch = fetch
         self._clock = clock
         self._last: Look | None = None
         self.reading: Reading | None = None
-        """The latest there is."""
+        """The latest reading."""
         self.trouble: str | None = None
-        """Why it is not newer."""
+        """Why there is no newer reading."""
 
     def look(self) -> None:
-        """Read once. A server that does not answer is trouble, and no error; a refusal is."""
+        """Read once. A server that does not answer is noted in `trouble`; a refusal is raised."""
         try:
             figures = self._fetch()
         except PenstockError as error:
@@ -148,7 +148,7 @@ class ServerPoller:
 
 
 class _Values:
-    """Samples of `/metrics`; what is not there is 0."""
+    """Samples of `/metrics`; a missing one is 0."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -167,7 +167,7 @@ class _Values:
 
 
 class _Rates:
-    """Differences over the time between two looks."""
+    """Differences over the time between two readings."""
 
     def __init__(self, before: Look | None, now: Look) -> None:
         self._before = before

@@ -15,16 +15,12 @@ def up(
     *,
     config: Annotated[Path | None, Parameter(help="YAML file; see `penstock config doc`.")] = None,
     data: Annotated[str | None, Parameter(help="Data directory, or `none` for memory only.")] = None,
-    http: Annotated[str | None, Parameter(help="HOST:PORT; port 0 takes a free one.")] = None,
+    http: Annotated[str | None, Parameter(help="HOST:PORT; port 0 binds a free one.")] = None,
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
-    pub: Annotated[
-        str | None, Parameter(help="Where clients of token streams subscribe: an endpoint.")
-    ] = None,
-    pull: Annotated[
-        str | None, Parameter(help="Where publishers of token streams push: an endpoint.")
-    ] = None,
+    pub: Annotated[str | None, Parameter(help="Endpoint where clients subscribe to token streams.")] = None,
+    pull: Annotated[str | None, Parameter(help="Endpoint where publishers push token streams.")] = None,
     advertise: Annotated[
-        str | None, Parameter(help="A kernel's router-endpoints.json to keep our entry in.")
+        str | None, Parameter(help="A kernel's router-endpoints.json to register this server in.")
     ] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
     no_pipeline: Annotated[
@@ -46,7 +42,7 @@ def up(
       penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
       penstock up --config penstock.yaml --log-level debug
     """
-    gc.disable()  # what is loaded now stays: looking through it for garbage costs a good part of the start
+    gc.disable()  # imported code is never garbage, and collecting during the imports slows the start
     from penstock.server.up import Options, main
 
     gc.freeze()
@@ -75,7 +71,7 @@ gateway = App(name="gateway", help="Run a MEW space alone.")
 def start(
     *,
     port: Annotated[
-        int, Parameter(name=["--port", "-p"], help="Port to listen on; 0 takes a free one.")
+        int, Parameter(name=["--port", "-p"], help="Port to listen on; 0 binds a free one.")
     ] = 8080,
     space_config: Annotated[
         Path, Parameter(name=["--space-config", "-s"], help="The space's YAML file.")
@@ -84,19 +80,19 @@ def start(
         Literal["error", "warn", "info", "debug"], Parameter(name=["--log-level", "-l"])
     ] = "info",
     host: Annotated[
-        str, Parameter(help="Address to listen on; `0.0.0.0` or `::` for all. Tokens are always needed.")
+        str, Parameter(help="Address to listen on; `0.0.0.0` or `::` for all. Tokens are always required.")
     ] = "localhost",
     no_auto_start: Annotated[
         bool,
         Parameter(
             negative="",
             show_default=False,
-            help="Do not mention participants that somebody else has to start; we never start any.",
+            help="Do not list participants to start; the gateway never starts any.",
         ),
     ] = False,
     output: Output = PLAIN,
 ) -> int:
-    """Run one MEW space until Ctrl-C or SIGTERM, with its journal beside its tokens.
+    """Run one MEW space until Ctrl-C or SIGTERM, with its journal in the folder of its tokens.
 
     For example:
 
@@ -115,7 +111,7 @@ def start(
 def stdio(*, output: Output = PLAIN) -> int:
     """Speak Control v1 on stdin and stdout, with a queue in memory, until the input ends.
 
-    What it prints is JSON lines in any case, so --json changes nothing.
+    The output is always JSON lines, so --json changes nothing.
 
     For example:
 

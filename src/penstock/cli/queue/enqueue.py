@@ -23,9 +23,9 @@ BATCH = 256
 
 def enqueue(
     *,
-    to: Annotated[str | None, Parameter(help="The stream; else each envelope's own `to`.")] = None,
-    type_: Annotated[str, Parameter(name="--type", help="Type of the one envelope.")] = "message",
-    id_: Annotated[str | None, Parameter(name="--id", help="Its id; else one is made.")] = None,
+    to: Annotated[str | None, Parameter(help="The stream; default: the `to` of each envelope.")] = None,
+    type_: Annotated[str, Parameter(name="--type", help="Type of the envelope.")] = "message",
+    id_: Annotated[str | None, Parameter(name="--id", help="Its id; default: a new one.")] = None,
     payload: Annotated[str | None, Parameter(help="Its payload: JSON, or plain text.")] = None,
     schema: Annotated[str | None, Parameter(help="Schema of its payload: ns/name@vN.")] = None,
     file: Annotated[
@@ -35,7 +35,7 @@ def enqueue(
             help="Envelopes: a JSON object, array or JSON lines; - is stdin.",
         ),
     ] = None,
-    delay_ms: Annotated[int | None, Parameter(help="Deliver that much later.")] = None,
+    delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Put one envelope, or a file of them, into a stream.
@@ -49,9 +49,7 @@ def enqueue(
       generate | penstock enqueue --file -
     """
     if (payload is None) == (file is None):
-        raise PenstockError(
-            Refusal("InvalidRequest", "one of --payload and --file is needed", hint="see --help")
-        )
+        raise PenstockError(Refusal("InvalidRequest", "give either --payload or --file", hint="see --help"))
 
     async def store(client: Client, envelopes: Iterator[dict[str, Any]]) -> int:
         count = duplicates = 0
@@ -92,7 +90,7 @@ def enqueue(
 
 
 def _read(source: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """JSON lines one by one, or one whole document when the first line is not an object by itself."""
+    """JSON lines one by one, or one document if the first line is not a whole object."""
     first = next((line for line in source if line.strip()), b"")
     try:
         is_lines = isinstance(msgspec.json.decode(first), dict)
@@ -135,10 +133,10 @@ def _address(envelope: dict[str, Any]) -> str:
 def redrive(
     stream: str,
     *,
-    max_: Annotated[int | None, Parameter(name="--max", help="Move at most that many.")] = None,
+    max_: Annotated[int | None, Parameter(name="--max", help="Move at most this many.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
-    """Send the dead letters of a stream back to it.
+    """Move the dead letters of a stream back to it.
 
     For example:
 

@@ -21,15 +21,15 @@ def send(
     *,
     type_: Annotated[str, Parameter(name="--type", help="Type of the message.")] = "message",
     as_: Annotated[
-        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your own agent name.")
+        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your agent name.")
     ] = None,
-    id_: Annotated[str | None, Parameter(name="--id", help="Else one is made.")] = None,
-    corr: Annotated[str | None, Parameter(help="What this message belongs to.")] = None,
-    delay_ms: Annotated[int | None, Parameter(help="Deliver it that much later.")] = None,
+    id_: Annotated[str | None, Parameter(name="--id", help="Default: a new one.")] = None,
+    corr: Annotated[str | None, Parameter(help="Correlation id.")] = None,
+    delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
     schema: Annotated[str | None, Parameter(help="Schema of the payload: ns/name@vN.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
-    """Write to an agent's inbox, or to a stream when TO has a slash.
+    """Send a message to an agent's inbox, or to a stream if TO has a slash.
 
     PAYLOAD is JSON, or plain text.
 
@@ -50,29 +50,31 @@ def send(
         return 0
     print_line(f"sent {sent.id} to {sent.to} as seq {sent.seq}")
     if sent.recipient is not None and not sent.recipient.present:
-        known = "was here before" if sent.recipient.known else "was never seen"
-        print_line(f"nobody listens there now; the recipient {known}, and the message waits")
+        known = "was connected before" if sent.recipient.known else "has never connected"
+        print_line(f"no consumer is connected; the recipient {known}, and the message stays queued")
     return 0
 
 
 WAIT_MS = 30_000
-"""Longest single wait on the server; longer ones are made of several."""
+"""Longest wait of one request; a longer one takes several."""
 
 
 def inbox(
     *,
-    as_: Annotated[str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Whose inbox.")] = None,
+    as_: Annotated[
+        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="The agent whose inbox to read.")
+    ] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for the first message.")] = 0.0,
-    max_: Annotated[int, Parameter(name="--max", help="Take at most that many.")] = 10,
+    max_: Annotated[int, Parameter(name="--max", help="Take at most this many.")] = 10,
     ack: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Settle at once what is printed.")
+        bool, Parameter(negative="", show_default=False, help="Ack each message when it is printed.")
     ] = False,
-    lease_ms: Annotated[int | None, Parameter(help="How long the messages stay yours.")] = None,
+    lease_ms: Annotated[int | None, Parameter(help="Lease of the messages.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Take messages from `agents/<NAME>/inbox`.
 
-    Without --ack the messages stay yours until their lease ends; finish each with `penstock done`.
+    Without --ack the messages are leased to you; settle each with `penstock done`.
 
     For example:
 
@@ -89,7 +91,7 @@ def inbox(
             if deliveries or time.monotonic() >= deadline:
                 break
         for delivery in deliveries:
-            # Printed first: what is settled but was never shown would be lost.
+            # Print first: a message that is acked but never shown would be lost.
             _print_delivery(delivery, settled=ack, as_json=common.as_json)
             if ack:
                 await delivery.ack()
@@ -109,11 +111,11 @@ def _print_delivery(delivery: Delivery, *, settled: bool, as_json: bool) -> None
     print_line(f"{delivery.id}  {envelope['type']}  from {envelope.get('from', '-')}{again}")
     print_line(f"  {compact(envelope['payload'])}")
     if not settled:
-        print_line(f"  to finish: penstock done {delivery.id} --lease {delivery.lease_id}")
+        print_line(f"  to settle: penstock done {delivery.id} --lease {delivery.lease_id}")
 
 
 def to_row(delivery: Delivery) -> dict[str, Any]:
-    """A delivery as the wire has it."""
+    """A delivery as it is on the wire."""
     return {
         "deliver": delivery.envelope,
         "stream": delivery.stream,
@@ -129,13 +131,14 @@ def done(
     /,
     *,
     as_: Annotated[
-        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Whose inbox it came from.")
+        str | None,
+        Parameter(name="--as", env_var="PENSTOCK_AGENT", help="The agent whose inbox it came from."),
     ] = None,
-    stream: Annotated[str | None, Parameter(help="Or the stream it came from.")] = None,
-    lease: Annotated[str | None, Parameter(help="Its lease id: settles exactly this delivery.")] = None,
+    stream: Annotated[str | None, Parameter(help="The stream it came from, instead of --as.")] = None,
+    lease: Annotated[str | None, Parameter(help="Its lease id: settle exactly this delivery.")] = None,
     op: Annotated[Literal["ack", "nack", "release", "term", "extend"], Parameter()] = "ack",
-    delay_ms: Annotated[int | None, Parameter(help="For nack: deliver it again after this.")] = None,
-    ms: Annotated[int | None, Parameter(help="For extend: the new time, from now.")] = None,
+    delay_ms: Annotated[int | None, Parameter(help="For nack: redeliver after this delay.")] = None,
+    ms: Annotated[int | None, Parameter(help="For extend: the new lease, from now.")] = None,
     reason: Annotated[str | None, Parameter(help="For nack and term.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
@@ -168,15 +171,15 @@ def done(
 def subscribe(
     stream: str,
     *,
-    credit: Annotated[int, Parameter(help="How many unsettled ones to hold at most.")] = 100,
-    ack: Annotated[bool, Parameter(help="Settle each one when it is printed.")] = False,
-    max_: Annotated[int | None, Parameter(name="--max", help="Stop after that many.")] = None,
-    lease_ms: Annotated[int | None, Parameter(help="How long a delivery stays ours.")] = None,
+    credit: Annotated[int, Parameter(help="Unsettled deliveries to hold at most.")] = 100,
+    ack: Annotated[bool, Parameter(help="Ack each delivery when it is printed.")] = False,
+    max_: Annotated[int | None, Parameter(name="--max", help="Stop after this many.")] = None,
+    lease_ms: Annotated[int | None, Parameter(help="Lease of a delivery.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
-    """Print deliveries of a stream as they come.
+    """Print deliveries of a stream as they arrive.
 
-    Without --ack everything goes back to the stream at the end, and at most --credit are printed.
+    Without --ack every delivery returns to the stream at the end, and at most --credit are printed.
 
     For example:
 

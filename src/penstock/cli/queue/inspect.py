@@ -17,7 +17,7 @@ COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
 
 
 def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
-    """Numbers of one stream, or a table of all.
+    """Show the figures of one stream, or a table of all.
 
     For example:
 
@@ -55,7 +55,7 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
 
 
 def _ago(moment: str | None, now: datetime) -> str:
-    """How long ago, short enough for a narrow terminal."""
+    """The age, short enough for a narrow terminal."""
     if moment is None:
         return "-"
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
@@ -69,10 +69,10 @@ def peek(
     stream: str,
     *,
     state: Annotated[Literal["ready", "inflight", "delayed", "dead"], Parameter()] = "ready",
-    max_: Annotated[int, Parameter(name="--max", help="Show at most that many.")] = 10,
+    max_: Annotated[int, Parameter(name="--max", help="Show at most this many.")] = 10,
     common: Common = DEFAULTS,
 ) -> int:
-    """Look at envelopes of a stream without taking them.
+    """Show envelopes of a stream without taking them.
 
     For example:
 
@@ -87,7 +87,7 @@ def peek(
     if common.as_json:
         print_json({"rows": rows})
     elif not rows:
-        print_note(f"nothing is {state} in {stream}")
+        print_note(f"no {state} envelopes in {stream}")
     else:
         print_table(
             ["seq", "attempt", "id", "type", "from", "payload"],
@@ -107,7 +107,7 @@ def peek(
 
 
 def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFAULTS) -> int:
-    """Find an envelope by its id: every stream where it is, or was settled lately.
+    """Find an envelope by its id: every stream that holds it or settled it recently.
 
     For example:
 
@@ -130,7 +130,7 @@ def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFA
 
 
 def explain(stream: str, *, common: Common = DEFAULTS) -> int:
-    """Say why a stream flows, or does not.
+    """Explain why a stream flows or does not.
 
     For example:
 

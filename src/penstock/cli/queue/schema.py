@@ -1,4 +1,4 @@
-"""`penstock schema ls|check|validate`: what payloads look like, on a server or in a directory."""
+"""`penstock schema ls|check|validate`: payload schemas of a server or a directory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 EXIT_CHECK = 3
 
-schema = App(name="schema", help="Look at the schemas of payloads, and hold envelopes against them.")
+schema = App(name="schema", help="List and check payload schemas, and validate envelopes.")
 
 
 @schema.command
 def ls(*, common: Common = DEFAULTS) -> int:
-    """List the schemas that the server knows.
+    """List the schemas of the server.
 
     For example:
 
@@ -43,7 +43,7 @@ def ls(*, common: Common = DEFAULTS) -> int:
 
 @schema.command
 def check(directory: Path, *, output: Output = PLAIN) -> int:
-    """Check a directory of schemas as the server would when it starts; exit code 3 when something is wrong.
+    """Check a directory of schemas as the server does at its start; the exit code is 3 if one is invalid.
 
     For example:
 
@@ -58,7 +58,7 @@ def check(directory: Path, *, output: Output = PLAIN) -> int:
     else:
         for problem in problems:
             print_line(f"problem: {problem}")
-        print_line(f"{len(names)} schemas are good")
+        print_line(f"{len(names)} schemas are valid")
     return EXIT_CHECK if problems else 0
 
 
@@ -69,11 +69,11 @@ def validate(
     ],
     *,
     directory: Annotated[
-        Path | None, Parameter(name="--dir", help="Ask this directory instead of the server.")
+        Path | None, Parameter(name="--dir", help="Use this directory instead of the server.")
     ] = None,
     common: Common = DEFAULTS,
 ) -> int:
-    """Hold an envelope against the schema it names, and send it nowhere; exit code 3 when it does not fit.
+    """Validate an envelope with the schema that it names, without sending it; the exit code is 3 if it is invalid.
 
     For example:
 
@@ -85,7 +85,7 @@ def validate(
     if common.as_json:
         print_json(verdict)
     elif verdict["ok"]:
-        print_line(f"it fits `{verdict['against']}`")
+        print_line(f"valid by `{verdict['against']}`")
     else:
         print_line(f"{verdict['finding']}: {verdict['message']}")
         for problem in verdict["problems"][1:]:
@@ -127,7 +127,7 @@ def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
 
 def _judge_there(envelope: bytes, common: Common) -> dict[str, Any]:
     async def work(client: Client) -> dict[str, Any]:
-        # Not as it is: a file has line breaks, and a control line has none.
+        # Encoded again: a file may have line breaks, and a control line may not.
         return await client.query("schema.validate", env=msgspec.json.decode(envelope))
 
     return run(common, work)

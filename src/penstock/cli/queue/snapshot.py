@@ -22,17 +22,17 @@ _FIGURES = ("depth", "inflight", "delayed", "rateIn", "rateOut", "latP50", "latP
 def snapshot(
     *,
     view: Annotated[str, Parameter(help="latestPerAgent, inflight or metrics:streams.")] = "latestPerAgent",
-    addr: Annotated[str | None, Parameter(help="Only rows that fit, e.g. 'agents/j*'.")] = None,
-    live: Annotated[bool, Parameter(negative="", show_default=False, help="Go on as rows change.")] = False,
+    addr: Annotated[str | None, Parameter(help="Only rows that match, e.g. 'agents/j*'.")] = None,
+    live: Annotated[bool, Parameter(negative="", show_default=False, help="Follow the changes.")] = False,
     max_: Annotated[
-        int | None, Parameter(name="--max", help="With --live, stop after that many changes.")
+        int | None, Parameter(name="--max", help="With --live, stop after this many changes.")
     ] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Print the rows of a view.
 
-    With --live a terminal shows a table that follows the view, until Ctrl-C; elsewhere, or with --json,
-    each change is a line of JSON.
+    With --live a terminal shows a table that follows the view until Ctrl-C; off a terminal, or with
+    --json, each change is a line of JSON.
 
     For example:
 
@@ -65,7 +65,7 @@ async def _follow(client: Client, view: str, addr: str | None, most: int | None,
             return 0
         from rich.live import Live
 
-        # Drawn at the screen's pace, whatever the pace of the changes.
+        # Redrawn at a fixed rate, whatever the rate of the changes.
         with Live(console=console(), get_renderable=lambda: table(*_shown(view, followed.rows))):
             await _take(followed, most, lambda _: None)
     return 0
@@ -82,7 +82,7 @@ async def _take(followed: LiveView, most: int | None, show: Callable[[Any], None
 
 
 def _shown(view: str, rows: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows for people."""
+    """Columns and rows of the table."""
     kind = view.removeprefix("views/")
     if kind == "inflight":
         return _table("lease", _LEASE, rows, lambda row: row)

@@ -1,4 +1,4 @@
-"""`penstock trigger ls|explain|put|rm|try`: the rules of a running server."""
+"""`penstock trigger ls|explain|put|rm|try`: the triggers of a running server."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _read(file: Path) -> Any:
             Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}", hint=hint)
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is no YAML: {error}", hint=hint)) from None
+        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is not YAML: {error}", hint=hint)) from None
 
 
 @trigger.command
 def ls(*, common: Common = DEFAULTS) -> int:
-    """List the triggers, in the order in which they are tried.
+    """List the triggers, in the order of evaluation.
 
     For example:
 
@@ -64,7 +64,7 @@ def ls(*, common: Common = DEFAULTS) -> int:
 
 @trigger.command
 def explain(rule: str, *, common: Common = DEFAULTS) -> int:
-    """Say what a trigger waits for, what it did lately, and what keeps it quiet.
+    """Explain a trigger: its condition, its recent actions, and why it does not fire.
 
     For example:
 
@@ -95,7 +95,7 @@ def explain(rule: str, *, common: Common = DEFAULTS) -> int:
 
 @trigger.command
 def put(file: Path, *, common: Common = DEFAULTS) -> int:
-    """Give a trigger, or a list of them, from a YAML or JSON file; each replaces one with the same id.
+    """Add triggers from a YAML or JSON file; each replaces the one with the same id.
 
     For example:
 
@@ -114,7 +114,7 @@ def put(file: Path, *, common: Common = DEFAULTS) -> int:
 
 @trigger.command
 def rm(rule: str, *, common: Common = DEFAULTS) -> int:
-    """Take back a trigger that was given at run time.
+    """Remove a trigger that was added at run time.
 
     For example:
 
@@ -124,7 +124,9 @@ def rm(rule: str, *, common: Common = DEFAULTS) -> int:
     if common.as_json:
         print_json(answer)
         return 0
-    print_line(f"{rule} is gone" + ("; that of the config file is back" if answer["config"] else ""))
+    print_line(
+        f"{rule} is removed" + ("; the one of the config file applies again" if answer["config"] else "")
+    )
     return 0
 
 
@@ -135,7 +137,7 @@ def try_(
     *,
     common: Common = DEFAULTS,
 ) -> int:
-    """Say what each trigger would do with an envelope, and why not; nothing is sent.
+    """Show what each trigger would do with an envelope, or why it would not fire; nothing is sent.
 
     For example:
 

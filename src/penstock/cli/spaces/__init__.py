@@ -1,1 +1,1 @@
-"""spaces."""
+"""Commands on MEW spaces. They go through the client only."""

@@ -1,4 +1,4 @@
-"""`penstock space ls|tail|send|open-stream|invite|kick`: the spaces of a running gateway, from a terminal."""
+"""`penstock space ls|tail|send|open-stream|invite|kick`: the spaces of a running gateway."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 PREVIEW_MAX = 200
-"""Characters of a frame that `tail` shows to people."""
+"""Characters of a frame that `tail` prints."""
 
-space = App(name="space", help="Look into MEW spaces, and take part in them.")
+space = App(name="space", help="Inspect MEW spaces and take part in them.")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Gateway(Output):
-    """Where the gateway is."""
+    """Options that find the gateway."""
 
     url: Annotated[
         str | None,
         Parameter(
-            env_var="PENSTOCK_URL", help="http://host:port; else the server or gateway of this directory."
+            env_var="PENSTOCK_URL", help="http://host:port; default: the server or gateway of this directory."
         ),
     ] = None
     token: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Else the local operator token."),
+        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
     ] = None
     space: Annotated[
         str | None,
-        Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="Which space; else the only one."),
+        Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="The space; default: the only one."),
     ] = None
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Seat(Gateway):
-    """For commands that join."""
+    """Options of commands that join a space."""
 
     name: Annotated[
-        str | None, Parameter(name="--as", help="Take part under this name; else one is made.")
+        str | None, Parameter(name="--as", help="Name of the participant; default: a new one.")
     ] = None
 
 
@@ -67,7 +67,7 @@ def _run(seat: Seat, work: Callable[[Space], Awaitable[R]], *, reconnect: bool =
     from penstock.client.space.client import Space
 
     async def go() -> R:
-        # A name of its own: a second command under the same one would throw out the first.
+        # A name of its own: a second command with the same name would disconnect the first.
         name = seat.name or f"cli-{secrets.token_hex(3)}"
         async with Space(
             seat.url, space=seat.space, participant=name, token=seat.token, reconnect=reconnect
@@ -79,7 +79,7 @@ def _run(seat: Seat, work: Callable[[Space], Awaitable[R]], *, reconnect: bool =
 
 @space.command
 def ls(*, gateway: Gateway = GATEWAY) -> int:
-    """List the spaces; with --space, who is in it and which streams are open.
+    """List the spaces; with --space, its participants and open streams.
 
     For example:
 
@@ -95,7 +95,7 @@ def ls(*, gateway: Gateway = GATEWAY) -> int:
     if gateway.as_json:
         print_json({"spaces": found})
     elif not found:
-        print("no spaces here; the config section `spaces` adds them, as in docs/tutorial/first-space.md")
+        print("no spaces; add them in the config section `spaces`, as in docs/tutorial/first-space.md")
     elif gateway.space is None:
         print_table(
             ("space", "name", "present", "streams", "envelopes", "frames", "deliveries", "dropped"),
@@ -155,16 +155,14 @@ def _print_space(one: dict[str, Any]) -> None:
 @space.command
 def tail(
     *,
-    kind: Annotated[
-        str, Parameter(help="Only envelopes of this kind; a trailing * stands for anything.")
-    ] = "*",
-    frames: Annotated[bool, Parameter(help="Frames too, as far as they reach us.")] = True,
-    count: Annotated[int | None, Parameter(help="Stop after that many.")] = None,
+    kind: Annotated[str, Parameter(help="Only envelopes of this kind; a trailing * matches anything.")] = "*",
+    frames: Annotated[bool, Parameter(help="Also print the frames that this participant receives.")] = True,
+    count: Annotated[int | None, Parameter(help="Stop after this many.")] = None,
     seat: Seat = SEAT,
 ) -> int:
-    """Join, and print envelopes and frames as they come, until Ctrl-C.
+    """Join, and print envelopes and frames as they arrive, until Ctrl-C.
 
-    With --json each envelope is a line as it came, and each frame is `{"stream_id", "bytes", "text" or "base64"}`.
+    With --json each envelope is an unchanged line, and each frame is `{"stream_id", "bytes", "text" or "base64"}`.
 
     For example:
 
@@ -175,7 +173,7 @@ def tail(
 
     async def work(joined: Space) -> int:
         if not seat.as_json:
-            print_note(f"joined as {joined.id}; {len(joined.participants)} others are here")
+            print_note(f"joined as {joined.id}; {len(joined.participants)} others are present")
         printed = 0
         feed = joined.arrivals(kind) if frames else joined.envelopes(kind)
         while (count is None or printed < count) and (item := await feed.next()) is not None:
@@ -205,9 +203,10 @@ def _print_frame(frame: Frame, *, as_json: bool) -> None:
     except UnicodeDecodeError:
         text = None
     if as_json:
-        told: dict[str, Any] = {"stream_id": frame.stream_id, "bytes": len(frame.data)}
+        shown_frame: dict[str, Any] = {"stream_id": frame.stream_id, "bytes": len(frame.data)}
         print_json(
-            told | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
+            shown_frame
+            | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
         )
         return
     shown = "(binary)" if text is None else text
@@ -221,19 +220,19 @@ def _clock(ts: str) -> str:
 
 @space.command
 def send(
-    what: Annotated[str, Parameter(help="Text for a chat; with PAYLOAD, the kind of the envelope.")],
+    what: Annotated[str, Parameter(help="Text of a chat message; with PAYLOAD, the kind of the envelope.")],
     payload: Annotated[str | None, Parameter(help="JSON, or plain text.")] = None,
     *,
     to: Annotated[
-        str | None, Parameter(help="Whom it is meant for, separated by commas; everybody sees it.")
+        str | None, Parameter(help="Addressees, separated by commas; every participant sees it.")
     ] = None,
-    corr: Annotated[str | None, Parameter(help="Id of the envelope that it answers.")] = None,
+    corr: Annotated[str | None, Parameter(help="Id of the envelope that this one answers.")] = None,
     wait: Annotated[
-        float | None, Parameter(help="Wait that many seconds for an answer, and print it.")
+        float | None, Parameter(help="Wait this many seconds for an answer, and print it.")
     ] = None,
     seat: Seat = SEAT,
 ) -> int:
-    """Say something, or send an envelope of any kind; returns when it is durable.
+    """Send a chat message, or an envelope of any kind; return when it is durable.
 
     For example:
 
@@ -261,19 +260,19 @@ def send(
 @space.command(name="open-stream")
 def open_stream(
     *,
-    target: Annotated[
-        str | None, Parameter(help="Who receives it, separated by commas; else everybody does.")
-    ] = None,
+    target: Annotated[str | None, Parameter(help="Receivers, separated by commas; default: all.")] = None,
     content_type: str | None = None,
     description: str | None = None,
-    block: Annotated[int | None, Parameter(help="Send blocks of that many bytes, and not lines.")] = None,
+    block: Annotated[int | None, Parameter(help="Send blocks of this many bytes instead of lines.")] = None,
     lossless: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Rather disconnect a slow reader than drop frames."),
+        Parameter(
+            negative="", show_default=False, help="Disconnect a slow reader instead of dropping frames."
+        ),
     ] = False,
     seat: Seat = SEAT,
 ) -> int:
-    """Open a stream, send what comes on standard input, a line a frame, and close it at the end.
+    """Open a stream, send each line of standard input as a frame, and close it at the end.
 
     For example:
 
@@ -300,14 +299,14 @@ def open_stream(
                 await stream.write(data)
                 count += 1
                 size += len(data)
-        except asyncio.CancelledError:  # Ctrl-C; else the stream would wait for us
+        except asyncio.CancelledError:  # Ctrl-C; otherwise the stream would stay open
             await stream.close("interrupted")
             raise
-        # Frames and envelopes of one connection keep their order, so the echo of this one says that all are through.
+        # Frames and envelopes of one connection keep their order, so the echo of the close confirms every frame.
         await stream.close()
         if seat.as_json:
-            told = {"stream_id": stream.id, "target": _names(target), "frames": count, "bytes": size}
-            print_json(told)
+            summary = {"stream_id": stream.id, "target": _names(target), "frames": count, "bytes": size}
+            print_json(summary)
         else:
             print_line(f"{stream.id}: {count} frames, {size} bytes to {whom}")
         return 0
@@ -321,12 +320,12 @@ def invite(
     *,
     capability: Annotated[
         list[str] | None,
-        Parameter(help="A kind that it may send, or a capability as JSON; may be repeated.", negative=""),
+        Parameter(help="A kind that it may send, or a capability in JSON; may be repeated.", negative=""),
     ] = None,
     reason: str | None = None,
     seat: Seat = SEAT,
 ) -> int:
-    """Let somebody new into a space, and print the token, which is shown only now.
+    """Add a participant to a space, and print its token, which is shown only once.
 
     For example:
 
@@ -347,7 +346,7 @@ def invite(
 
 @space.command
 def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> int:
-    """Put somebody out of a space; its token lets nobody in any more.
+    """Remove a participant from a space and revoke its token.
 
     For example:
 
@@ -359,7 +358,7 @@ def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> i
         if seat.as_json:
             print_json({"kicked": participant})
         else:
-            print_line(f"{participant} is out")
+            print_line(f"{participant} is removed")
         return 0
 
     return _run(seat, work)

@@ -1,1 +1,1 @@
-"""tables."""
+"""Commands on the tables of the lake and the pipeline that fills them."""

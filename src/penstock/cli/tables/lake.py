@@ -1,4 +1,4 @@
-"""`penstock lake ls|history|compact|vacuum`: the tables as files, for those who look after them."""
+"""`penstock lake ls|history|compact|vacuum`: inspect and maintain the files of the tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NO_TABLES_HINT = (
     "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
 )
 
-lake = App(name="lake", help="Look after the tables: sizes, versions, small files, old files.")
+lake = App(name="lake", help="Manage the tables: sizes, versions, small files, old files.")
 
 
 @lake.command
 def ls(*, place: DataOption = DATA_DEFAULT) -> int:
-    """List the tables: rows, files, how far each has come, and how long ago it changed.
+    """List the tables with rows, files, position and age of the last change.
 
     For example:
 
@@ -63,9 +63,9 @@ def history(
     limit: Annotated[int, Parameter(help="Newest versions to show.")] = 20,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """List the versions of a table, newest first, with the range that each brought.
+    """List the versions of a table, newest first, with the range of rows that each added.
 
-    Those that can still be read are told apart: `penstock_delta` reads them with `versionAsOf`.
+    Versions that can still be read are marked: `penstock_delta` reads them with `versionAsOf`.
 
     For example:
 
@@ -102,7 +102,7 @@ def compact(
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Merge small files into larger ones now; the pipeline does so by itself every few minutes.
+    """Merge small files into larger ones now; the pipeline also does so every few minutes.
 
     Waits for whoever writes the table, and changes no row. The files that are
     replaced stay until `vacuum` finds them old.
@@ -130,9 +130,9 @@ def vacuum(
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Remove files that no version speaks of any more, and that are at least an hour old.
+    """Remove files that no version refers to and that are at least an hour old.
 
-    The pipeline does so by itself. Versions that `history` calls readable stay so.
+    The pipeline also does so. Versions that `history` shows as readable stay readable.
 
     For example:
 
@@ -156,7 +156,7 @@ def _tables(data: Path, name: str | None) -> list[LakeTable]:
     from penstock.spark.lake.catalog import EVENTS, open_table
 
     if name == EVENTS:
-        hint = "sealing publishes it and looks after it; `penstock log seal` does so now"
+        hint = "sealing maintains it; run `penstock log seal` to seal now"
         raise PenstockError(Refusal("InvalidRequest", f"`{EVENTS}` is not the pipeline's table", hint=hint))
     folder = data / "lake"
     names = [name] if name is not None else [one for one in table_names(folder) if one != EVENTS]
@@ -175,13 +175,13 @@ def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> int:
             f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}"
         )
     if not done:
-        print_note(f"there are no tables in `{place.data}` to look after yet; {NO_TABLES_HINT}")
+        print_note(f"there are no tables in `{place.data}` to maintain yet; {NO_TABLES_HINT}")
     return 0
 
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """What may go wrong with a table, in the words of the error table."""
+    """Report errors of a table with their error codes."""
     from penstock.spark.lake.snapshots import LakeError
 
     try:

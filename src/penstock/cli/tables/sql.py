@@ -1,4 +1,4 @@
-"""`penstock sql`: a question to the tables, answered without Spark and without a server."""
+"""`penstock sql`: queries on the tables, without Spark and without a server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from penstock.cli.tables.lake import speaking
 from penstock.journal.plain_values import plain
 
 LIMIT = 1_000
-"""Rows that are printed unless --limit says otherwise; a table may hold millions."""
+"""Rows that are printed by default; a table may hold millions."""
 
 
 def sql(
-    query: Annotated[str, Parameter(help="What to ask: SELECT, WITH, EXPLAIN, SHOW or DESCRIBE.")],
+    query: Annotated[str, Parameter(help="A statement: SELECT, WITH, EXPLAIN, SHOW or DESCRIBE.")],
     *,
     limit: Annotated[int, Parameter(help="Rows to print; 0 prints all.")] = LIMIT,
     as_csv: Annotated[bool, Parameter(name="--csv", negative="", help="Print CSV.")] = False,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Ask the tables something in SQL. Needs no server, no Spark and no Java; changes nothing.
+    """Query the tables with SQL, read-only. Needs no server, no Spark and no Java.
 
     With --json each row is an object on a line of its own. Names and columns of
     the tables: `penstock lake ls`, `describe envelopes`.
