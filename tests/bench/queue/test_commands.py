@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
-
-from penstock.bench.harness.processes import cpu_s
-from tests.server_process import environment
 
 
 @pytest.mark.promise(
@@ -62,26 +53,3 @@ def test_http_cells_are_accounted_for(bench):
     )  # fmt: skip
     assert len(found["cells"]) == 4
     assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
-
-
-def test_an_interrupted_run_ends_what_it_started(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock", "bench", "queue", "--only", "closed", "--batch", "1", "--no-peer"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment(TMPDIR=str(tmp_path)),
-        start_new_session=True,
-    )
-    try:
-        ends = None
-        while ends is None and process.poll() is None:
-            ends = next(tmp_path.glob("penstock-bench-*/server-0/*/endpoints.json"), None)
-        assert ends is not None
-        pid = json.loads(ends.read_text())["pid"]
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
-        assert cpu_s(pid) is None, "the server outlived the run"
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        process.kill()
-        process.wait()

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 from penstock.bench.fanout.frames import NUMBER_DIGITS
 from penstock.bench.fanout.loads import SPACE, FanoutJob, name, token
 from penstock.bench.fanout.node_relay import NodeRelay, install_relay
-from penstock.bench.harness import plot as plots
 from penstock.bench.harness.load import LoadReport
+from penstock.bench.harness.plot import require_matplotlib, save_plot
 from penstock.bench.harness.processes import (
     PenstockServer,
     ProcessGroup,
@@ -68,7 +68,7 @@ def fanout(
     if participants < 2:
         refuse("a publisher needs a reader: at least 2 participants")
     if plot is not None:
-        plots.require_matplotlib()
+        require_matplotlib()
     counts = [int(word) for word in sizes.split(",")]
     options = {
         "seconds": seconds,
@@ -112,7 +112,7 @@ def fanout(
     code = ProcessGroup(result, durable=True).run(run, output)
     if plot is not None and not result.failures:
         title = f"Aggregation: all at {rate} Hz to one, which sends its sums to all"
-        plots.save_plot(plot, title, "participants", "deliveries a second", growth_lines(result))
+        save_plot(plot, title, "participants", "deliveries a second", growth_lines(result))
     return code
 
 

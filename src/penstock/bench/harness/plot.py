@@ -1,4 +1,5 @@
 """Plots of a bench run: lines over two logarithmic axes, drawn by matplotlib from the extra `bench`."""
+# size: the only module that needs matplotlib
 
 from __future__ import annotations
 

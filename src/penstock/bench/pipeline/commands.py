@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.bench.harness import plot as plots
+from penstock.bench.harness.plot import require_matplotlib, save_plot
 from penstock.bench.harness.processes import ProcessGroup
 from penstock.bench.harness.result import BenchCell, BenchResult, find_versions, parse_names, refuse
 from penstock.bench.pipeline.live import BATCH, PipelineRounds
@@ -56,7 +56,7 @@ def pipeline(
     if find_spec("pyspark") is None:
         refuse("pyspark is not installed", "run `pip install 'penstock[spark]'`")
     if plot is not None:
-        plots.require_matplotlib()
+        require_matplotlib()
     counts = sorted({int(word) for word in sizes.split(",")} | ({LARGE} if large else set()))
     options = {"seconds": seconds, "rounds": rounds, "rows": rows, "rate": rate, "sizes": counts}
     result = BenchResult.begin("pipeline", **options, only=parts, queries=asked, master=master)
@@ -76,7 +76,7 @@ def pipeline(
             _note_shares(result, found)
             if plot is not None:
                 title = "Filling every table from the journal"
-                plots.save_plot(plot, title, "journal rows", "seconds", growth_lines(found))
+                save_plot(plot, title, "journal rows", "seconds", growth_lines(found))
 
     return ProcessGroup(result, durable=True).run(run, output)
 

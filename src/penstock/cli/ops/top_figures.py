@@ -41,7 +41,7 @@ class QueueFigures(msgspec.Struct, frozen=True):
     consumers: int
 
 
-class StreamFigures(msgspec.Struct, frozen=True):
+class SpaceStreamFigures(msgspec.Struct, frozen=True):
     """One stream of a space."""
 
     space: str
@@ -73,7 +73,7 @@ class Reading(msgspec.Struct, frozen=True):
     doors: list[DoorFigures]
     queues: list[QueueFigures]
     """The deepest first, then the busiest."""
-    streams: list[StreamFigures]
+    streams: list[SpaceStreamFigures]
     """The busiest first."""
     dead: int
     latency_ms: dict[str, float]
@@ -250,8 +250,8 @@ def _queue(entry: Mapping[str, Any], rates: _Rates) -> QueueFigures:
     )
 
 
-def _stream(space: Mapping[str, Any], one: Mapping[str, Any], rates: _Rates) -> StreamFigures:
-    return StreamFigures(
+def _stream(space: Mapping[str, Any], one: Mapping[str, Any], rates: _Rates) -> SpaceStreamFigures:
+    return SpaceStreamFigures(
         space=space["id"],
         name=one.get("name") or one["stream_id"],
         owner=one["owner"],
