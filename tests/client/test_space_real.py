@@ -201,7 +201,7 @@ def test_a_second_connection_takes_the_name_and_the_first_does_not_fight(lab):
         async with place(lab, "jen") as first:
             feed = first.envelopes("chat")
             async with place(lab, "jen") as second:
-                with pytest.raises(PenstockError, match="somebody else joined under our name"):
+                with pytest.raises(PenstockError, match="another connection joined under our name"):
                     await feed.next()
                 await second.chat("still here")
                 assert second.reconnects == 0

@@ -385,9 +385,7 @@ class TestStreams:
                 envelope = await seat.read("stream/close")
                 assert envelope["payload"]["stream_id"] == "stream-1"
                 await seat.echo(envelope)
-                with pytest.raises(
-                    penstock.TargetUnsupported, match="does not know targeted delivery"
-                ) as caught:
+                with pytest.raises(penstock.TargetUnsupported, match="does not support targets") as caught:
                     await opening
                 assert caught.value.code == "Unsupported"
                 assert space.active_streams == {}
@@ -759,7 +757,7 @@ class TestLosses:
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
                 await seat.socket.close(code=transport.TAKEN_OVER)
-                with pytest.raises(PenstockError, match="somebody else joined under our name"):
+                with pytest.raises(PenstockError, match="another connection joined under our name"):
                     await feed.next()
                 assert len(server.seats) == 1
 

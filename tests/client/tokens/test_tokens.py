@@ -501,7 +501,7 @@ class TestFaults:
                 await out.send(str(sent))
                 sent += 1
 
-        with pytest.raises(penstock.PenstockError, match="takes nothing"):
+        with pytest.raises(penstock.PenstockError, match="accepts no messages"):
             await fill()
         again = make_relay()
         await until(lambda: not out.unsent)

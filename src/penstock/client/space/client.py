@@ -1,8 +1,8 @@
 """A participant of a MEW space: everything it can do there as a method.
 
-Owns no state itself: the connection keeps the transport, the roster what the gateway told, feeds what was not read, exchanges what waits for an
-echo. Invariants: an envelope is sent once. What was sent and not echoed when the transport is lost fails as `Unreachable`, because nobody can
-know whether it was taken; what was not sent yet waits for the transport, or for its deadline.
+It owns no state: the connection keeps the transport, the roster the state of the space, feeds the unread arrivals, and pending envelopes those
+that wait for an echo. Invariants: an envelope is sent once. When the transport is lost, an envelope without an echo fails as `Unreachable`,
+because it is unknown whether the gateway accepted it; an envelope that was not sent waits for the next transport, or for its deadline.
 """
 
 from __future__ import annotations
@@ -37,24 +37,27 @@ from penstock.core.errors import PenstockError, Refusal
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """How an invited participant gets in."""
+    """What an invited participant needs to join."""
 
     participant: str
     token: str = msgspec.field(default="")
     url: str = ""
 
     def __repr__(self) -> str:
-        return f"<Invitation of {self.participant}>"  # a token has no business in a log
+        return f"<Invitation of {self.participant}>"  # tokens must not appear in logs
 
 
 class Space:
-    """A place in a space: `async with Space(url, space="demo", participant="sensor-1", token=…) as space`.
+    """A participant of a space: `async with Space(url, space="demo", participant="sensor-1", token=…) as space`.
+
+    After the connection is lost, the participant joins again under the same name with a back-off. A rejected join is final, and so is
+    a join of another connection under the same name. Every error is a `PenstockError`; the gateway's own are `SpaceError`.
 
     Example:
         async with penstock.Space("http://localhost:8787", space="demo", participant="sam", token=token) as space:
-            heard = space.envelopes(kind="chat")
+            chat = space.envelopes(kind="chat")
             await space.chat("hello")
-            async for envelope in heard:
+            async for envelope in chat:
                 print(envelope.sender, envelope.payload["text"])
     """
 
@@ -69,13 +72,13 @@ class Space:
         connect_timeout: float = 10.0,
         reconnect: bool = True,
     ) -> None:
-        """Without a URL, the server on `./penstock-data`; without a token, the operator's if that server is ours."""
+        """Default URL: the server on `./penstock-data`. Default token: the operator's, if that server runs here."""
         door = address.discover_http(url)
         self.url = socket_url(door)
         self.space = space
-        """The name of the space; None is the only one of a gateway."""
+        """The name of the space; None for the only space of a gateway."""
         self.last_error: SpaceError | None = None
-        """The last refusal that named no envelope of ours."""
+        """The last error that was not about one of our envelopes."""
         self._participant = participant
         self._timeout_s = timeout
         self._roster = Roster()
@@ -90,46 +93,46 @@ class Space:
             reconnect=reconnect,
         )
 
-    # -- what is there
+    # -- state
 
     @property
     def id(self) -> str:
-        """Our name in the space."""
+        """Our participant id in the space."""
         return self._roster.id or self._participant
 
     @property
     def welcome(self) -> dict[str, Any]:
-        """What the gateway said when we joined last."""
+        """The payload of the last welcome."""
         return self._roster.welcome
 
     @property
     def capabilities(self) -> list[Capability]:
-        """What we may send, as of the last grant or revoke."""
+        """What we may send, after the last grant or revoke."""
         return self._roster.capabilities
 
     @property
     def participants(self) -> dict[str, list[Capability]]:
-        """The others who are there now, and what they may send."""
+        """The other participants that are present, and what they may send."""
         return self._roster.participants
 
     @property
     def active_streams(self) -> dict[str, dict[str, Any]]:
-        """The streams that are open now, by id."""
+        """The open streams, by id."""
         return self._roster.streams
 
     @property
     def dropped(self) -> int:
-        """Frames that feeds were too slow for, all together."""
+        """Frames dropped because a feed was read too slowly, over all feeds."""
         return self._feeds.dropped
 
     @property
     def is_connected(self) -> bool:
-        """Whether we are there now; if not, we are on our way back."""
+        """Whether the connection is up; if not, it is being re-established."""
         return self._connection.is_up
 
     @property
     def reconnects(self) -> int:
-        """How often the connection was lost and found again."""
+        """How often the connection was lost and re-established."""
         return self._connection.reconnects
 
     # -- sending
@@ -144,9 +147,10 @@ class Space:
         confirm: bool = True,
         timeout: float | None = None,
     ) -> str:
-        """Send an envelope and return its id, once its echo came back: it is durable then.
+        """Send an envelope, wait for its echo, and return its id. The echo means that the envelope is durable.
 
-        With `confirm=False` it returns when the envelope is on its way. Raises SpaceError when the gateway refuses it.
+        With `confirm=False` it returns as soon as the envelope is sent. Raises SpaceError when the gateway rejects it, and `Timeout`
+        when no echo arrives in time.
         """
         if confirm:
             envelope_id, _ = await self._exchange(kind, payload, to, correlation_id, timeout, "echo")
@@ -161,7 +165,7 @@ class Space:
         return envelope_id
 
     async def chat(self, text: str, *, to: str | Sequence[str] = ()) -> str:
-        """Say something to everybody; `to` only says whom it is meant for."""
+        """Send a chat message to all participants; `to` only marks whom it is meant for."""
         return await self.send("chat", {"text": text}, to=to)
 
     async def request(
@@ -173,12 +177,12 @@ class Space:
         correlation_id: str | Sequence[str] = (),
         timeout: float | None = None,
     ) -> SpaceEnvelope:
-        """Send an envelope, and wait for the first other one that is correlated to it."""
+        """Send an envelope, and return the first other envelope that is correlated to it."""
         _, answer = await self._exchange(kind, payload, to, correlation_id, timeout, "answer")
         return answer
 
     async def ask_gateway(self, kind: str, payload: object, *, timeout: float | None = None) -> SpaceEnvelope:
-        """Send what the gateway itself answers, such as `stream/request`, and wait for its answer."""
+        """Send an envelope that the gateway itself answers, such as `stream/request`, and return the answer."""
         _, answer = await self._exchange(kind, payload, "gateway", (), timeout, "gateway")
         return answer
 
@@ -210,7 +214,7 @@ class Space:
             raise self._late(kind) from None
 
     async def write_frame(self, stream_id: str, data: bytes | str) -> None:
-        """Send one frame of a stream; `SpaceStream.write` is the same."""
+        """Send one frame of a stream, as `SpaceStream.write` does."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 transport = await self._connection.ready()
@@ -225,35 +229,35 @@ class Space:
             return unreachable(f"no connection to {self.url} in time")
         message = f"the gateway did not answer `{what}` in time"
         if self.last_error is not None:
-            message += f"; it complained about something else: {self.last_error.refusal.message}"
+            message += f"; its last error was: {self.last_error.refusal.message}"
         return PenstockError(Refusal("Timeout", message))
 
-    # -- listening
+    # -- receiving
 
     def envelopes(self, kind: str | Sequence[str] = "*") -> Feed[SpaceEnvelope]:
-        """Envelopes as they come, from now on, our own echoes among them; `chat`, `mcp/*`, or several of these.
+        """Envelopes that arrive from now on, including the echoes of our own; `kind` is `chat`, `mcp/*`, or a list of such patterns.
 
-        A reader that is too far behind gets `SlowConsumer`: no envelope is dropped silently.
+        A feed that is read too slowly ends with `SlowConsumer`; envelopes are never dropped silently.
         """
         wants = kinds(kind)
         return self._feeds.add(lambda item: isinstance(item, SpaceEnvelope) and wants(item.kind))
 
     def frames(self, stream_id: str | None = None, *, overflow: Overflow = "drop-oldest") -> Feed[Frame]:
-        """Frames that reach us, from now on, of one stream or of all.
+        """Frames that arrive from now on, of one stream or of all.
 
-        A reader that is too far behind loses the oldest ones, which `dropped` counts. With `overflow="wait"` nothing is lost here: the
-        socket is not read until there is room, so nothing else arrives either, echoes of what we send included.
+        A feed that is read too slowly drops its oldest frames and counts them in `dropped`. With `overflow="wait"` it drops nothing: the
+        socket is not read until there is room, so envelopes and echoes wait too.
         """
         return self._feeds.add(
             lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow
         )
 
     def arrivals(self, kind: str | Sequence[str] = "*") -> Feed[Arrival]:
-        """Envelopes, of these kinds, and all frames, in the order in which they come."""
+        """Envelopes of these kinds and all frames, in the order of arrival."""
         wants = kinds(kind)
         return self._feeds.add(lambda item: isinstance(item, Frame) or wants(item.kind))
 
-    # -- streams and people
+    # -- streams and participants
 
     async def open_stream(
         self,
@@ -268,10 +272,10 @@ class Space:
         overflow: Literal["drop-oldest", "disconnect"] | None = None,
         timeout: float | None = None,
     ) -> SpaceStream:
-        """Open a stream whose frames go to the participants in `target`, or to everybody.
+        """Open a stream whose frames go to the participants in `target`, or to all.
 
-        `overflow` says what happens to somebody who does not read: the oldest frames go, or the reader does. Raises TargetUnsupported, and
-        closes the stream, when the gateway would send the frames to everybody although a target was named.
+        `overflow` is what the gateway does when a receiver is too slow: drop the oldest frames, or disconnect the receiver. Raises
+        TargetUnsupported, and closes the stream, when the gateway ignores the target and would send the frames to all.
         """
         names = _names(target or ())
         asked: dict[str, object] = {
@@ -288,12 +292,12 @@ class Space:
         opened = await self.ask_gateway("stream/request", payload, timeout=timeout)
         stream = self.stream(opened_id(opened))
         if names and not stream.target:
-            await stream.close("the gateway does not know targeted delivery")
+            await stream.close("the gateway does not support targets")
             raise TargetUnsupported(names, stream.id)
         return stream
 
     def stream(self, stream_id: str) -> SpaceStream:
-        """A stream that is there already, for somebody who was allowed to write to it."""
+        """An existing stream, for a participant that may write to it."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = SpaceStream(self, stream_id)
@@ -305,7 +309,7 @@ class Space:
         capabilities: Sequence[Capability] = (),
         reason: str | None = None,
     ) -> Invitation:
-        """Let somebody new into the space; the answer holds its token, which nobody can look up later."""
+        """Invite a new participant. The invitation holds its token, which cannot be looked up later."""
         payload: dict[str, object] = {
             "participant_id": participant,
             "initial_capabilities": list(capabilities),
@@ -319,19 +323,19 @@ class Space:
         return Invitation(participant, text_of(answer["token"]), text_of(answer.get("connection_url")))
 
     async def kick(self, participant: str, reason: str | None = None) -> None:
-        """Put somebody out of the space for good."""
+        """Remove a participant from the space permanently."""
         payload = {"participant_id": participant} | ({"reason": reason} if reason else {})
         await self.send("space/kick", payload, to=participant)
 
     # -- the life of the connection
 
     async def open(self) -> Self:
-        """Join; raises PenstockError when that fails."""
+        """Join the space. Raises PenstockError when that fails."""
         await self._connection.open()
         return self
 
     async def close(self) -> None:
-        """Leave; whoever still waits gets `Unreachable`, and feeds end."""
+        """Leave the space. Pending calls raise `Unreachable`, and feeds end."""
         self._feeds.end()
         await self._connection.close()
 
@@ -353,7 +357,7 @@ class Space:
                 and arrival.kind == "system/error"
                 and arrival.is_from_gateway
             ):
-                self._complaint(SpaceError(object_of(arrival.payload)))
+                self._note_error(SpaceError(object_of(arrival.payload)))
         self._feeds.put(arrival)
 
     async def room(self) -> None:
@@ -365,14 +369,14 @@ class Space:
     def ended(self, error: PenstockError) -> None:
         self._feeds.end(error)
 
-    def _complaint(self, error: SpaceError) -> None:
-        """A refusal of something without an id: of a frame, as far as we can tell."""
+    def _note_error(self, error: SpaceError) -> None:
+        """Keep an error that names no envelope; most are about a frame."""
         self.last_error = error
         if error.error == "unauthorized_stream_write":
             stream = self._streams.get(text_of(error.payload.get("stream_id")))
             if stream is not None:
                 stream.refused(error)
-        elif error.code == "RateLimited":  # nobody says of which stream
+        elif error.code == "RateLimited":  # the error does not name the stream
             for stream in list(self._streams.values()):
                 stream.refused(error)
 

@@ -1,7 +1,7 @@
-"""The connection of a participant that outlives its sockets: joining, reading, and coming back after a loss.
+"""The connection of a participant, which survives its transports: join, read, reconnect.
 
-Owns the link and its life. A lost transport is joined again under the same name, with growing pauses; a refused join is final, and so is
-somebody else's join under our name. Whoever wants to send waits for the link here, or learns that there will be none.
+After a loss it joins again under the same name with a growing back-off. A rejected join is final, and so is a join of another connection
+under our name. Senders wait here for a transport, or get the error that ended the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Join = Callable[[], Awaitable[tuple[SpaceTransport, SpaceEnvelope]]]
 
 
 class ArrivalListener(Protocol):
-    """Who hears what arrives, and of losses."""
+    """Receives arrivals and losses."""
 
     def arrived(self, arrival: Arrival) -> None: ...
 
@@ -31,10 +31,10 @@ class ArrivalListener(Protocol):
         """Wait until more may be read."""
 
     def lost(self, error: PenstockError) -> None:
-        """What was sent and not answered never will be."""
+        """The transport was lost: pending envelopes get no answer."""
 
     def ended(self, error: PenstockError) -> None:
-        """And nothing else will come."""
+        """The connection has ended for good."""
 
 
 class ParticipantConnection:
@@ -42,14 +42,14 @@ class ParticipantConnection:
 
     def __init__(self, url: str, join: Join, listener: ArrivalListener, *, reconnect: bool) -> None:
         self.reconnects = 0
-        """How often the link was lost and found again."""
+        """How often the connection was lost and re-established."""
         self._url = url
         self._join = join
         self._listener = listener
         self._may_reconnect = reconnect
         self._transport: SpaceTransport | None = None
         self._is_decided = asyncio.Event()
-        """There is a transport, or there will never be one again."""
+        """Set while a transport is up, and after the final failure."""
         self._failure: PenstockError | None = None
         self._life: asyncio.Task[None] | None = None
 
@@ -58,7 +58,7 @@ class ParticipantConnection:
         return self._transport is not None
 
     async def ready(self) -> SpaceTransport:
-        """The link; waits while we come back. Raises what ended the connection."""
+        """The transport; waits while reconnecting. Raises the error that ended the connection."""
         while self._transport is None:
             if self._failure is not None:
                 raise self._failure
@@ -69,14 +69,14 @@ class ParticipantConnection:
         return self._transport
 
     async def write(self, transport: SpaceTransport, message: str | bytes) -> None:
-        """Send on a link that was ready; waits while the gateway does not read."""
+        """Send on a transport that `ready` returned; waits while the gateway does not read."""
         try:
             await transport.send(message)
         except OSError as error:
             raise self._loss(str(error)) from error
 
     async def open(self) -> None:
-        """Join for the first time; raises PenstockError when that fails."""
+        """Join for the first time. Raises PenstockError when that fails."""
         if self._life is None:
             transport, welcome = await self._join()
             self._arrive(transport, welcome)
@@ -84,7 +84,7 @@ class ParticipantConnection:
             self._life.add_done_callback(self._died)
 
     async def close(self) -> None:
-        """Leave."""
+        """Leave the space."""
         if self._failure is None:
             self._failure = PenstockError(
                 Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
@@ -94,7 +94,7 @@ class ParticipantConnection:
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
-        if transport is not None:  # whose life may not have begun
+        if transport is not None:  # its task may not have started
             await transport.close()
 
     def _arrive(self, transport: SpaceTransport, welcome: SpaceEnvelope) -> None:
@@ -117,7 +117,7 @@ class ParticipantConnection:
             self._listener.ended(error)
 
     async def _live(self, transport: SpaceTransport) -> None:
-        """Read until the transport is lost, come back, and again."""
+        """Read until the transport is lost, reconnect, repeat."""
         found: SpaceTransport | None = transport
         while found is not None:
             try:
@@ -134,8 +134,10 @@ class ParticipantConnection:
 
     def _transport_lost(self, transport: SpaceTransport) -> None:
         if transport.is_taken_over:
-            hint = "each participant has one connection; give the other one a name of its own"
-            self._end(PenstockError(Refusal("Forbidden", "somebody else joined under our name", hint=hint)))
+            hint = "a participant has one connection; give the other program another name"
+            self._end(
+                PenstockError(Refusal("Forbidden", "another connection joined under our name", hint=hint))
+            )
             return
         error = self._loss(transport.reason)
         if self._may_reconnect:
@@ -150,7 +152,7 @@ class ParticipantConnection:
     async def _come_back(self) -> SpaceTransport | None:
         delay_s = BACKOFF_FIRST_S
         while self._failure is None:
-            # Full jitter: participants that lost the same gateway must not return in step.
+            # Full jitter: participants that lost the same gateway must not reconnect at the same time.
             await asyncio.sleep(random.uniform(0, delay_s))
             try:
                 transport, welcome = await self._join()
@@ -165,7 +167,7 @@ class ParticipantConnection:
         return None
 
     def _died(self, life: asyncio.Task[None]) -> None:
-        """A fault of ours must not leave anybody waiting."""
+        """Fail all callers when the reading task itself crashed, so that none waits forever."""
         error = None if life.cancelled() else life.exception()
         if error is not None:
             self._end(PenstockError(Refusal("Internal", f"reading from {self._url} failed: {error!r}")))

@@ -1,8 +1,8 @@
-"""What arrived from a space and was not read yet, for one reader: `async for`, bounded, with a policy at the bound.
+"""Unread arrivals of a space for one reader: `async for` over a bounded buffer.
 
-Owns the two queues of one reader, and the order between them. At the bound the oldest frame goes and is counted, because telemetry is
-worth less the older it is; with the policy `wait` the socket is not read until there is room. Envelopes are never dropped silently: a
-reader that is too far behind gets those it holds and then `SlowConsumer`. Cost: constant an arrival.
+Owns the two queues of one reader and their common order. When full, it drops and counts the oldest frame, because old telemetry is worth
+less; with the policy `wait` the socket is not read until there is room. Envelopes are never dropped silently: a reader that is too slow
+gets the buffered ones and then `SlowConsumer`. Cost of an arrival: constant.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.client.space.messages import Arrival, Frame, SpaceEnvelope
 from penstock.core.errors import PenstockError, Refusal
 
 ENVELOPES_MAX = 10_000
-"""Envelopes that wait for one reader."""
+"""The most unread envelopes of one reader."""
 FRAMES_MAX = 10_000
-"""Frames that wait for one reader."""
+"""The most unread frames of one reader."""
 HELD_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of frames, and again of envelopes, that wait for one reader; one larger than that waits alone."""
+"""The most unread bytes of frames, and separately of envelopes; a single larger item is still accepted."""
 
 Overflow = Literal["drop-oldest", "wait"]
 
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=Arrival)
 
 
 class Feed(Generic[T]):
-    """Envelopes, frames or both, in the order in which they came; made by `Space.envelopes`, `frames` and `arrivals`."""
+    """Envelopes, frames or both in the order of arrival; `Space.envelopes`, `frames` and `arrivals` make one."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Feed(Generic[T]):
         dropped: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.dropped = 0
-        """Frames that this reader was too slow for."""
+        """Frames dropped because this feed was read too slowly."""
         self._accepts = accepts
         self._overflow = overflow
         self._has_room = room
@@ -56,7 +56,7 @@ class Feed(Generic[T]):
         self._is_over = False
 
     async def next(self) -> T | None:
-        """The next one; None at the end. Raises what ended the connection."""
+        """The next item; None at the end. Raises the error that ended the connection, if one did."""
         while not self._envelopes and not self._frames:
             if self._failure is not None:
                 raise self._failure
@@ -67,7 +67,7 @@ class Feed(Generic[T]):
         return cast("T", self._take())
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading, and drop what is buffered."""
         self._envelopes.clear()
         self._frames.clear()
         self._envelope_bytes = self._frame_bytes = 0
@@ -95,11 +95,11 @@ class Feed(Generic[T]):
 
     @property
     def is_full(self) -> bool:
-        """Nothing more may be read from the socket for now."""
+        """Whether the socket must not be read for now."""
         return self._overflow == "wait" and not self._is_over and self._is_over_bound()
 
     def put(self, item: Arrival) -> None:
-        """Take what arrived, if this reader wants it."""
+        """Buffer an arrival if this feed accepts it."""
         if self._is_over or not self._accepts(item):
             return
         self._serial += 1
@@ -111,9 +111,11 @@ class Feed(Generic[T]):
         elif self._envelopes and (
             len(self._envelopes) >= ENVELOPES_MAX or self._envelope_bytes + item.size > HELD_BYTES_MAX
         ):
-            message = f"{len(self._envelopes)} envelopes wait to be read from this feed, and it takes no more"
+            message = f"{len(self._envelopes)} envelopes of this feed are unread; it accepts no more"
             self.end(
-                PenstockError(Refusal("SlowConsumer", message, hint="read faster, or ask for fewer kinds"))
+                PenstockError(
+                    Refusal("SlowConsumer", message, hint="read faster, or subscribe to fewer kinds")
+                )
             )
         else:
             self._envelopes.append((self._serial, item))
@@ -121,7 +123,7 @@ class Feed(Generic[T]):
         self._wake.set()
 
     def end(self, error: PenstockError | None = None) -> None:
-        """Nothing more will come; what is held can still be read."""
+        """End the feed; buffered items can still be read."""
         if not self._is_over:
             self._is_over = True
             self._failure = error
@@ -155,20 +157,20 @@ class Feed(Generic[T]):
 
 
 class Feeds:
-    """All readers of one participant; those that nobody holds any more are forgotten."""
+    """All feeds of one participant, held weakly."""
 
     def __init__(self) -> None:
         self.dropped = 0
-        """Frames that readers were too slow for, all together."""
+        """Frames dropped by all feeds."""
         self._feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
         self._has_room = asyncio.Event()
         self._failure: PenstockError | None = None
         self._is_over = False
 
     def add(self, accepts: Callable[[Arrival], bool], overflow: Overflow = "drop-oldest") -> Feed[Any]:
-        """A reader of what comes from now on."""
+        """Add a feed of the arrivals from now on."""
         feed: Feed[Any] = Feed(accepts, overflow=overflow, room=self._has_room.set, dropped=self._count)
-        weakref.finalize(feed, self._has_room.set)  # one that is gone must not hold the others
+        weakref.finalize(feed, self._has_room.set)  # a collected feed must not block the others
         if self._is_over:
             feed.end(self._failure)
         self._feeds.add(feed)
@@ -179,13 +181,13 @@ class Feeds:
             feed.put(arrival)
 
     async def room(self) -> None:
-        """Wait while a reader wants every frame and has no room for more."""
+        """Wait while a feed with the policy `wait` is full."""
         while any(feed.is_full for feed in self._feeds):
             self._has_room.clear()
             await self._has_room.wait()
 
     def end(self, error: PenstockError | None = None) -> None:
-        """Nothing more will come, for those that are there and those that will be."""
+        """End all feeds, including those added later."""
         if not self._is_over:
             self._is_over, self._failure = True, error
         for feed in list(self._feeds):
@@ -197,7 +199,7 @@ class Feeds:
 
 
 def kinds(wanted: str | Sequence[str]) -> Callable[[str], bool]:
-    """Whether a kind fits one of the patterns; `a/*` means everything below `a/`."""
+    """A test whether a kind matches one of the patterns; `a/*` matches everything below `a/`."""
     patterns = (wanted,) if isinstance(wanted, str) else wanted
     exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
     prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))

@@ -1,7 +1,7 @@
-"""What travels between a participant and the gateway of a space: envelopes as text, frames as `#stream#bytes`, refusals.
+"""Messages between a participant and the gateway: envelopes as JSON text, frames as `#stream#bytes`, errors.
 
-Owns the reading and writing of single messages and keeps nothing. What a peer sent is never trusted to have a shape: a field that is
-not what it should be counts as absent, and a message that is neither an envelope nor a frame is None.
+Parses and formats single messages and keeps no state. Nothing about a peer's message is trusted: a field of the wrong type counts as
+absent, and a message that is neither an envelope nor a frame is None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.errors import TABLE, PenstockError, Refusal
 
 PROTOCOL = "mew/v0.4"
 GATEWAYS = ("gateway", "system:gateway")
-"""Names that only the gateway sends under."""
+"""Names that only the gateway may send as."""
 
 _encode = msgspec.json.Encoder().encode
 _CODES = {
@@ -36,49 +36,49 @@ _CODES = {
     "unauthorized": "Forbidden",
     "unauthorized_stream_write": "Forbidden",
 }
-"""Words of the gateway that have one of ours; every other refusal is an `InvalidRequest`."""
+"""Our error codes for the gateway's words; every other error is an `InvalidRequest`."""
 _HINTS = {
-    "already_exists": "choose another name, or put the one that has it out first",
+    "already_exists": "choose another name, or kick the participant that has it",
     "capability_violation": "ask for the capability with `capability/grant`, or have it added to the space's file",
     "invalid_from": "leave `from` out",
-    "invalid_participant": "join as the participant whose token it is, or under a name that nobody has",
-    "kicked": "whoever runs the space can invite you again",
+    "invalid_participant": "join as the participant whose token it is, or under a free name",
+    "kicked": "the operator of the space can invite you again",
     "participant_not_found": "`participants` lists who is in the space",
     "stream_not_found": "`active_streams` lists the streams that are open",
     "target_not_found": "a target must be in the space when the stream is opened; `participants` lists who is",
     "unknown_space": "`penstock space ls` lists the spaces of a server",
     "unauthorized": "only the owner of a stream may do that",
-    "unauthorized_stream_write": "its owner lets others write with `grant_write`",
+    "unauthorized_stream_write": "the stream's owner can let you write with `grant_write`",
 }
 _HINT = "the message says what the gateway expects"
 
 
 class Frame(NamedTuple):
-    """One piece of a stream's data."""
+    """One frame of a stream."""
 
     stream_id: str
     data: bytes
 
 
 class SpaceEnvelope(msgspec.Struct, frozen=True):
-    """One envelope as it arrived."""
+    """An envelope as it arrived."""
 
     id: str
     kind: str
     sender: str
-    """Its `from`; one of `GATEWAYS` is the gateway itself."""
+    """Its `from`; one of `GATEWAYS` for the gateway itself."""
     payload: Any
     to: tuple[str, ...]
     correlation_id: tuple[str, ...]
     ts: str
     fields: dict[str, Any]
-    """All of it, with what has no name here."""
+    """The whole envelope, including fields without an attribute here."""
     size: int
     """Bytes on the wire."""
 
     @property
     def is_from_gateway(self) -> bool:
-        """Whether the gateway itself says it."""
+        """Whether the gateway itself sent it."""
         return self.sender in GATEWAYS
 
 
@@ -86,13 +86,13 @@ Arrival = SpaceEnvelope | Frame
 
 
 class SpaceError(PenstockError):
-    """The gateway refused something; `error` is its own word for why and `payload` all it said."""
+    """The gateway rejected something: `error` is its own word for the reason, `payload` the whole error."""
 
     def __init__(self, payload: Mapping[str, Any], *, is_join: bool = False) -> None:
         self.payload = dict(payload)
         self.error = text_of(payload.get("error")) or "error"
-        if is_join and self.error == "unauthorized":  # the same word, for a token
-            code, hint = "Unauthorized", "ask who runs the space for your token"
+        if is_join and self.error == "unauthorized":  # in a join, the word is about the token
+            code, hint = "Unauthorized", "ask the operator of the space for your token"
         else:
             said = text_of(self.payload.get("code"))
             code = said if said in TABLE else _CODES.get(self.error, "InvalidRequest")
@@ -113,25 +113,23 @@ class SpaceError(PenstockError):
         return self.error
 
 
-class TargetUnsupported(PenstockError):  # noqa: N818 - it says what is so
-    """The gateway opened a stream to everybody although targets were named; the stream was closed again."""
+class TargetUnsupported(PenstockError):  # noqa: N818 - reads well in `except TargetUnsupported`
+    """The gateway ignored the target of a stream and would send its frames to all; the client closed the stream."""
 
     def __init__(self, target: Sequence[str], stream_id: str) -> None:
         names = ", ".join(f"`{name}`" for name in target)
-        message = (
-            f"the gateway does not know targeted delivery: it opened `{stream_id}` without the target {names}"
-        )
-        hint = "nothing was sent, and the stream is closed; open it without a target if everybody may read it"
+        message = f"the gateway does not support targets: it opened `{stream_id}` without the target {names}"
+        hint = "no frame was sent and the stream is closed; open it without a target if all participants may read it"
         super().__init__(Refusal("Unsupported", message, ref=stream_id, hint=hint))
 
 
 def text_of(value: object) -> str:
-    """A text, or an empty one where something else came."""
+    """The value if it is a text, else an empty text."""
     return value if isinstance(value, str) else ""
 
 
 def texts_of(value: object) -> tuple[str, ...]:
-    """A list of texts; one text alone is a list of one, as older peers write it."""
+    """A list of texts; older peers write a single text instead of a list of one."""
     if isinstance(value, str):
         return (value,)
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
@@ -146,7 +144,7 @@ def objects_of(value: object) -> list[dict[str, Any]]:
 
 
 def read_message(data: bytes) -> Arrival | None:
-    """A message of the gateway; None when it is nothing we know."""
+    """Parse a message of the gateway; None when it is neither an envelope nor a frame."""
     if data[:1] == b"#" and (end := data.find(b"#", 1)) > 0:
         return Frame(data[1:end].decode(errors="replace"), data[end + 1 :])
     try:
@@ -169,7 +167,7 @@ def read_message(data: bytes) -> Arrival | None:
 
 
 def join_message(space: str | None, participant: str, token: str | None) -> str:
-    """How a participant asks to be let in; a gateway with one space needs no name of it."""
+    """The join message; a gateway with one space needs no name."""
     fields = {"type": "join", "space": space, "participantId": participant, "token": token}
     return _encode({name: value for name, value in fields.items() if value is not None}).decode()
 
@@ -182,7 +180,7 @@ def envelope_text(
     to: Sequence[str] = (),
     correlation_id: Sequence[str] = (),
 ) -> str:
-    """An envelope for the wire."""
+    """Format an envelope."""
     fields: dict[str, object] = {
         "protocol": PROTOCOL,
         "id": envelope_id,
@@ -200,5 +198,5 @@ def envelope_text(
 
 
 def frame_bytes(stream_id: str, data: bytes | str) -> bytes:
-    """A frame for the wire."""
+    """Format a frame."""
     return b"#%b#%b" % (stream_id.encode(), data.encode() if isinstance(data, str) else data)

@@ -1,8 +1,8 @@
-"""Envelopes of ours that wait for an echo or an answer.
+"""Sent envelopes that wait for an echo or an answer.
 
-Owns the open exchanges, at most `OPEN_MAX`; whoever wants one more waits. An envelope is confirmed by its echo, which the gateway sends
-when it is durable, or by the gateway's own answer where it swallows the envelope. An answer is the first other envelope that is correlated
-to ours; where only the gateway can answer, nobody else's word counts. A correlated `system/error` ends each of them.
+At most `OPEN_MAX` are pending; further senders wait. An envelope is confirmed by its echo, which the gateway sends when it is durable, or by
+the gateway's own answer where it does not echo. An answer is the first other envelope that is correlated to ours; where only the gateway
+can answer, envelopes of participants are ignored. A correlated `system/error` fails the pending envelope.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of
 from penstock.core.errors import PenstockError
 
 OPEN_MAX = 1_000
-"""Envelopes of one participant that wait for an echo or an answer."""
+"""The most pending envelopes of one participant."""
 
 
 Wanted = Literal["echo", "answer", "gateway"]
-"""What settles an exchange: its own echo, anybody's answer, or the gateway's."""
+"""What completes a pending envelope: its echo, any answer, or an answer of the gateway."""
 
 
 class PendingEnvelope:
-    """One envelope of ours on its way."""
+    """A sent envelope and the future of its echo or answer."""
 
     def __init__(self, envelope_id: str, wants: Wanted) -> None:
         self.id = envelope_id
@@ -34,7 +34,7 @@ class PendingEnvelope:
 
 
 class PendingEnvelopes:
-    """All that are open."""
+    """All pending envelopes of a participant."""
 
     def __init__(self) -> None:
         self._open: dict[str, PendingEnvelope] = {}
@@ -48,12 +48,12 @@ class PendingEnvelopes:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Room for one more; waits for it."""
+        """A place for one more; waits until one is free."""
         async with self._slots:
             yield
 
     def begin(self, wants: Wanted) -> PendingEnvelope:
-        """Open one; `end` closes it."""
+        """Add a pending envelope; `end` removes it."""
         exchange = PendingEnvelope(self.next_id(), wants)
         self._open[exchange.id] = exchange
         return exchange

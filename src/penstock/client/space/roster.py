@@ -1,7 +1,7 @@
-"""Who and what is in a space, as far as a participant was told: others, its own capabilities, open streams.
+"""The state of a space as one participant knows it: other participants, its own capabilities, open streams.
 
-Owns the picture that welcomes give and later envelopes change. Only the gateway's word counts for streams and presence: `take` ignores
-the same kinds from anybody else, except a `stream/close`, which is the owner's own word. Cost: one dictionary look-up an envelope.
+A welcome sets the state, and later envelopes change it. For streams and presence only the gateway counts: `take` ignores the same kinds
+from participants, except `stream/close`, which the owner sends. Cost: one dictionary look-up per envelope.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from penstock.client.space.messages import SpaceEnvelope, object_of, objects_of, text_of, texts_of
 
 REQUESTS_MAX = 256
-"""Stream requests kept until they are answered; a request says more of a stream than its `stream/open`."""
+"""The most unanswered stream requests to keep; a request describes a stream better than its `stream/open`."""
 
 Capability = dict[str, Any]
 
 
 class Roster:
-    """The picture of one space."""
+    """The known state of one space."""
 
     def __init__(self) -> None:
         self.welcome: dict[str, Any] = {}
@@ -25,15 +25,15 @@ class Roster:
         self.id = ""
         self.capabilities: list[Capability] = []
         self.participants: dict[str, list[Capability]] = {}
-        """The others who are there, and what they may do."""
+        """The other participants that are present, and their capabilities."""
         self.streams: dict[str, dict[str, Any]] = {}
-        """By stream id: `owner`, `authorized_writers`, `target` where it has one, and what its request said."""
+        """By stream id: `owner`, `authorized_writers`, `target` where it has one, and the fields of its request."""
         self._requests: dict[str, dict[str, Any]] = {}
         self._opens: dict[str, str] = {}
-        """The stream that an envelope opened, by the id of the request and of the `stream/open`."""
+        """Stream ids by the id of the request and of the `stream/open`."""
 
     def take(self, envelope: SpaceEnvelope) -> None:
-        """Change the picture as an envelope says."""
+        """Apply an envelope to the state."""
         kind = envelope.kind
         if kind == "stream/request":
             self._remember(envelope)
@@ -82,7 +82,7 @@ class Roster:
     def _remember(self, envelope: SpaceEnvelope) -> None:
         asked = object_of(envelope.payload)
         stream = self.streams.get(self._opens.get(envelope.id, ""))
-        if stream is not None:  # some gateways tell of the answer before the question
+        if stream is not None:  # some gateways send the answer before the echo of the request
             for name, value in asked.items():
                 stream.setdefault(name, value)
             return
@@ -98,7 +98,7 @@ class Roster:
         stream: dict[str, Any] = {}
         for request_id in envelope.correlation_id:
             stream |= self._requests.pop(request_id, {})
-        stream.pop("target", None)  # what was asked for is not what was given
+        stream.pop("target", None)  # the gateway may grant another target than requested
         self.streams[stream_id] = stream | payload
         for cause in (envelope.id, *envelope.correlation_id):
             self._opens[cause] = stream_id

@@ -1,7 +1,7 @@
-"""A stream of a space in the hands of somebody who may write to it.
+"""A stream of a space, for a participant that may write to it.
 
-Owns nothing but the last refusal of a frame: a frame has no id, so the gateway's complaint about one comes later and is raised by the next
-`write`. Everything else about the stream is in the roster of the space, which the gateway keeps true.
+Owns only the last error of a frame: a frame has no id, so the gateway's error arrives later, and the next `write` raises it. Everything
+else about the stream is in the roster of the space.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StreamHost(Protocol):
 
 
 class SpaceStream:
-    """A stream; made by `Space.open_stream`, or by `Space.stream` for one that somebody else opened.
+    """A stream to write to; `Space.open_stream` makes one, and `Space.stream` finds one that another participant opened.
 
     Example:
         stream = await space.open_stream("collector", content_type="application/json")
@@ -53,33 +53,33 @@ class SpaceStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether the gateway knows it."""
+        """Whether the stream is open."""
         return self.id in self._room.active_streams
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the gateway says of it; empty when it is closed."""
+        """The gateway's description of the stream; empty when it is closed."""
         return dict(self._room.active_streams.get(self.id, {}))
 
     @property
     def owner(self) -> str:
-        """Who may close it and let others write."""
+        """The participant that may close it and let others write."""
         return text_of(self.info.get("owner"))
 
     @property
     def target(self) -> tuple[str, ...]:
-        """Who receives its frames; nobody named means everybody."""
+        """The receivers of its frames; empty means all participants."""
         return texts_of(self.info.get("target"))
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """Who may write to it."""
+        """The participants that may write to it."""
         return texts_of(self.info.get("authorized_writers"))
 
     async def write(self, data: bytes | str) -> None:
-        """Send one frame; returns when it is on its way, and waits while the gateway does not read.
+        """Send one frame; waits while the gateway does not read. Returns when the frame is sent, without a confirmation.
 
-        Raises the gateway's refusal of an earlier frame, once, and `UnknownStream` when the stream is closed.
+        Raises the gateway's error about an earlier frame, once, and `UnknownStream` when the stream is closed.
         """
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
@@ -87,21 +87,21 @@ class SpaceStream:
         await self._room.write_frame(self.id, data)
 
     async def close(self, reason: str | None = None) -> None:
-        """Close it, if it is open; only its owner may."""
+        """Close the stream, if it is open. Only its owner may."""
         if self.is_open:
             payload = {"stream_id": self.id} | ({"reason": reason} if reason else {})
             await self._room.send("stream/close", payload)
 
     async def grant_write(self, participant: str, reason: str | None = None) -> None:
-        """Let somebody else write; only the owner may."""
+        """Let another participant write. Only the owner may."""
         await self._ask("stream/grant-write", participant_id=participant, reason=reason)
 
     async def revoke_write(self, participant: str, reason: str | None = None) -> None:
-        """Let somebody write no more; only the owner may."""
+        """Take back the right to write. Only the owner may."""
         await self._ask("stream/revoke-write", participant_id=participant, reason=reason)
 
     async def transfer(self, new_owner: str, reason: str | None = None) -> None:
-        """Give the stream away, and the right to write with it. Its target stays as it is."""
+        """Make another participant the owner, with the right to write. The target does not change."""
         await self._ask("stream/transfer-ownership", new_owner=new_owner, reason=reason)
 
     async def _ask(self, kind: str, **fields: str | None) -> None:
@@ -109,13 +109,13 @@ class SpaceStream:
         await self._room.ask_gateway(kind, {"stream_id": self.id, **given})
 
     def __repr__(self) -> str:
-        whom = ", ".join(self.target) or "everybody"
+        whom = ", ".join(self.target) or "all"
         return f"<SpaceStream {self.id} to {whom}>" if self.is_open else f"<SpaceStream {self.id}, closed>"
 
     # -- for the space
 
     def refused(self, error: SpaceError) -> None:
-        """The gateway did not take a frame."""
+        """The gateway rejected a frame."""
         self._refusal = error
 
 
@@ -125,11 +125,11 @@ def closed_error(stream_id: str) -> PenstockError:
             "UnknownStream",
             f"the stream `{stream_id}` is not open",
             ref=stream_id,
-            hint="its owner closed it, or was gone for too long: open another with `open_stream`",
+            hint="its owner closed it or was disconnected too long; open another one with `open_stream`",
         )
     )
 
 
 def opened_id(envelope: SpaceEnvelope) -> str:
-    """The stream that a `stream/open` is about."""
+    """The id in a `stream/open`."""
     return text_of(object_of(envelope.payload).get("stream_id"))

@@ -1,7 +1,7 @@
-"""One WebSocket to the gateway of a space: dialling, joining, single messages both ways, and why it ended.
+"""One WebSocket to the gateway of a space: dial, join, single messages both ways, and the reason of its end.
 
-Owns the socket and nothing of its meaning beyond the join. A message larger than `MESSAGE_MAX` ends the transport, so a peer can never make us
-hold more than one of these. The library pings, and ends a link that is silent.
+Interprets nothing beyond the join. A message larger than `MESSAGE_MAX` closes the socket, which bounds the memory that a peer can use.
+The library pings, and closes a silent connection.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from penstock.client.space.messages import (
 from penstock.core.errors import PenstockError, Refusal
 
 MESSAGE_MAX = LINE_MAX
-"""Bytes of one message that we take."""
+"""The most bytes of one message."""
 PING_S = 30.0
 CLOSE_S = 2.0
-"""How long the goodbye of a link may take."""
+"""How long the closing handshake may take."""
 TAKEN_OVER = 4001
-"""Close code: somebody else joined under our name, and coming back would only throw that one out."""
+"""Close code: another connection joined under our name. Reconnecting would only disconnect that one."""
 
 _STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
 
 
 def socket_url(url: str) -> str:
-    """The WebSocket of a gateway given by its HTTP address."""
+    """The WebSocket URL of a gateway, from its HTTP URL."""
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
     if scheme is None or not parts.netloc:
-        hint = "use `http://host:port`; spaces are not on the control door"
+        hint = "use `http://host:port`; the control port does not serve spaces"
         raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of a gateway", hint=hint))
     path = "/ws" if parts.path in {"", "/"} else parts.path
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
 class SpaceTransport:
-    """A joined WebSocket; made by `join`."""
+    """A joined WebSocket; `join` makes one."""
 
     def __init__(self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.unread = 0
@@ -60,7 +60,7 @@ class SpaceTransport:
 
     @property
     def reason(self) -> str:
-        """Why it ended."""
+        """The reason why it ended."""
         return self._reason or f"the WebSocket was closed with code {self._socket.close_code}"
 
     async def receive(self) -> Arrival | None:
@@ -86,7 +86,7 @@ class SpaceTransport:
             self.unread += 1
 
     async def send(self, message: str | bytes) -> None:
-        """Hand over a message; waits while the gateway does not read. Raises OSError when the transport is gone."""
+        """Send a message; waits while the gateway does not read. Raises OSError when the connection is lost."""
         try:
             if isinstance(message, str):
                 await self._socket.send_str(message)
@@ -96,7 +96,7 @@ class SpaceTransport:
             raise OSError(str(error)) from error
 
     async def close(self) -> None:
-        """Say goodbye; a gateway that does not answer is left alone."""
+        """Close with a handshake; do not wait for a gateway that does not answer."""
         try:
             await self._socket.close()
         finally:
@@ -106,7 +106,7 @@ class SpaceTransport:
 async def join(
     url: str, space: str | None, participant: str, token: str | None, *, timeout_s: float
 ) -> tuple[SpaceTransport, SpaceEnvelope]:
-    """Dial and join; returns the link and the welcome. Raises PenstockError."""
+    """Dial and join; returns the transport and the welcome. Raises PenstockError."""
     try:
         async with asyncio.timeout(timeout_s):
             transport = await _dial(url)
@@ -148,9 +148,9 @@ async def _dial(url: str) -> SpaceTransport:
     except aiohttp.WSServerHandshakeError as error:
         await session.close()
         code = _STATUSES.get(error.status) or ("Unreachable" if error.status >= 500 else "Unsupported")
-        message = f"`{url}` is no gateway for us: it answered with status {error.status}"
+        message = f"`{url}` is not a gateway: it answered with status {error.status}"
         hint = (
-            "has it spaces? the section `spaces` of a server's config adds them"
+            "the server may have no spaces; the section `spaces` of its config adds them"
             if code == "UnknownRoute"
             else None
         )

@@ -1,4 +1,4 @@
-"""What can go wrong with a token stream, as exceptions: one for each way in which it can end too early."""
+"""The exceptions of token streams: one for each way in which a stream can end early."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from penstock.dialects.streamservice.messages import Complete, StreamFailure
 from penstock.dialects.streamservice.verify_stream import Ending, Gap, Tampered, Truncated, Unreadable
 
 
-class BrokenStream(PenstockError):  # noqa: N818 - says what is broken
-    """A token stream that did not come to its end. What was read before is whole and in order."""
+class BrokenStream(PenstockError):  # noqa: N818 - reads well in `except BrokenStream`
+    """The stream did not reach its end. The tokens read before are complete and in order."""
 
 
 class GapError(BrokenStream):
-    """Messages are missing, how many nobody knows, and asking for them did not help."""
+    """Messages are missing, and requests to resume did not bring them back. The number of missing messages is unknown."""
 
     def __init__(self, gap: Gap) -> None:
-        told = "the relay does not have them any more" if gap.is_gone else "nobody sent them again"
-        super().__init__(Refusal("StreamGap", f"the next messages of the stream are missing, and {told}"))
+        reason = "the relay no longer has them" if gap.is_gone else "requests for them were not answered"
+        super().__init__(Refusal("StreamGap", f"the next messages of the stream are missing, and {reason}"))
         self.is_gone = gap.is_gone
-        """The relay itself said that it does not have them."""
+        """Whether the relay reported that it no longer has them."""
 
 
 class TamperedStream(BrokenStream):
-    """In place of the next message there are others, which the publisher did not make."""
+    """Messages arrived that the publisher did not make, instead of the next one."""
 
     def __init__(self, tampered: Tampered) -> None:
         super().__init__(
@@ -34,24 +34,24 @@ class TamperedStream(BrokenStream):
 
 
 class TruncatedStream(BrokenStream):
-    """Nothing comes any more, and nothing said that this is the end."""
+    """The stream stopped without a terminal message: the publisher fell silent, or the stream expired."""
 
     def __init__(self, truncated: Truncated) -> None:
-        told = "fell silent" if truncated.reason == "idle" else "expired"
-        super().__init__(Refusal("StreamTruncated", f"the stream {told} before its end"))
+        reason = "fell silent" if truncated.reason == "idle" else "expired"
+        super().__init__(Refusal("StreamTruncated", f"the stream {reason} before its end"))
         self.reason = truncated.reason
 
 
 class StreamFailed(BrokenStream):
-    """The publisher ended the stream with an error; `failure` is what it says."""
+    """The publisher ended the stream with an error; `failure` is that error."""
 
     def __init__(self, failure: StreamFailure) -> None:
         super().__init__(Refusal("StreamFailed", failure.message or failure.code, ref=failure.code))
         self.failure = failure
 
 
-class StreamCancelled(PenstockError):  # noqa: N818 - not a mistake of anybody
-    """The reader wants no more; the publisher has ended the stream."""
+class StreamCancelled(PenstockError):  # noqa: N818 - not an error of the publisher
+    """The reader cancelled the stream. Stop publishing: the publisher has already ended the stream."""
 
     def __init__(self) -> None:
         super().__init__(Refusal("StreamCancelled", "the reader cancelled the stream"))

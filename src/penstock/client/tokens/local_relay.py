@@ -1,4 +1,6 @@
-"""The relay of the server that runs here: where it is, and the key that it trusts without being told."""
+"""The relay of the server on this machine: its endpoints, and the signing key that it always trusts."""
+
+# size: one look-up, which neither the reader nor the publisher needs
 
 from __future__ import annotations
 
@@ -13,18 +15,18 @@ DATA = Path("penstock-data")
 
 
 class LocalRelay(NamedTuple):
-    """What a publisher beside the server needs."""
+    """The endpoints of a relay, and a key that it trusts."""
 
     pub: str
-    """Where readers subscribe."""
+    """The endpoint for readers."""
     push: str
-    """Where publishers push."""
+    """The endpoint for publishers."""
     signer: SigningKey
-    """The server's own publisher's key, which its owner alone can read."""
+    """The server's own publisher key, from a file that only its owner can read."""
 
 
 def local_relay(data: Path | str = DATA) -> LocalRelay:
-    """The relay of the server on a data directory; raises when none runs there."""
+    """The relay of the server on a data directory. Raises `Unreachable` when none runs there."""
     run = Path(data) / "run"
     endpoints = read_endpoints(run / "endpoints.json")
     if endpoints is None or endpoints.pub is None or endpoints.pull is None:
@@ -36,11 +38,11 @@ def local_relay(data: Path | str = DATA) -> LocalRelay:
 
 
 def load_signing_key(file: Path | str) -> SigningKey:
-    """A publisher's key from a file of 64 hexadecimal digits, as `penstock token signer-keygen` makes them."""
+    """Read a publisher's key from a file of 64 hexadecimal digits, as `penstock token signer-keygen` prints it."""
     try:
         return SigningKey(bytes.fromhex(Path(file).read_text("utf-8").strip()))
     except (OSError, ValueError) as error:
         hint = "`penstock token signer-keygen` makes one"
         raise PenstockError(
-            Refusal("InvalidRequest", f"`{file}` holds no signing key: {error}", hint=hint)
+            Refusal("InvalidRequest", f"`{file}` contains no signing key: {error}", hint=hint)
         ) from None

@@ -1,9 +1,9 @@
-"""How two ends agree on a stream that nobody between them can read the keys of.
+"""The key agreement of two ends of a stream, over a channel that may be read by others.
 
-The reader makes an offer, which is its half of a key; the publisher answers with its own half and where the stream is. Both are messages of
-the protocol (StreamStartRequest, and StreamInfo in a signed ResponseEnvelope), here as text, so that they travel in the payload of
-any envelope: a question on a Courier stream, a request in a MEW space, a line of a terminal. Whoever carries them learns
-nothing; but somebody who can change them can put himself in between, unless the answer is signed and the reader knows by whom.
+The reader makes an offer, its half of a key; the publisher answers with its own half and the endpoint of the stream. Both are messages of the
+protocol (StreamStartRequest, and StreamInfo in a signed ResponseEnvelope) as text, so that they fit into the payload of any envelope. A
+party that only reads them learns no key. A party that can change them could impersonate both ends, unless the answer is signed and the
+reader knows the signer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.dialects.streamservice.signatures import SigningKey, TrustStore, c
 from penstock.dialects.streamservice.wire import FrameFault
 
 TEXT_MAX = 16_384
-"""Characters of an offer or an answer: real ones have a few hundred."""
+"""The most characters of an offer or an answer; real ones have a few hundred."""
 
 
 class Agreement(NamedTuple):
-    """What both ends have at last."""
+    """The result of the agreement, equal at both ends."""
 
     stream_id: str
     endpoint: str
@@ -36,10 +36,10 @@ class Agreement(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a publisher sends back, and what it keeps."""
+    """The publisher's answer to an offer: `text` to send back, `agreement` to keep."""
 
     text: str
-    """For the reader."""
+    """Send this to the reader."""
     agreement: Agreement
 
 
@@ -56,13 +56,13 @@ class StreamOffer:
         self.stream_id = stream_id or secrets.token_hex(8)
         self._suite: Suite = suite
         self._pair = key_pair(secrets.token_bytes(ENTROPY_SIZE))
-        # Any number would do: it ties an answer to this offer.
+        # Ties an answer to this offer; any number would do.
         self._request_id = int.from_bytes(self._pair.public[:8], "little")
         self.text = _text(encode.start_request(StreamStartRequest(self.stream_id, self._pair.public)))
-        """What the publisher must get."""
+        """Send this to the publisher."""
 
     def accept(self, answer: str, *, signer: bytes | None) -> Agreement:
-        """Read a publisher's answer. `signer` is its public key; None trusts whoever carried the answer."""
+        """Accept a publisher's answer. `signer` is its public key; None trusts the channel. Raises PenstockError if it is not valid."""
         frame = _bytes(answer)
         if signer is not None:
             payload = check_response(frame, self._request_id, TrustStore({"publisher": signer}))
@@ -75,7 +75,7 @@ class StreamOffer:
         return self._agree(info)
 
     def accept_key(self, answer: str, endpoint: str) -> Agreement:
-        """Read a StreamAuthResponse, where the place of the stream is known and the way is trusted."""
+        """Accept a StreamAuthResponse, if you know the endpoint of the stream and trust the channel."""
         response = read_auth_response(_bytes(answer))
         if isinstance(response, FrameFault):
             raise _invalid("answer", response.message)
@@ -91,7 +91,7 @@ class StreamOffer:
 
 
 def answer_offer(offer: str, endpoint: str, *, signer: SigningKey | None, suite: Suite = "sha256") -> Answer:
-    """A publisher's answer to an offer: `endpoint` is where readers subscribe. Without a signer the way must be trusted."""
+    """Answer a reader's offer. `endpoint` is the relay's endpoint for readers. Without a signer the channel must be trusted."""
     request, pair, agreement = _agree_on(offer, endpoint, suite)
     frame = encode.info(StreamInfo(request.stream_id, endpoint, pair.public))
     if signer is not None:
@@ -100,14 +100,14 @@ def answer_offer(offer: str, endpoint: str, *, signer: SigningKey | None, suite:
 
 
 def answer_offer_with_key(offer: str, endpoint: str, *, suite: Suite = "sha256") -> Answer:
-    """The same as a StreamAuthResponse, for readers that know the place of the stream, over a way that is trusted."""
+    """Answer with a StreamAuthResponse, for readers that know the endpoint, over a trusted channel."""
     request, pair, agreement = _agree_on(offer, endpoint, suite)
     frame = encode.auth_response(StreamAuthResponse(request.stream_id, pair.public))
     return Answer(_text(frame), agreement)
 
 
 def new_signing_key() -> SigningKey:
-    """A publisher's key, made of fresh entropy. Its `public` half goes to `relay.signers` and to readers."""
+    """A new signing key of a publisher. Put its `public` half into `relay.signers`, and give it to readers."""
     return SigningKey(secrets.token_bytes(32))
 
 

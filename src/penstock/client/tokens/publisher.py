@@ -1,7 +1,7 @@
-"""A token stream in the hands of its publisher: `await publisher.send(token)`.
+"""The publisher of a token stream: `await publisher.send(token)`.
 
-Owns the promise that a stream ends properly: with `complete`, with `error`, or, whatever happens, with an error of our own. Leaving an
-`async with` block completes the stream, an exception ends it with an error, and a publisher that is simply forgotten says so.
+It guarantees that a stream ends with a terminal message: `complete`, `error`, or an error of its own. Leaving an `async with` block
+completes the stream, an exception ends it with an error, and so does garbage collection of a publisher that was not closed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.dialects.streamservice.signatures import SigningKey
 from penstock.dialects.streamservice.verify_stream import Format
 
 TURN_SENDS = 256
-"""Tokens after which others on the loop have their turn."""
+"""Tokens after which `send` yields to other tasks of the loop."""
 DROP_S = 1.0
-"""How long the end of a forgotten publisher may take."""
+"""How long the end of a garbage-collected publisher may take."""
 
 
 class TokenPublisher:
-    """A stream of tokens to one reader, through a relay that cannot change them; best inside `async with`.
+    """Publishes a stream of tokens to one reader, through a relay that cannot change them. Use it inside `async with`.
 
     Example:
         async with penstock.TokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
@@ -55,8 +55,19 @@ class TokenPublisher:
         batching: Batching | None = None,
         keeping: RetentionOptions | None = None,
     ) -> None:
-        """`push` is where a relay takes messages; `pub`, where it publishes, is needed to hear a reader cancel. `lifetime` is that of
-        a registration, which is renewed. `timeout` is how long `send` waits for a relay that takes nothing."""
+        """Prepare a stream; `open` connects.
+
+        Args:
+            push: The relay's endpoint for publishers.
+            keys: The keys of the agreement with the reader.
+            signer: Signs the registration; the relay must trust it.
+            pub: The relay's endpoint for readers. Needed only to receive a reader's cancellation.
+            curve: Keys for an encrypted connection.
+            lifetime: Seconds that a registration is valid; it is renewed.
+            timeout: Seconds that `send` waits for a relay that accepts nothing.
+            batching: How tokens are combined into messages.
+            keeping: How many sent messages are kept to send them again.
+        """
         self.push = push
         self._keys = keys
         self._signer = signer
@@ -76,21 +87,21 @@ class TokenPublisher:
 
     @property
     def is_cancelled(self) -> bool:
-        """The reader wants no more."""
+        """Whether the reader cancelled the stream."""
         return self._sender is not None and self._sender.cancelled.is_set()
 
     @property
     def is_over(self) -> bool:
-        """The stream has its terminal message."""
+        """Whether the stream has its terminal message."""
         return self._composer.is_over
 
     @property
     def unsent(self) -> int:
-        """Messages that wait for the relay."""
+        """Messages that the relay has not accepted yet."""
         return self._composer.unsent
 
     async def open(self) -> Self:
-        """Connect and register; raises when no relay is there in time."""
+        """Connect and register the stream. Raises `Unreachable` when the relay does not answer in time."""
         if self._sender is None:
             sender = self._sender = StreamSender(
                 self._composer,
@@ -112,7 +123,7 @@ class TokenPublisher:
         return self
 
     async def send(self, token: str) -> None:
-        """Send a token. Waits while too much waits already; raises `StreamCancelled` when the reader wants no more."""
+        """Send a token; waits while the send buffer is full. Raises `StreamCancelled` after the reader cancelled the stream."""
         sender = self._open_sender()
         _check(token)
         sender.add(Token(token, self._composer.stream_id))
@@ -124,11 +135,11 @@ class TokenPublisher:
             await asyncio.sleep(0)
 
     async def heartbeat(self) -> None:
-        """Show that we live. This happens by itself in silence."""
+        """Send a heartbeat. The publisher does this by itself when it has nothing to send."""
         self._open_sender().add(Heartbeat(self._composer.stream_id))
 
     async def flush(self) -> None:
-        """Let what waits for company go, and wait until the relay has been sent everything."""
+        """Send the current batch, and wait until the relay has accepted everything."""
         sender = self._open_sender()
         self._composer.flush(_now_us())
         sender.pump()
@@ -138,7 +149,7 @@ class TokenPublisher:
     async def complete(
         self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0
     ) -> Complete:
-        """End the stream well; returns what the reader is told."""
+        """End the stream normally; returns the statistics that the reader gets."""
         sender = self._open_sender()
         took_us = max(_now_us() - self._began_us, 1)
         stats = Complete(
@@ -154,17 +165,17 @@ class TokenPublisher:
         return stats
 
     async def error(self, message: str, code: str = "internal", details: str = "") -> None:
-        """End the stream with an error, which the reader is told."""
+        """End the stream with an error, which the reader gets as `StreamFailed`."""
         texts = (_clipped(message), _clipped(code), _clipped(details))
         self._open_sender().add(StreamFailure(*texts, self._composer.stream_id))
 
     def take_control(self, message: bytes) -> bool:
-        """Take what a reader's `cancellation()` made and brought by another way; false when it does not count."""
+        """Process a reader's `cancellation()` that arrived on another channel; false when it is not valid."""
         sender = self._sender
         return sender is not None and sender.take_control(sender.control_parts(message))
 
     async def close(self) -> None:
-        """Be gone, after what waits was sent. A stream without an end is ended with an error."""
+        """Send what waits, then disconnect. A stream that has not ended is ended with an error."""
         sender = self._sender
         if sender is None or sender.is_closed:
             return
@@ -189,7 +200,7 @@ class TokenPublisher:
             elif isinstance(error, asyncio.CancelledError):
                 await self.error("the publisher was stopped", "cancelled")
             else:
-                # What went wrong inside is for the publisher's own log; the reader learns that something did.
+                # The reader gets only the exception's type: its text may contain private data.
                 await self.error("the publisher failed", "internal", type(error).__name__)
         await self.close()
 
@@ -203,7 +214,11 @@ class TokenPublisher:
             raise StreamCancelled
         if self._composer.is_over:
             raise PenstockError(
-                Refusal("InvalidRequest", "the stream has ended", hint="each stream ends once; make another")
+                Refusal(
+                    "InvalidRequest",
+                    "the stream has ended",
+                    hint="a stream ends once; make another publisher",
+                )
             )
         return sender
 
@@ -215,7 +230,7 @@ class TokenPublisher:
 
 
 def _forget(sender: StreamSender) -> None:
-    """The end of a publisher that nobody holds any more, on whichever thread that is found out."""
+    """End the stream of a garbage-collected publisher, on whichever thread the collector runs."""
     loop = sender.loop
     try:
         here = asyncio.get_running_loop()
@@ -238,21 +253,21 @@ def _check(token: str) -> None:
     try:
         size = len(token.encode())
     except UnicodeEncodeError:
-        raise PenstockError(Refusal("InvalidRequest", "a token is text that UTF-8 can hold")) from None
+        raise PenstockError(Refusal("InvalidRequest", "a token must be text that UTF-8 can encode")) from None
     if size > TEXT_MAX:
         raise PenstockError(
-            Refusal("TooLarge", f"a token has at most {TEXT_MAX} bytes", hint="send it in several")
+            Refusal("TooLarge", f"a token has at most {TEXT_MAX} bytes", hint="split it into several tokens")
         )
 
 
 def _clipped(text: str) -> str:
-    """A text that fits, whatever was given."""
+    """The text, cut to the maximum size."""
     return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
 
 
 def _stuck() -> PenstockError:
-    hint = "what was sent so far keeps its place and goes out when the relay is back"
-    return PenstockError(Refusal("Unreachable", "the relay takes nothing", hint=hint))
+    hint = "messages keep their order and are sent when the relay is back"
+    return PenstockError(Refusal("Unreachable", "the relay accepts no messages", hint=hint))
 
 
 def _now_us() -> int:

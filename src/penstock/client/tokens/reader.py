@@ -1,8 +1,8 @@
-"""A token stream in the hands of its reader: `async for token in stream`.
+"""The reader of a token stream: `async for token in stream`.
 
-Owns the socket, the timers and the tokens that nobody took yet; the follower decides what counts. What it keeps: every token was proved
-to be the next one before it is given out; the iteration ends only where the publisher said so, and raises otherwise. At most
-`WAITING_MAX` tokens wait; then the socket is left alone until they are taken, and the silence does not count.
+Owns the socket, the timers and the unread tokens; the verifier decides what is valid. Invariants: every token is authenticated as the next
+one before the application gets it; the iteration ends only where the publisher ended the stream, and raises otherwise. At most
+`WAITING_MAX` tokens are buffered; then the socket is not read until the application takes some, and that time is not counted as silence.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from penstock.dialects.streamservice.messages import Complete, Token
 from penstock.dialects.streamservice.verify_stream import Format, RetryOptions, StreamVerifier, VerifierCounts
 
 WAITING_MAX = 10_000
-"""Tokens that wait here; then we read no more until the application has taken some."""
+"""The most unread tokens; then the socket is not read until the application takes some."""
 LOOK_S = 0.5
-"""How often we look at the socket without being told, should a sign of it have been missed."""
+"""How often to poll the socket, in case a notification was missed."""
 RESUME = b"\x02"
-"""What a request to resume begins with; it goes as a subscription that is never granted, and is taken back at once."""
+"""First byte of a resume request; it is sent as a subscription and withdrawn at once."""
 
 
 class TokenStream:
-    """The tokens of one stream, each of them proved; best inside `async with`.
+    """The tokens of one stream, each authenticated and in order. Use it inside `async with`.
+
+    The iteration ends when the publisher completes the stream. It raises `GapError` when messages are missing for good, `TamperedStream`
+    when a message was changed, `TruncatedStream` when the publisher falls silent, and `StreamFailed` when the publisher reports an error.
 
     Example:
         async with penstock.TokenStream(agreement.endpoint, agreement.keys) as stream:
@@ -54,7 +57,16 @@ class TokenStream:
         expires: float | None = None,
         patience: RetryOptions | None = None,
     ) -> None:
-        """`endpoint` is where a relay publishes; `push`, where it takes messages, is needed only to cancel. `expires` is a Unix time."""
+        """Prepare to read; `open` subscribes.
+
+        Args:
+            endpoint: The relay's endpoint for readers.
+            keys: The keys of the agreement with the publisher.
+            push: The relay's endpoint for publishers. Needed only to cancel.
+            curve: Keys for an encrypted connection.
+            expires: The Unix time at which the stream ends at the latest.
+            patience: When to ask again for missing messages, and when to give up.
+        """
         self.endpoint = endpoint
         self._keys = keys
         self._push = push
@@ -75,22 +87,22 @@ class TokenStream:
         self._was_linked = False
         self._is_closed = False
 
-    # What is known of it
+    # State
 
     @property
     def stats(self) -> Complete | None:
-        """What the publisher said at the end; none before."""
+        """The publisher's statistics at the end; None before."""
         ending = self._follower.ending
         return ending if isinstance(ending, Complete) else None
 
     @property
     def counts(self) -> VerifierCounts:
-        """What arrived, and what became of it."""
+        """Counters of the messages that arrived, by outcome."""
         return self._follower.counts
 
     @property
     def is_over(self) -> bool:
-        """Nothing more comes; tokens may still wait."""
+        """Whether the stream has ended; tokens may still be unread."""
         return self._follower.ending is not None
 
     # Reading
@@ -109,7 +121,7 @@ class TokenStream:
         return self
 
     async def next_batch(self, count_max: int = 4096) -> list[str]:
-        """Tokens that came and nobody took yet, at least one; empty at the proper end. Raises at any other."""
+        """The unread tokens, up to `count_max`; waits for the first one. Empty at the normal end; raises at any other end."""
         await self.open()
         while not self._tokens:
             ending = self._follower.ending
@@ -120,7 +132,7 @@ class TokenStream:
                 return []
             self._go_on()
             if self._is_closed:
-                raise _closed()  # it is not at its end
+                raise _closed()  # the stream has not ended
             if self._waiter is not None:
                 raise PenstockError(Refusal("InvalidRequest", "the stream is being read by another task"))
             self._waiter = asyncio.get_running_loop().create_future()
@@ -149,7 +161,7 @@ class TokenStream:
         return batch[0]
 
     async def close(self) -> None:
-        """Read no more. What was not taken is dropped."""
+        """Stop reading, and drop the unread tokens."""
         self._is_closed = True
         self._hang_up()
         self._tokens.clear()
@@ -163,19 +175,19 @@ class TokenStream:
     ) -> None:
         await self.close()
 
-    # Telling the publisher
+    # Cancelling
 
     def cancellation(self) -> bytes:
-        """A message that stops the publisher, for any way that leads to it: see `TokenPublisher.take_control`. Each works once."""
+        """A message that stops the publisher, to carry over any channel: see `TokenPublisher.take_control`. Each works once."""
         _, frame, mac = self._control.seal("cancel", time.time_ns() // 1000)
         return frame + mac
 
     async def cancel(self, timeout: float = 5.0) -> None:
-        """Tell the publisher, through the relay, to stop. It ends the stream with the error `cancelled`."""
+        """Ask the publisher, through the relay, to stop. It ends the stream with the error `cancelled`."""
         if self._push is None:
-            hint = "open the stream with `push=…`, or carry `cancellation()` to the publisher yourself"
+            hint = "open the stream with `push=…`, or send `cancellation()` to the publisher yourself"
             raise PenstockError(
-                Refusal("InvalidRequest", "there is no way to the relay's publishers", hint=hint)
+                Refusal("InvalidRequest", "the stream has no endpoint to send a cancellation to", hint=hint)
             )
         parts = self._control.seal("cancel", time.time_ns() // 1000)
         done = asyncio.get_running_loop().create_future()
@@ -191,7 +203,7 @@ class TokenStream:
             async with asyncio.timeout(timeout):
                 await done
         except TimeoutError:
-            refusal = Refusal("Unreachable", f"nobody takes messages at `{self._push}`")
+            refusal = Refusal("Unreachable", f"no relay accepts messages at `{self._push}`")
             raise PenstockError(refusal) from None
         finally:
             socket.close(LINGER_MS)
@@ -219,7 +231,7 @@ class TokenStream:
         self._was_linked = self._was_linked or is_up
 
     def _go_on(self) -> None:
-        """The application takes what came, so read on."""
+        """Resume reading once the application has taken tokens."""
         if self._is_paused and len(self._tokens) < WAITING_MAX and self._socket is not None:
             self._is_paused = False
             self._follower.rested(_now_us())

@@ -1,8 +1,8 @@
-"""A publisher's way to the relay: registrations, messages in order, and what readers say.
+"""Sends a publisher's messages to the relay: registrations first, then messages in order; receives cancellations.
 
-Owns the sockets and the timers of one stream; the composer decides what a message is. What it keeps: nothing is sent before the topic is
-registered over the same link; a message leaves in its order or waits; after a lost link the topic is registered anew, and what was
-sent lately goes out again, because the relay may have lost its memory. A registration is renewed at half of its life.
+Owns the sockets and the timers of one stream; the composer makes the messages. Invariants: nothing is sent before the topic is registered
+over the same connection; messages leave in order. After a reconnect the topic is registered again and recent messages are sent again,
+because the relay may have restarted. A registration is renewed at half of its lifetime.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DROPPED = "publisher dropped without terminal frame"
 
 
 class StreamSender:
-    """One stream's sockets."""
+    """The sockets of one stream."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StreamSender:
         self._sub = sub
         self._lifetime_s = lifetime_s
         self._registrations: list[Parts] = []
-        """Those that are still to be sent."""
+        """Registrations that are not sent yet."""
         self._renew_us = 0
         self._is_linked = False
         self._was_linked = False
@@ -64,18 +64,18 @@ class StreamSender:
             self._control_socket.send((b"\x01" + self._channel.topic,))
 
     async def linked(self, timeout: float) -> None:
-        """Wait until the relay is there."""
+        """Wait until the relay is connected."""
         try:
             async with asyncio.timeout(timeout):
                 await self._linked.wait()
         except TimeoutError:
-            hint = "is the relay up, and are the keys of the link right?"
+            hint = "check that the relay runs, and the CURVE keys"
             raise PenstockError(Refusal("Unreachable", "the relay does not answer", hint=hint)) from None
 
     # Sending
 
     def add(self, payload: Payload) -> bool:
-        """Take a payload; false after the end."""
+        """Add a payload; false after the end of the stream."""
         now_us = _now_us()
         is_taken = self.composer.add(now_us, payload)
         if self.composer.unsent:
@@ -84,7 +84,7 @@ class StreamSender:
         return is_taken
 
     def pump(self) -> None:
-        """Send what can be sent."""
+        """Send as much as the socket accepts."""
         if self.is_closed or not self._is_linked:
             return
         while self._registrations:
@@ -98,7 +98,7 @@ class StreamSender:
             self._changed.set_result(None)
 
     async def room(self, unsent_max: int | None, timeout: float) -> bool:
-        """Wait until so many messages are left, or until there is room; false when that takes too long."""
+        """Wait until at most `unsent_max` messages are left, or until there is room; false after `timeout`."""
         composer = self.composer
         try:
             async with asyncio.timeout(timeout):
@@ -125,7 +125,7 @@ class StreamSender:
         self._arm(_now_us())
 
     def _register(self) -> None:
-        """Sign anew: a relay takes each registration once."""
+        """Sign again: a relay accepts each registration once."""
         now_ms = time.time_ns() // 1_000_000
         exp_s = int(now_ms / 1000 + self._lifetime_s) + 1
         self._registrations = [
@@ -171,14 +171,14 @@ class StreamSender:
         self.pump()
         self._arm(now_us)
 
-    # What readers say
+    # Control messages of readers
 
     def _control_received(self, burst: list[list[bytes]]) -> None:
         for parts in burst:
             self.take_control(parts)
 
     def take_control(self, parts: list[bytes]) -> bool:
-        """Take a message of the control channel; false when it does not count."""
+        """Process a message of the control channel; false when it is not valid."""
         word = self._channel.open(parts)
         if word == "cancel" and not self.composer.is_over:
             self.cancelled.set()
@@ -188,13 +188,13 @@ class StreamSender:
         return word is not None
 
     def control_parts(self, message: bytes) -> list[bytes]:
-        """A message of the control channel that came by another way."""
+        """Split a control message that arrived on another channel."""
         return [self._channel.topic, message[:-16], message[-16:]]
 
     # The end
 
     def drop(self) -> None:
-        """Nobody holds this stream any more: say so, and be gone."""
+        """End the stream of a garbage-collected publisher with an error, and close."""
         if self.is_closed:
             return
         if not self.composer.is_over:

@@ -1,8 +1,8 @@
-"""One ZeroMQ socket on an event loop, drained in bursts. Nothing here knows a message.
+"""One ZeroMQ socket on an event loop, read in bursts. It interprets no message.
 
-ZeroMQ's own asyncio sockets make a future for each message, which costs more than the message. Here the loop watches the socket's file
-descriptor, which says only that something happened; what arrived is then taken in one go and handed over as a list. A descriptor
-that was read too early stays silent, so a burst that was cut short, and a send where something may arrive, is followed by another look.
+ZeroMQ's own asyncio sockets make a future per message, which costs more than the message. Here the loop watches the socket's file
+descriptor, which is edge-triggered: it only signals that something happened. All messages are then received in one burst and passed on as
+a list. Because an edge can be consumed too early, a burst that reached its limit, and every send, is followed by another check.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from zmq.utils.monitor import recv_monitor_message
 from penstock.core.errors import PenstockError, Refusal
 
 BURST = 256
-"""Messages taken in one turn of the loop."""
+"""The most messages received in one turn of the loop."""
 RECEIVE_HWM = 10_000
-"""Messages that wait here unread; then the relay's side drops, and the chain shows it."""
+"""The most unread messages; beyond it the relay's socket drops, and the MAC chain shows the gap."""
 SEND_HWM = 1_000
-"""Messages on their way to the relay: no more than a publisher keeps to send them again."""
+"""The most messages in flight to the relay: no more than a publisher keeps for sending again."""
 MESSAGE_MAX = 2 * 1024 * 1024
-"""Bytes of a message that we take from a relay: twice what a relay takes from a publisher."""
+"""The most bytes of a message from a relay: twice what a relay accepts from a publisher."""
 LINGER_MS = 1_000
-"""How long what was sent may take to leave, once its socket is closed."""
+"""How long sent messages may take to leave after their socket is closed."""
 RECONNECT_MS, RECONNECT_LONGEST_MS = 50, 2_000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
-"""How a link that is dead without having been closed is found out."""
+"""Detect a connection that died without being closed."""
 
 Parts = Sequence[bytes]
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Keys of an encrypted link, each as 40 characters of Z85: the relay's public one, and a pair of one's own."""
+    """CURVE keys of an encrypted connection, each 40 characters of Z85: the relay's public key and your own pair."""
 
     server: str
     public: str
@@ -49,7 +49,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class ZmqSocket:
-    """A connected socket."""
+    """A connected ZeroMQ socket."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ZmqSocket:
         moved: Callable[[], None] | None = None,
         linked: Callable[[bool], None] | None = None,
     ) -> None:
-        """`arrived` gets what came, `moved` is called when sending may go on, `linked` when the link is there, or lost."""
+        """`arrived` gets each burst; `moved` is called when sending may continue, `linked` when the connection is up or lost."""
         self._loop = asyncio.get_running_loop()
         self._arrived = arrived
         self._moved = moved
@@ -85,7 +85,7 @@ class ZmqSocket:
         self._loop.call_soon(self._watch)
 
     def send(self, parts: Parts) -> bool:
-        """Send now; false when that is not possible."""
+        """Send without waiting; false when the socket accepts nothing."""
         try:
             self._socket.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
@@ -96,7 +96,7 @@ class ZmqSocket:
         return True
 
     def pause(self) -> None:
-        """Leave what arrives where it is."""
+        """Stop receiving."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -104,11 +104,11 @@ class ZmqSocket:
         self._look_soon()
 
     def look(self) -> None:
-        """Take what arrived, and say when sending may go on."""
+        """Receive what arrived, and report when sending may continue."""
         self._look = None
         if self.is_closed:
             return
-        # Asking makes the socket do its work, and the descriptor quiet.
+        # Reading the events lets ZeroMQ process its commands and resets the descriptor.
         events = _events(self._socket)
         if self._arrived is not None and events & zmq.POLLIN and not self._is_paused:
             self._drain()
@@ -133,7 +133,7 @@ class ZmqSocket:
             self._look = self._loop.call_soon(self.look)
 
     def _watch(self) -> None:
-        """What the socket tells of its link."""
+        """Read the monitor: the connection is up or lost."""
         while not self.is_closed and _events(self._monitor) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
             if self._linked is not None and event != zmq.EVENT_MONITOR_STOPPED:
@@ -170,7 +170,9 @@ def _open(kind: int, curve: Curve | None) -> zmq.Socket[bytes]:
     socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     if kind == zmq.PUSH:
-        socket.set(zmq.IMMEDIATE, 1)  # what cannot be sent stays with us, in order
+        socket.set(
+            zmq.IMMEDIATE, 1
+        )  # queue nothing for a relay that is not connected: messages stay here, in order
     if curve is not None:
         socket.curve_serverkey = curve.server.encode()
         socket.curve_publickey = curve.public.encode()
@@ -180,7 +182,7 @@ def _open(kind: int, curve: Curve | None) -> zmq.Socket[bytes]:
 
 @cache
 def _context(_pid: int) -> zmq.Context[Any]:
-    """One for each process. At its end, what was sent gets a moment to leave."""
+    """One context per process. At exit, sent messages get a moment to leave."""
     context: zmq.Context[Any] = zmq.Context()
     atexit.register(context.destroy, LINGER_MS)
     return context
