@@ -1,4 +1,4 @@
-"""Where the server is: URLs of its doors, and the endpoint file that a running server leaves behind."""
+"""The address of a server: URLs, and the endpoint file that a running server writes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ DEFAULT_PORT = 9787
 DEFAULT_HTTP_URL = "http://localhost:8787"
 ENDPOINTS_FILE = Path("penstock-data/run/endpoints.json")
 GATEWAY_FILES = (Path("penstock/run/endpoints.json"), Path(".mew/penstock/run/endpoints.json"))
-"""Where `penstock gateway start` leaves them: beside the space's file, or in `.mew`."""
+"""Where `penstock gateway start` writes them: next to the space's file, or in `.mew`."""
 CONTROL_PATH = "/v1/control"
 _HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
 
 
 class Address(NamedTuple):
-    """One place that speaks Control v1 lines."""
+    """An address that speaks Control v1 lines."""
 
     kind: Literal["tcp", "unix", "ws"]
     url: str
-    """As shown to people; for `ws` also what is dialled."""
+    """The URL to show; for `ws` also the one to dial."""
     host: str = ""
     port: int = 0
     path: str = ""
 
 
 class ServerEndpoints(msgspec.Struct, frozen=True):
-    """What `endpoints.json` says about a running server; doors that are off are absent or null."""
+    """The contents of `endpoints.json`; listeners that are off are absent or null."""
 
     pid: int = 0
     version: str = ""
@@ -46,7 +46,7 @@ class ServerEndpoints(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Address:
-    """Read a URL; a door that cannot carry Control v1 is refused as `InvalidRequest`."""
+    """Parse a URL. Raises `InvalidRequest` if it cannot carry Control v1."""
     if url.startswith("unix:"):
         path = url.removeprefix("unix:")
         path = path[2:] if path.startswith("//") else path
@@ -104,7 +104,7 @@ def discover_http(url: str | None = None, environ: Mapping[str, str] = os.enviro
 
 
 def operator_token(url: str, file: Path | None = None) -> str | None:
-    """The operator token beside the endpoint file, if `url` is a door of that very server.
+    """The operator token next to the endpoint file, if `url` is an address of that server.
 
     The token is never offered to any other address: a mistyped host must not learn it.
     """

@@ -1,4 +1,4 @@
-"""What an operator reads and changes over HTTP: figures, spaces and tokens of a server. Blocking; use one object per thread."""
+"""Administration over HTTP: metrics, spaces and tokens of a server. Blocking; use one object per thread."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from penstock.core.errors import PenstockError
 
 Labels = tuple[tuple[str, str], ...]
 Counters = dict[tuple[str, Labels], float]
-"""What `/metrics` says, by name and labels."""
+"""The samples of `/metrics`, by name and labels."""
 
 TIMEOUT_S = 5.0
 _HIDDEN = ("Unauthorized", "Forbidden", "UnknownRoute")
 
 
 class ServerFigures(msgspec.Struct, frozen=True):
-    """Everything at about one moment."""
+    """All figures of a server at about one moment."""
 
     health: dict[str, Any]
     streams: list[dict[str, Any]]
     """`[{id, stats, q}]`."""
     counters: Counters
     spaces: list[dict[str, Any]] | None
-    """None where the token does not show them."""
+    """None if the token may not read them."""
 
 
 class RemoteFigures(RemoteServer):
-    """The figures behind a server's HTTP door."""
+    """The figures of a server."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         super().__init__(url, token, timeout_s=TIMEOUT_S)
 
     def read(self) -> ServerFigures:
-        """Ask for all of them."""
+        """Fetch all figures."""
         health = self._object("/health")
         streams = self._object("/v1/metrics").get("streams", [])
         _, text = self._ask("GET", "/metrics?streams=0")
@@ -57,7 +57,7 @@ class RemoteFigures(RemoteServer):
 
 
 def parse_counters(text: str) -> Counters:
-    """The samples of Prometheus' text format."""
+    """Parse the samples of the Prometheus text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
     return {
@@ -68,38 +68,38 @@ def parse_counters(text: str) -> Counters:
 
 
 class SpaceSurvey(msgspec.Struct):
-    """All spaces, or the one that was asked for."""
+    """All spaces, or the requested one."""
 
     spaces: list[dict[str, Any]]
 
 
 class RemoteSpaces(RemoteServer):
-    """The spaces behind a server's HTTP door."""
+    """The spaces of a server."""
 
     def survey(self, space: str | None = None) -> SpaceSurvey:
-        """Who is there, which streams are open, and what went through them."""
+        """Participants, open streams, and their counters."""
         query = f"?{urlencode({'space': space})}" if space is not None else ""
         _, body = self._ask("GET", f"/v1/spaces{query}")
         return self._decoded(body, SpaceSurvey)
 
 
 class RemoteTokens(RemoteServer):
-    """The tokens behind a server's HTTP door."""
+    """The tokens of a server."""
 
     def listed(self) -> dict[str, Any]:
-        """Every token but the operator's own."""
+        """All tokens except the operator's."""
         _, body = self._ask("GET", "/v1/tokens")
         return self._decoded(body, dict[str, Any])
 
     def mint(
         self, name: str, scopes: list[str], *, agent: str | None = None, tenant: str | None = None
     ) -> dict[str, Any]:
-        """Make a token; the answer has it, this once."""
+        """Make a token; only this answer contains it."""
         asked = {"name": name, "scopes": scopes, "agent": agent, "tenant": tenant}
         _, body = self._ask("POST", "/v1/tokens", asked)
         return self._decoded(body, dict[str, Any])
 
     def revoke(self, name: str) -> dict[str, Any]:
-        """Take a token back."""
+        """Revoke a token."""
         _, body = self._ask("DELETE", f"/v1/tokens/{quote(name, safe='')}")
         return self._decoded(body, dict[str, Any])

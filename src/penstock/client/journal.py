@@ -1,4 +1,4 @@
-"""A server's journal read over HTTP, with the same two verbs as a journal directory: `bounds` and `batches`.
+"""A server's journal over HTTP, with the two operations of a journal directory: `bounds` and `batches`.
 
 Answers of the server are bounded, so a range is read in as many requests as it takes. Blocking, and for one thread. On
 request it waits for a server that is gone or busy, longer each time, up to a bound.
@@ -26,12 +26,12 @@ Answer = TypeVar("Answer")
 
 TIMEOUT_S = 60.0
 BACK_OFF_S = 0.1
-"""The first wait before a request is tried again; each further one is twice as long."""
+"""The first back-off before a retry; each further one is twice as long."""
 BACK_OFF_MAX_S = 5.0
 
 
 class RemoteBounds(msgspec.Struct, rename="camel"):
-    """What can be read; the fields of a journal directory's bounds."""
+    """The readable range; the fields of a journal directory's bounds."""
 
     journal: str
     shard: int
@@ -42,7 +42,7 @@ class RemoteBounds(msgspec.Struct, rename="camel"):
 
 
 class RemoteSealed(msgspec.Struct, rename="camel"):
-    """What a seal did."""
+    """The result of a seal."""
 
     sealed_rows: int
     sealed_end: int
@@ -54,14 +54,14 @@ class RemoteSealed(msgspec.Struct, rename="camel"):
 
 
 class RemoteReader(msgspec.Struct, rename="camel"):
-    """How far a named reader has come."""
+    """The position of a named reader."""
 
     name: str
     offset: int
 
 
 class RemoteReload(msgspec.Struct):
-    """What a reload did: settings that count now, those that wait for a restart, connections that had to go."""
+    """The result of a reload: applied settings, settings that need a restart, closed connections."""
 
     changed: list[str]
     restart: list[str]
@@ -69,12 +69,12 @@ class RemoteReload(msgspec.Struct):
 
 
 class RemoteServer:
-    """A server behind its HTTP door."""
+    """A server behind its HTTP port."""
 
     def __init__(
         self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
     ) -> None:
-        """`retry_s`: how long to try again while the server is gone, or says that it is busy."""
+        """`retry_s` is how long to retry while the server is unreachable or busy."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             hint = "use `http://host:port`; this is not on the control door"
@@ -89,7 +89,7 @@ class RemoteServer:
         self._retry_s = retry_s
 
     def reload(self) -> RemoteReload:
-        """Have it read its config again."""
+        """Reload the server's config."""
         _, body = self._ask("POST", "/v1/reload")
         return self._decoded(body, RemoteReload)
 
@@ -136,10 +136,10 @@ class RemoteServer:
 
 
 class RemoteJournal(RemoteServer):
-    """The journal behind a server's HTTP door."""
+    """The journal behind a server's HTTP port."""
 
     def bounds(self) -> RemoteBounds:
-        """How far the journal reaches, now."""
+        """The current range of the journal."""
         _, body = self._ask("GET", "/v1/journal")
         return self._decoded(body, RemoteBounds)
 
@@ -147,12 +147,12 @@ class RemoteJournal(RemoteServer):
         return self.bounds().end
 
     def seal(self) -> RemoteSealed:
-        """Have everything that is committed moved to the Delta table."""
+        """Seal all committed rows into the Delta table."""
         _, body = self._ask("POST", "/v1/journal/seal")
         return self._decoded(body, RemoteSealed)
 
     def hold(self, name: str, offset: int) -> RemoteReader:
-        """A named reader has everything before `offset`; retention waits for it."""
+        """Move a named reader to `offset`; retention keeps the rows from there on."""
         _, body = self._ask("POST", "/v1/journal/readers", {"name": name, "offset": offset})
         return self._decoded(body, RemoteReader)
 
@@ -174,12 +174,12 @@ class RemoteJournal(RemoteServer):
 
 
 def _passes(error: PenstockError) -> bool:
-    """Whether the trouble may be over in a moment."""
+    """Whether the error may be temporary."""
     return error.retryable and error.code != "Internal"
 
 
 def _patient(error: PenstockError, waited_s: float) -> PenstockError:
-    """The same trouble, saying that it was no passing one."""
+    """The error, extended by how long it lasted."""
     message = f"{error.refusal.message} (tried again for {waited_s:.0f} s)"
     return PenstockError(msgspec.structs.replace(error.refusal, message=message))
 
@@ -203,7 +203,7 @@ _CODES = {
     503: "Draining",
     504: "Timeout",
 }
-"""What an answer means that somebody between us and the server gave."""
+"""Codes for answers of a proxy between us and the server."""
 
 
 def _refusal(response: HTTPResponse, body: bytes) -> Refusal:

@@ -17,28 +17,28 @@ import msgspec
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 PATIENCE_S = 120.0
-"""How long a call tries again before it gives up: longer than a restart of the server."""
+"""How long a call retries: longer than a restart of the server."""
 TIMEOUT_S = 60.0
-"""How long one try may take."""
+"""How long one attempt may take."""
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
-"""Between two tries when the server does not say how long to wait: doubled each time, up to this."""
+"""The longest back-off when the server names none; it doubles each time."""
 
 
 class StageCommitted(msgspec.Struct):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     app: str
     batch: int
     enqueued: int
     duplicate: bool
-    """The batch was in before; nothing was enqueued now."""
+    """Whether the batch was committed before; then nothing was enqueued now."""
     frames: int = 0
-    """What went to streams of spaces."""
+    """Frames sent to streams of spaces."""
     last: int | None = None
-    """Of a duplicate: the newest batch of the application that is in."""
+    """For a duplicate: the newest committed batch of the application."""
     tries: int = 1
-    """How often we asked; an answer may have been lost on the way."""
+    """The number of attempts; an earlier answer may have been lost."""
 
 
 class _Error(msgspec.Struct, rename="camel"):
@@ -85,7 +85,7 @@ class Stage:
         self._sleep = sleep
 
     def part(self, app: str, batch: int, name: str, lines: Iterable[bytes], *, run: str = "") -> int:
-        """Stage one part; one of the same name is replaced, parts of another run of the batch are dropped."""
+        """Stage one part. It replaces a part of the same name, and drops the parts of another run of the batch."""
         query = f"?run={quote(run, safe='')}" if run else ""
         answer, _ = self._ask(
             "POST", f"{_path(app, batch)}/parts/{quote(name, safe='')}{query}", b"\n".join(lines)
@@ -93,18 +93,18 @@ class Stage:
         return int(answer["staged"])
 
     def commit(self, app: str, batch: int, parts: Sequence[str]) -> StageCommitted:
-        """Enqueue these parts of a batch, unless it is in already."""
+        """Commit these parts of a batch, unless the batch is committed already."""
         body = msgspec.json.encode({"parts": parts})
         answer, tries = self._ask("POST", f"{_path(app, batch)}/commit", body)
         return msgspec.convert({**answer, "tries": tries}, StageCommitted)
 
     def abort(self, app: str, batch: int) -> int:
-        """Drop what is staged of a batch; how many envelopes that was."""
+        """Drop the staged parts of a batch; returns the number of envelopes."""
         answer, _ = self._ask("POST", f"{_path(app, batch)}/abort", b"")
         return int(answer["dropped"])
 
     def last(self, app: str) -> int | None:
-        """The newest batch of an application that is in; None when there is none."""
+        """The newest committed batch of an application, or None."""
         answer, _ = self._ask("GET", _path(app), None)
         last: int | None = answer["last"]
         return last
@@ -119,7 +119,7 @@ class Stage:
         self.close()
 
     def _ask(self, method: str, path: str, body: bytes | None) -> tuple[dict[str, Any], int]:
-        """An answer, and how many tries it took."""
+        """The answer, and the number of attempts."""
         deadline_s = time.monotonic() + self._patience_s
         pause_s = PAUSE_MIN_S
         tries = 0
@@ -140,7 +140,7 @@ class Stage:
             try:
                 connection.request(method, path, body, self._headers)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # a server that refuses a body does not read it to its end; what it says may be there
+                pass  # a server that rejects a body stops reading it, but its answer may have arrived
             response = connection.getresponse()
             data = response.read()
         except (OSError, HTTPException) as error:

@@ -72,7 +72,7 @@ def test_a_line_without_end_is_cut_off(monkeypatch):
         link.data_received(b"x")
         assert wire.aborted
         link.connection_lost(None)
-        assert "longer" in heard.reasons[0]
+        assert "too long" in heard.reasons[0]
 
     asyncio.run(go())
 

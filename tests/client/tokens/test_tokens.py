@@ -537,7 +537,7 @@ class TestCancelling:
     async def test_a_cancellation_can_take_another_way_and_works_once(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
         stream = penstock.TokenStream(agreed.endpoint, agreed.keys)
-        with pytest.raises(penstock.PenstockError, match="no way"):
+        with pytest.raises(penstock.PenstockError, match="no endpoint to send a cancellation"):
             await stream.cancel()
         message = stream.cancellation()
         async with publisher(relay, agreed) as out:

@@ -1,11 +1,10 @@
-"""One connection to the server that outlives its sockets: requests, answers, and coming back after a loss.
+"""One Control v1 connection, which survives its transports: requests, answers, reconnection.
 
-Owns the link, the greeting and the routes of deliveries. A request is a frame without its last brace; it
-gets its `reqId` here. Lines written in one loop turn leave in one write.
+Owns the transport, the hello and the routing of deliveries. A request is a frame without its last brace; it gets its `reqId` here. Lines
+written in one loop turn leave in one write.
 
-Invariants: a request that may be repeated is sent again after a reconnect, under the same `reqId`; any
-other that had been sent fails as `Unreachable`, because nobody can know whether it was done. What was not
-sent yet waits for the link, or for its deadline.
+Invariants: after a reconnect, a repeatable request is sent again under the same `reqId`; any other request that was sent fails as
+`Unreachable`, because it is unknown whether the server executed it. A request that was not sent waits for a transport, or for its deadline.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from penstock.core.errors import PenstockError, Refusal
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 5.0
 AGAIN = (
-    "nobody knows whether it was done; the client reconnects by itself, so do it again if twice does no harm"
+    "it is unknown whether the server executed it; the client reconnects, so repeat it if that does no harm"
 )
-"""The cure of whoever loses a connection in the middle of a request."""
+"""The hint when a connection is lost during a request."""
 CLOSE_S = 2.0
-"""How long a close waits for the server to take the last lines."""
+"""How long `close` waits for the server to read the last lines."""
 
 
 class FrameListener(Protocol):
-    """A subscription or a followed view, as the connection sees it."""
+    """Receives frames: a subscription or a followed view."""
 
     sub_id: str
 
@@ -56,19 +55,19 @@ class FrameListener(Protocol):
     def changed(self, frame: LiveFrame) -> None: ...
 
     def emit(self) -> None:
-        """Submit what gathered during this loop turn."""
+        """Send what was collected during this loop turn."""
 
     def resume(self) -> None:
-        """Subscribe again on a fresh link."""
+        """Subscribe again on a new transport."""
 
     def disconnected(self, reason: str) -> None: ...
 
     def failed(self, error: PenstockError) -> None:
-        """The connection is over for good."""
+        """The connection has ended for good."""
 
 
 class ControlConnection:
-    """PendingRequests and answers over whatever link is up."""
+    """Requests and answers over the current transport."""
 
     def __init__(
         self,
@@ -83,9 +82,9 @@ class ControlConnection:
         self.hello = ServerHello()
         self.loop = asyncio.get_running_loop()
         self.reconnects = 0
-        """How often the link was lost and found again."""
+        """How often the connection was lost and re-established."""
         self.unread_frames = 0
-        """Frames of a kind we do not know; a newer server may send them."""
+        """Frames of an unknown kind, which a newer server may send."""
         self._token = token
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -101,12 +100,12 @@ class ControlConnection:
         self._greeting: asyncio.Future[ServerHello] | None = None
         self._last_error: PenstockError | None = None
         self._failure: PenstockError | None = None
-        self._comeback: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
 
     # -- requests
 
     async def request(self, body: bytes, *, is_repeatable: bool, timeout_s: float | None = None) -> Raw:
-        """Send a frame and wait for its result; raises PenstockError."""
+        """Send a frame and wait for its result. Raises PenstockError."""
         if self._requests.is_full() and self._failure is None:
             await self._requests.room()
         return await self.submit(body, is_repeatable=is_repeatable, timeout_s=timeout_s)
@@ -114,7 +113,7 @@ class ControlConnection:
     def submit(
         self, body: bytes, *, is_repeatable: bool = False, timeout_s: float | None = None
     ) -> asyncio.Future[Raw]:
-        """Send a frame at the end of this loop turn; never waits for room."""
+        """Send a frame at the end of this loop turn, without waiting for room."""
         future: asyncio.Future[Raw] = self.loop.create_future()
         if self._failure is not None:
             future.set_exception(self._failure)
@@ -163,7 +162,7 @@ class ControlConnection:
             )
         return _error("Unreachable", f"no connection to {self.address.url} in time")
 
-    # -- what the link tells us
+    # -- for the transport
 
     def lines_received(self, lines: list[bytes]) -> None:
         for line in lines:
@@ -177,7 +176,7 @@ class ControlConnection:
             except msgspec.DecodeError:
                 if self._transport is not None:
                     self._transport.abort(
-                        "no Control v1 is spoken there; an HTTP port is named as `http://HOST:PORT`"
+                        "the server does not speak Control v1; write the URL of an HTTP port as `http://HOST:PORT`"
                     )
                 return
             if isinstance(frame, DeliverFrame):
@@ -207,18 +206,18 @@ class ControlConnection:
         if self._requests.refused(frame.req_id, error):
             return
         if frame.req_id not in {"req", "hello"}:
-            return  # a second refusal of a request that had several parts
+            return  # another error for a request with several parts
         listener = self._listeners.get(frame.ref or "")
         if listener is not None:
             self._evicted(listener, error)
             return
-        # Nobody asked: most likely the server says why it is about to close.
+        # Not an answer: most likely the reason why the server is about to close the connection.
         self._last_error = error
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
 
     def _evicted(self, listener: FrameListener, error: PenstockError) -> None:
-        """The server ended a subscription; it starts anew where that may help."""
+        """The server ended a subscription; subscribe again if the error is retryable."""
         if error.retryable:
             listener.disconnected(error.refusal.message)
             listener.resume()
@@ -245,14 +244,14 @@ class ControlConnection:
             listener.disconnected(reason)
         if self._may_reconnect:
             self._requests.disconnected(error)
-            self._comeback = self.loop.create_task(self._come_back())
+            self._reconnecting = self.loop.create_task(self._reconnect())
         else:
             self._end(error)
 
-    # -- the life of the connection
+    # -- connecting and closing
 
     async def open(self) -> None:
-        """Connect for the first time; raises PenstockError when that fails."""
+        """Connect for the first time. Raises PenstockError when that fails."""
         try:
             await self._establish()
         except PenstockError as error:
@@ -283,7 +282,7 @@ class ControlConnection:
             if not greeting.done():
                 greeting.cancel()
             elif not greeting.cancelled():
-                greeting.exception()  # seen above, or replaced by a better one
+                greeting.exception()  # mark it as retrieved: it was raised above
         if self._transport is None:
             raise _error("Unreachable", f"{self.address.url} closed the connection after hello")
         again = self._requests.waiting()
@@ -299,10 +298,10 @@ class ControlConnection:
         if transport is not None:
             transport.abandon()
 
-    async def _come_back(self) -> None:
+    async def _reconnect(self) -> None:
         delay_s = BACKOFF_FIRST_S
         while self._failure is None:
-            # Full jitter: clients that lost the same server must not return in step.
+            # Full jitter: clients that lost the same server must not reconnect at the same time.
             await asyncio.sleep(random.uniform(0, delay_s))
             try:
                 await self._establish()
@@ -316,11 +315,11 @@ class ControlConnection:
                 return
 
     async def uplink(self) -> RawConnection:
-        """Another connection to the same place, with the same token, for whoever speaks Control v1 himself."""
+        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
         return await RawConnection.open(self.address, self._token)
 
     def attach(self, listener: FrameListener) -> None:
-        """Route deliveries to a subscription and open it, now or when the link is back."""
+        """Route deliveries to a subscription and open it, now or after the reconnect."""
         if self._failure is not None:
             raise self._failure
         self._listeners[listener.sub_id] = listener
@@ -339,14 +338,14 @@ class ControlConnection:
             listener.failed(error)
 
     async def close(self) -> None:
-        """Send what is written, then end; whoever still waits gets `Unreachable`."""
+        """Send what is written, then close. Pending requests fail as `Unreachable`."""
         if self._is_ready:
             self._flush()
         if self._failure is None:
             self._end(_error("Unreachable", "the client was closed", hint="open a new one with `connect`"))
-        if self._comeback is not None:
-            self._comeback.cancel()
-            await asyncio.wait([self._comeback])
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.wait([self._reconnecting])
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
@@ -358,9 +357,9 @@ class ControlConnection:
 
 
 def _reason(error: OSError) -> str:
-    """Why a connection failed, without numbers and tuples."""
+    """The reason of a failed connection, without error numbers."""
     if error.errno == errno.ECONNREFUSED:
-        return "nobody listens there"
+        return "connection refused"
     return error.strerror or str(error)
 
 

@@ -26,7 +26,7 @@ class Ok(Struct, tag="ok", tag_field="type", rename="camel"):
 
 
 class Error(Struct, tag="error", tag_field="type", rename="camel"):
-    """A refusal; `req_id` is `req` when it answers no request of ours."""
+    """An error; `req_id` is `req` when it does not answer a request."""
 
     code: str
     req_id: str = "req"
@@ -54,7 +54,7 @@ class DeliverFrame(Struct, tag="deliver", tag_field="type", rename="camel"):
 
 
 class ExpiredFrame(Struct, tag="expired", tag_field="type", rename="camel"):
-    """A lease ended by itself."""
+    """A lease expired."""
 
     id: str
     lease_id: str = ""
@@ -119,7 +119,7 @@ class PullResult(Struct):
 
 
 class ServerHello(Struct, frozen=True, rename="camel"):
-    """What the server said about itself."""
+    """The server's answer to a hello: its version and features."""
 
     version: str = "v1"
     features: list[str] = []
@@ -128,12 +128,12 @@ class ServerHello(Struct, frozen=True, rename="camel"):
 
 
 class Receipt(Struct, frozen=True):
-    """What an enqueue stored, in the order of the request."""
+    """The result of an enqueue, in the order of the request."""
 
     ids: list[str]
     seqs: list[int]
     duplicates: list[str] = []
-    """The ids that were stored before; their `seqs` are those of the first time."""
+    """The ids that were already stored; their `seqs` are the original ones."""
 
     @property
     def id(self) -> str:
@@ -158,14 +158,14 @@ class SingleReceipt(Struct):
 
 
 class Recipient(Struct, frozen=True):
-    """Whether anybody was ever seen behind an address, and whether somebody listens now."""
+    """The recipient of a send: whether its inbox was ever read, and whether a consumer is listening now."""
 
     known: bool
     present: bool
 
 
 class Sent(Struct, frozen=True):
-    """What a send stored, and whether somebody is there to read it."""
+    """The result of a send: the stored envelope, and whether the recipient is listening."""
 
     id: str
     seq: int
@@ -174,12 +174,12 @@ class Sent(Struct, frozen=True):
 
 
 class Redriven(Struct, frozen=True):
-    """How many dead letters went back, and how many are left."""
+    """The result of a redrive: how many dead letters were moved back, and how many are left."""
 
     moved: int
     left: int
     kept: int = 0
-    """Dead letters that could not go back, for instance because the stream is full."""
+    """Dead letters that could not be moved, for example because the stream is full."""
 
 
 class Settled(Struct, frozen=True, rename="camel"):
@@ -199,14 +199,14 @@ def refusal(
     hint: str | None = None,
     retry_after_ms: int | None = None,
 ) -> Refusal:
-    """A refusal from the wire; a code that is newer than this client shows up as `Internal`."""
+    """An error from the wire; a code that this client does not know becomes `Internal`."""
     if code not in TABLE:
         code, message = "Internal", f"{code}: {message}"
     return Refusal(code, message, ref=ref, hint=hint, retry_after_ms=retry_after_ms)
 
 
 def now_text() -> str:
-    """The present for an envelope."""
+    """The current time, formatted for an envelope."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -217,6 +217,6 @@ def head(kind: str, /, **fields: object) -> bytes:
 
 
 def rows_of(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The list that a result carries under a name; none where it carries something else."""
+    """The list under a name in a result; empty if there is no list."""
     rows = result.get(name)
     return rows if isinstance(rows, list) else []

@@ -1,4 +1,4 @@
-"""The requests of one connection that have no answer yet.
+"""The unanswered requests of one connection.
 
 Owns their numbers, their deadlines and their bound; knows nothing of links. What is in flight is bounded by
 count and bytes, and callers wait for room. Cost of a request: one future and one dict entry.
@@ -16,15 +16,15 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 
 REQUESTS_MAX = 4096
-"""PendingRequests in flight; under the server's `answers_max`, where it would stop reading us."""
+"""The most requests in flight; below the server's `answers_max`, at which it would stop reading."""
 REQUESTS_BYTES = 64 * 1024 * 1024
-"""Bytes of requests in flight: they are kept until answered, for sending them again."""
+"""The most bytes of requests in flight; they are kept until answered, to send them again."""
 SENDS_MAX = 5
-"""How often one request is sent: a request that kills connections must not do so for ever."""
+"""How often one request is sent at most: a request that breaks connections must not do so forever."""
 SWEEP_S = 0.5
-"""How often requests that got no answer are looked for."""
+"""Interval of the check for timed-out requests."""
 FRAME_MAX = Limits().frame_max
-"""Bytes of one line that the server takes."""
+"""The most bytes of one line that the server accepts."""
 
 
 class PendingRequest:
@@ -43,7 +43,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """What is in flight. `late` makes the error of a request whose time is over."""
+    """The requests in flight. `late` makes the error of a timed-out request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[], PenstockError]) -> None:
         self._loop = loop
@@ -58,13 +58,13 @@ class PendingRequests:
     def add(
         self, body: bytes, future: asyncio.Future[Raw], *, repeat: bool, timeout_s: float
     ) -> PendingRequest:
-        """Number a frame that lacks its last brace, and keep it until it is answered."""
+        """Number a frame that lacks its last brace, and keep it until its answer."""
         self._serial += 1
         req_id = str(self._serial)
         line = b'%b,"reqId":"%d"}\n' % (body, self._serial)
         pending = PendingRequest(line, future, self._loop.time() + timeout_s, repeat)
         if len(line) > FRAME_MAX:
-            message = f"the request has {len(line)} bytes; a line takes {FRAME_MAX}"
+            message = f"the request has {len(line)} bytes; at most {FRAME_MAX} are allowed"
             future.set_exception(PenstockError(Refusal("TooLarge", message)))
             return pending
         self._pending[req_id] = pending
@@ -76,7 +76,7 @@ class PendingRequests:
         return pending
 
     def answered(self, req_id: str, result: Raw) -> bool:
-        """Give a request its result; False when nobody asked."""
+        """Complete a request with its result; False when it is unknown."""
         pending = self._pending.pop(req_id, None)
         if pending is None:
             return False
@@ -88,7 +88,7 @@ class PendingRequests:
         return True
 
     def refused(self, req_id: str, error: PenstockError) -> bool:
-        """Give a request its refusal; False when nobody asked."""
+        """Fail a request with its error; False when it is unknown."""
         if req_id not in self._pending:
             return False
         self._fail(req_id, error)
@@ -96,7 +96,7 @@ class PendingRequests:
         return True
 
     def disconnected(self, error: PenstockError) -> None:
-        """Fail what was sent and must not, or will not, be sent again."""
+        """Fail the requests that were sent and may not be repeated, or were repeated too often."""
         for req_id, pending in list(self._pending.items()):
             if pending.sends and (not pending.is_repeatable or pending.sends >= SENDS_MAX):
                 self._fail(req_id, error)
@@ -114,7 +114,7 @@ class PendingRequests:
         return list(self._pending.values())
 
     def is_full(self) -> bool:
-        """Whether the next caller has to wait: for room, or behind those who wait for it already."""
+        """Whether the next caller has to wait, for room or behind earlier callers."""
         return bool(self._waiters) or self._is_at_bound()
 
     def _is_at_bound(self) -> bool:
@@ -130,11 +130,11 @@ class PendingRequests:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.admit()  # the place we were given is somebody else's now
+                self.admit()  # pass the free place on to the next caller
             raise
 
     def admit(self) -> None:
-        """Wake one caller that waits for room; its request, or the next answer, wakes the next."""
+        """Wake one waiting caller; its request, or the next answer, wakes the next one."""
         while self._waiters and not self._is_at_bound():
             if _wake(self._waiters.popleft()):
                 return

@@ -1,7 +1,7 @@
-"""A link to a server for somebody else who speaks Control v1: lines both ways, no requests, no reconnection.
+"""A connection that passes raw Control v1 lines both ways, without requests and without reconnection.
 
-Owns what has arrived and nobody took yet. Invariant: beyond `READ_HIGH` the server's socket is not read, and a writer waits
-while the server does not read ours, so a slow end on either side slows the other down and costs a bounded buffer.
+Owns the unread lines. Invariant: beyond `READ_HIGH` unread bytes the server's socket is not read, and a writer waits while the server does not
+read, so a slow end on either side slows the other one, with bounded buffers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineTranspor
 from penstock.core.errors import PenstockError, Refusal
 
 READ_HIGH = 1024 * 1024
-"""Bytes waiting here at which we stop reading the server's socket."""
+"""Unread bytes at which the server's socket is not read any more."""
 HELD_MAX = READ_HIGH + LINE_MAX + WRITE_HIGH
-"""Bytes that one uplink may hold: what waits, half a line, and what the server has not taken."""
+"""The most bytes that one connection holds: unread lines, a partial line, and what the server has not read."""
 CLOSE_S = 1.0
-"""How long the goodbye may take."""
+"""How long a clean close may take."""
 OPEN_S = 10.0
-"""How long a server may take to answer before traffic starts."""
+"""How long connecting and the hello may take."""
 
 
 class RawConnection:
-    """One connection to a server, made by `open`."""
+    """One connection to a server; `open` makes one."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.reason: str | None = None
         """Why the connection ended."""
         self.is_held = False
-        """We do not read from the server for now."""
+        """Whether reading from the server is paused."""
         self._transport: LineTransport | None = None
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._last: bytes | None = None
-        """How the answer begins behind which nothing more is wanted."""
+        """The beginning of the last answer to wait for."""
         self._is_finished = False
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
@@ -50,7 +50,7 @@ class RawConnection:
 
     @classmethod
     async def open(cls, address: Address, token: str | None = None) -> Self:
-        """Dial, and say hello where a token is given; raises PenstockError."""
+        """Dial, and send a hello if there is a token. Raises PenstockError."""
         uplink = cls(address)
         try:
             async with asyncio.timeout(OPEN_S):
@@ -63,7 +63,7 @@ class RawConnection:
         except OSError as error:
             is_refused = error.errno == errno.ECONNREFUSED
             raise _lost(
-                address, "nobody listens there" if is_refused else error.strerror or str(error)
+                address, "connection refused" if is_refused else error.strerror or str(error)
             ) from error
         except BaseException:
             await uplink.close()
@@ -72,21 +72,21 @@ class RawConnection:
 
     @property
     def held(self) -> int:
-        """Bytes that have arrived and nobody took."""
+        """Unread bytes."""
         return self._size
 
     async def ask(self, body: bytes) -> None:
-        """Send a frame that lacks its last brace and wait for its answer, before anything else is said."""
+        """Send a frame without its last brace and wait for its answer, before any other traffic."""
         await self.write(body + b',"reqId":"uplink"}\n')
         answer = await self._line()
         try:
             frame = decode_frame(answer)
         except msgspec.DecodeError:
-            raise _lost(self.address, "no Control v1 is spoken there") from None
+            raise _lost(self.address, "the server does not speak Control v1") from None
         if isinstance(frame, Error):
             raise frame.exception()
         if not isinstance(frame, Ok):
-            raise _lost(self.address, "it answered something else")
+            raise _lost(self.address, "the server answered with an unexpected frame")
 
     async def _line(self) -> bytes:
         while not self._lines:
@@ -99,7 +99,7 @@ class RawConnection:
         return line
 
     async def read(self) -> bytes:
-        """Every whole line that is there, at least one; empty at the end."""
+        """All complete unread lines, at least one; empty at the end."""
         while not self._lines:
             if self.reason is not None or self._is_finished:
                 return b""
@@ -114,7 +114,7 @@ class RawConnection:
         return data
 
     async def write(self, lines: bytes) -> None:
-        """Hand over whole lines; waits while the server does not read. Raises PenstockError when it is gone."""
+        """Send complete lines; waits while the server does not read. Raises PenstockError when the connection is lost."""
         await self._writable.wait()
         if self._transport is None or self.reason is not None:
             raise _lost(self.address, self.reason or "the connection is closed")
@@ -123,16 +123,16 @@ class RawConnection:
             self._writable.clear()
 
     async def finish(self) -> None:
-        """Nothing more will be written: `read` ends behind the last answer.
+        """End the requests: `read` returns the remaining answers and then ends.
 
-        Answers keep the order of requests, so one more request finds the end of them.
+        Answers keep the order of requests, so the answer to one more request marks the end.
         """
         marker = f"last-{secrets.token_hex(8)}".encode()
         self._last = b'{"type":"ok","reqId":"%b"' % marker
         await self.write(b'{"type":"ping","reqId":"%b"}\n' % marker)
 
     async def close(self) -> None:
-        """Send what was written, then end; a server that does not take it in time is left alone."""
+        """Send what was written, then close; drop the connection if the server does not read it in time."""
         transport, self._transport = self._transport, None
         self.transport_lost("the connection was closed")
         if transport is None:
@@ -143,9 +143,11 @@ class RawConnection:
                 await transport.closed()
         except TimeoutError:
             transport.abandon()
-            await transport.closed()  # soon now, and a loop that ends first would leave its socket open
+            await (
+                transport.closed()
+            )  # happens at once; without it, a loop that ends first would leak the socket
 
-    # What the link tells us
+    # For the transport
 
     def lines_received(self, lines: list[bytes]) -> None:
         for line in lines:

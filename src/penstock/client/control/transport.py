@@ -1,7 +1,7 @@
-"""Lines over TCP and Unix sockets: one write per loop turn above, split lines below.
+"""Transports of lines over TCP and Unix sockets: one write per loop turn, received bytes split into lines.
 
-Owns the byte stream of one connection and nothing of its meaning. A line longer than `line_max` ends the
-connection, so a peer can never make us hold more than one such line. Cost: one split per read.
+A transport owns the byte stream of one socket and interprets no line. A line longer than `LINE_MAX` closes the connection, which bounds the
+memory that a peer can use. Cost: one split per read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from penstock.client.address import Address
 from penstock.core.limits import Limits
 
 LINE_MAX = 2 * Limits().frame_max
-"""Twice what the server takes in one line: what it adds to a batch of deliveries must still fit."""
+"""Twice the server's own limit: a batch of deliveries is longer than the lines that it came in."""
 WRITE_HIGH = 4 * 1024 * 1024
-"""Bytes the socket has not taken yet at which callers start to wait."""
+"""Unsent bytes at which callers start to wait."""
 
 
 class LineReceiver(Protocol):
-    """Who hears of lines and of the end of the connection."""
+    """Receives lines, and the end of the transport."""
 
     def lines_received(self, lines: list[bytes]) -> None: ...
 
@@ -29,23 +29,23 @@ class LineReceiver(Protocol):
 
 
 class LineTransport(Protocol):
-    """One connection that carries lines; `WebSocketLink` is the other kind."""
+    """Carries lines over one socket; `WebSocketTransport` is the other kind."""
 
     is_paused: bool
 
     def write(self, lines: list[bytes]) -> None: ...
 
     def hold(self, on: bool) -> None:
-        """Stop or go on reading: what the server has then stays with it."""
+        """Pause or resume reading; unread data then stays at the server."""
 
     def close(self) -> None:
-        """Send what was written, then end."""
+        """Send what was written, then close."""
 
     def abort(self, reason: str) -> None:
-        """End at once, and report the reason."""
+        """Close at once, and report the reason."""
 
     def abandon(self) -> None:
-        """End at once, and report nothing more."""
+        """Close at once, and report nothing more."""
 
     async def closed(self) -> None: ...
 
@@ -74,7 +74,7 @@ class StreamTransport(asyncio.Protocol):
             self._parts.append(data)
             self._parts_bytes += len(data)
             if self._parts_bytes > LINE_MAX:
-                self.abort("the server sent a line longer than we take")
+                self.abort("the server sent a line that is too long")
             return
         if self._parts:
             self._parts.append(data)
@@ -133,7 +133,7 @@ class StreamTransport(asyncio.Protocol):
 
 
 async def open_transport(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
-    """Dial; raises OSError when nobody answers."""
+    """Dial. Raises OSError when that fails."""
     loop = asyncio.get_running_loop()
     if address.kind == "tcp":
         return (await loop.create_connection(lambda: StreamTransport(receiver), address.host, address.port))[

@@ -1,7 +1,7 @@
-"""Lines over the WebSocket `/v1/control`, for places where only HTTP passes.
+"""A transport of lines over the WebSocket `/v1/control`, for networks where only HTTP passes.
 
-Several lines share a message, both ways. Writing is a queue and one task, because a WebSocket write may
-have to wait; the queue is bounded by what the connection above keeps in flight.
+A message holds several lines, both ways. A task writes from a queue, because a WebSocket write may have to wait; the bound on pending requests
+also bounds the queue.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineReceiver
 from penstock.core.errors import PenstockError, Refusal
 
 CLOSE_S = 1.0
-"""How long the goodbye of a WebSocket may take."""
+"""How long the closing handshake may take."""
 MESSAGE_BYTES = 1024 * 1024
-"""Lines are gathered up to this into one message; a longer line travels alone."""
+"""The most bytes of lines to combine into one message; a longer line is sent alone."""
 
 
 class WebSocketTransport:
@@ -89,7 +89,7 @@ class WebSocketTransport:
             self._writer.cancel()
             try:
                 await self._socket.close()
-            finally:  # also when the loop ends meanwhile
+            finally:  # also when the loop is cancelled meanwhile
                 await self._session.close()
             code = self._socket.close_code
             receiver, self._receiver = self._receiver, None

@@ -1,4 +1,4 @@
-"""A view that is followed: its rows as they stand, and every change of them, across lost connections.
+"""A followed view: its current rows and every change, across reconnects.
 
 Owns the copy of the rows and the version they are of. Whatever the server sends (a whole table, or one change), the application
 sees only additions, updates and removals, so it need not care for reconnections. Changes that wait here are bounded by the
@@ -26,12 +26,12 @@ class Change(Struct, frozen=True):
     op: Literal["add", "update", "remove"]
     addr: str
     row: Any
-    """The row as it is now: of `latestPerAgent` the envelope; None when it was removed."""
+    """The row after the change (for `latestPerAgent` the envelope); None when it was removed."""
     version: int
 
 
 class LiveView:
-    """`async for change in view`, best inside `async with`; `rows` is the whole table as far as it was read.
+    """A view as it changes: `async for change in view`, best inside `async with`. `rows` is the table after the changes read so far.
 
     Example:
         async with client.live("latestPerAgent") as view:
@@ -47,7 +47,7 @@ class LiveView:
         self.credit = credit
         self.sub_id = sub_id
         self.rows: dict[str, Any] = {}
-        """By address, as of the change that was taken last."""
+        """The rows by address, after the last change that was read."""
         self.version = 0
         """The version of that change."""
         self._connection = connection
@@ -55,7 +55,7 @@ class LiveView:
         """The version of the last message."""
         self._changes: deque[Change] = deque()
         self._charged: deque[bool] = deque()
-        """Of each change that waits, whether it used credit."""
+        """For each buffered change, whether it used credit."""
         self._owed = 0
         self._wake = asyncio.Event()
         self._opened: asyncio.Future[None] | None = None
@@ -64,7 +64,7 @@ class LiveView:
         self._is_closed = False
 
     async def open(self) -> Self:
-        """Follow; returns when the first snapshot is here. Iterating does this by itself."""
+        """Follow the view, and wait for its first snapshot. Iterating does this by itself."""
         if self._opened is None:
             self._opened = self._connection.loop.create_future()
             self._connection.attach(self)
@@ -105,7 +105,7 @@ class LiveView:
                 body = head("unsubscribe", subId=self.sub_id)
                 await self._connection.request(body, is_repeatable=False)
             except PenstockError:
-                pass  # a lost connection ends it as well
+                pass  # a lost connection ends the subscription too
         self._connection.detach(self)
         self._wake.set()
 
@@ -129,7 +129,7 @@ class LiveView:
     # -- for the connection
 
     def resume(self) -> None:
-        # What waits here is still counted by us, and by no server: the new window is what is left of ours.
+        # Buffered changes still use our credit, and the new server does not know them: grant only the rest.
         self._owed = 0
         credit = max(self.credit - sum(self._charged), 0)
         body = head(
@@ -159,7 +159,7 @@ class LiveView:
         self._wake.set()
 
     def _replace(self, rows: list[Delta], watermark: int) -> None:
-        """A whole table takes the place of the changes that wait: it is compared with what the application has."""
+        """Replace the buffered changes by the difference between a new snapshot and the rows that the application has."""
         self._received = watermark
         self._owed += sum(self._charged)
         self._connection.mark(self)
@@ -182,13 +182,13 @@ class LiveView:
         self._charged.append(charged)
 
     def _again(self) -> None:
-        """Something is missing between two messages: take the whole table again."""
+        """A message is missing: request a new snapshot."""
         self._received = None
         self._connection.submit(head("unsubscribe", subId=self.sub_id)).add_done_callback(_ignore)
         self.resume()
 
     def emit(self) -> None:
-        # Half a window at the server keeps it busy; granting earlier only makes more lines.
+        # Half a window keeps the server busy; granting earlier would only send more frames.
         if 2 * self._owed >= self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
             body = head("grant", n=grant, subId=self.sub_id)
@@ -208,7 +208,7 @@ class LiveView:
         for waiting in (self._opened, self._filled):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # nobody may be waiting
+                waiting.exception()  # mark it as retrieved, as no task may await it
         self._wake.set()
 
 
@@ -217,6 +217,6 @@ def _content(row: Delta) -> Any:
 
 
 def _ignore(answer: asyncio.Future[Raw]) -> None:
-    """The reconnect or the next message mends what was refused; nobody waits for it."""
+    """No caller awaits a grant. If it fails, the next reconnect or message grants again."""
     if not answer.cancelled():
         answer.exception()

@@ -22,7 +22,7 @@ decode_pull = msgspec.json.Decoder(PullResult).decode
 
 
 class PulledLeases:
-    """The leases one client pulled and wants to keep."""
+    """The pulled leases of one client."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PulledLeases:
         return self._held.values()
 
     def take(self, result: Raw, *, lease_ms: int | None, renew: bool) -> list[Delivery]:
-        """Make deliveries of a pull's answer; with `renew` their leases are kept until settled."""
+        """Make deliveries from the answer of a pull; with `renew` their leases are renewed until settled."""
         now = self._connection.loop.time()
         deliveries = []
         for row in decode_pull(result).deliveries:
@@ -71,7 +71,7 @@ class PulledLeases:
             await self._connection.request(body, is_repeatable=True)
         except BaseException as error:
             delivery.state = State.HELD
-            # An interruption is about the delivery of the handler that we are called from, and not about this one.
+            # An `Interruption` is about the delivery of the calling handler, not about this one.
             if isinstance(error, PenstockError) and not isinstance(error, asyncio.CancelledError):
                 raise self._judge(delivery, error) from None
             raise
@@ -105,7 +105,7 @@ class PulledLeases:
         return self._frame(delivery, "extend", ms=ms)
 
     def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
-        # The lease is what counts; the stream tells the server where to look once it is gone.
+        # The lease identifies the delivery; the stream tells the server where to look after the lease has ended.
         return head(
             "settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields
         )
