@@ -1,5 +1,6 @@
 """The tree keeps the rules of `layout.py`, and each rule is shown to catch a planted mistake."""
 
+import re
 from functools import cache
 
 import pytest
@@ -151,3 +152,21 @@ def test_a_rule_passes_what_is_harmless(rule: str, sources: Sources) -> None:
 
 def test_every_rule_has_a_planted_mistake() -> None:
     assert {rule for rule, _, _ in PLANTED} == set(layout.RULES)
+
+
+def test_the_files_to_read_first_are_short() -> None:
+    text = layout.tree()["ARCHITECTURE.md"].partition("## Read these six files first")[2]
+    files = re.findall(r"^\d\. `([\w/]+\.py)`", text, re.MULTILINE)
+    assert len(files) == 6
+    assert sum(len(layout.tree()[f"{SRC}{file}"].splitlines()) for file in files) < 1_500
+
+
+def test_the_glossary_is_short() -> None:
+    rows = layout.tree()["ARCHITECTURE.md"].partition("## Words")[2].partition("\n## ")[0].count("\n| ")
+    assert rows - 2 <= 15, "a name that needs an entry does not explain itself"
+
+
+def test_every_folder_is_in_the_tree_of_the_architecture() -> None:
+    shown = layout.tree()["ARCHITECTURE.md"].partition("## The tree")[2].partition("\n## ")[0]
+    packages = {path.split("/")[2] for path in layout.tree() if path.startswith(SRC) and path.count("/") > 2}
+    assert [name for name in sorted(packages - {"console", "schemas"}) if f"{name}/" not in shown] == []
