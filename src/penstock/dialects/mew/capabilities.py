@@ -1,23 +1,23 @@
 """Capabilities: which envelopes a participant may send, and which capabilities it may pass on.
 
-A capability is a JSON object with a `kind`, a pattern or a list of which one must fit, and perhaps a `payload`, a pattern that
-must fit as well. Its other keys (`id`, `to` and so on) mean nothing here. Somebody may send what any one capability of theirs
-fits; there are no rules that forbid. Patterns of kinds, texts and keys are those of `globs.py`. In a payload:
+A capability is a JSON object with a `kind`, which is a pattern or a list of alternatives, and optionally a `payload`, which is a pattern too. Its
+other keys (`id`, `to` and so on) are ignored. A participant may send what any one of its capabilities matches; there are no deny rules. Patterns
+of kinds, texts and keys are those of `globs.py`. In a payload:
 
-- An object fits an object of which every key fits; what the pattern does not name is free. An empty `payload` is none.
-- A text fits texts by its glob; a number, `true` and `false` fit what equals them; `null` fits anything, or nothing at all.
-- `!glob` fits whatever is no such text, and a key that is not there.
-- A list fits a value that one of its items fits (there `null` is `null`). A value that is a list itself is compared item by
-  item, in order, and may go on.
-- A key with wildcards looks for any key that fits; `**` looks at any depth. A `!glob` behind such a key must hold for all of
-  them. A key that begins with `$`, a path in other programs, is a plain name here, and must be there.
+- An object matches an object in which every named key matches; other keys are free. An empty `payload` counts as none.
+- A text matches texts by its glob; numbers, `true` and `false` match equal values; `null` matches any value and a missing key.
+- `!glob` matches any value that is not such a text, and a missing key.
+- A list matches a value that one of its items matches (there `null` means `null`). A value that is itself a list is compared item by item, in
+  order, and may be longer.
+- A key with wildcards matches any key that fits; `**` searches at any depth. A `!glob` under such a key must hold for all matches. A key that
+  begins with `$`, a path in other gateways, is a plain name here and must exist.
 
-Everything that the gateways of old allow is allowed, but for what they let pass by not looking, which here counts: numbers and
-booleans; a payload pattern beside `kind: "*"`; a glob behind `!`; a text or a list where the pattern has an object; a payload
-pattern that is no object. What is too big to be judged within `STEPS_MAX` is not allowed.
+Everything that older gateways allow is allowed, except where they do not check: numbers and booleans; a payload pattern with `kind: "*"`; a glob
+after `!`; a text or a list where the pattern has an object; a payload pattern that is not an object. A match that takes more than `STEPS_MAX`
+steps is denied.
 
-Cost: the capabilities that fit a kind are remembered, so the usual envelope costs one lookup. A payload is decoded only where a
-capability that fits the kind has a pattern for it.
+Cost: the capabilities for a kind are cached, so the usual envelope costs one lookup. A payload is decoded only if a capability for its kind has
+a payload pattern.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from penstock.dialects.mew.globs import DEEP, CapabilityGlob, Effort, ExhaustedE
 Capability = dict[str, Any]
 
 BASELINE: Final[Capability] = {"id": "mcp-response", "kind": "mcp/response"}
-"""What everybody may send: the answers to what they were asked."""
+"""What every participant may send: responses to requests."""
 
 CAPABILITIES_MAX = 1_024
-"""Capabilities of one participant; further ones are left out."""
+"""Capabilities of one participant; further ones are dropped."""
 PATTERN_MAX = 1_024
-"""Characters of one text in a capability; a capability with a longer one is left out."""
+"""Characters of one text in a capability; a capability with a longer one is dropped."""
 NODES_MAX = 1_024
-"""Values in one capability; a larger one is left out."""
+"""Values in one capability; a larger one is dropped."""
 DEPTH_MAX = 32
-"""Nesting of one capability; a deeper one is left out."""
+"""Nesting of one capability; a deeper one is dropped."""
 KIND_MAX = 256
-"""Characters of a kind; nobody may send a longer one."""
+"""Characters of a kind; a longer one is denied."""
 KINDS_MAX = 1_024
-"""Kinds whose capabilities a matcher remembers; beyond that the oldest is worked out again."""
+"""Kinds whose capabilities a matcher caches; then the oldest is evicted."""
 STEPS_MAX = 50_000
-"""Steps of one question, about 10 ms: what takes more is not allowed, and counted."""
+"""Steps of one match, about 10 ms: a longer one is denied and counted."""
 
 _MISSING: Final = object()
 _encode = msgspec.json.encode
@@ -59,14 +59,14 @@ class _Rule(msgspec.Struct, frozen=True):
     capability: Capability
     kinds: tuple[CapabilityGlob, ...]
     payload: Mapping[str, Any] | None
-    """None where every payload will do."""
+    """None if every payload matches."""
 
 
 _Candidates = tuple[_Rule, ...]
 
 
 def clean(raw: object) -> tuple[Capability, ...]:
-    """The capabilities in a list, each once, without what is none or is too big to be judged."""
+    """The valid capabilities of a list, each once."""
     if not isinstance(raw, list | tuple):
         return ()
     found: dict[bytes, Capability] = {}
@@ -79,20 +79,20 @@ def clean(raw: object) -> tuple[Capability, ...]:
 
 
 def with_baseline(capabilities: Sequence[Capability]) -> tuple[Capability, ...]:
-    """The capabilities and, unless it is among them, the one that everybody has."""
+    """The capabilities, with the one that every participant has."""
     if BASELINE in capabilities:
         return tuple(capabilities)
     return (*capabilities, BASELINE)
 
 
 class Matcher:
-    """The capabilities of one participant, ready to be asked."""
+    """Matches envelopes against the capabilities of one participant."""
 
     def __init__(self, capabilities: Sequence[Capability]) -> None:
         self._rules = tuple(_rule(capability) for capability in clean(tuple(capabilities)))
         self._known: dict[str, _Candidates] = {}
         self.exhausted = 0
-        """Questions that took too many steps, and were answered with no."""
+        """Matches that took too many steps and were denied."""
 
     def match(self, kind: str, payload: bytes | None) -> Capability | None:
         """The first capability that allows an envelope of this kind with this payload, as JSON; None if none does."""
@@ -117,7 +117,7 @@ class Matcher:
         return None
 
     def _find(self, kind: str) -> _Candidates:
-        """The rules for a kind, those without a pattern for the payload first."""
+        """The rules for a kind, those without a payload pattern first."""
         effort = Effort(STEPS_MAX)
         try:
             found = [rule for rule in self._rules if any(glob.matches(kind, effort) for glob in rule.kinds)]
@@ -134,9 +134,9 @@ class Matcher:
 
 
 def covers(held: Sequence[Capability], asked: Capability) -> bool:
-    """Whether everything that a capability allows is surely allowed by those that are held; False when in doubt.
+    """Whether the held capabilities allow everything that another one allows; False when in doubt.
 
-    Each kind that is asked for must be within one capability: two that only together allow it do not count.
+    Each kind must be covered by one capability: two that only cover it together do not count.
     """
     if not _is_sound(asked):
         return False
@@ -158,7 +158,7 @@ def _rule(capability: Capability) -> _Rule:
 
 
 def _is_sound(capability: Capability) -> bool:
-    """Whether this is a capability, all JSON, and of a size that can be judged."""
+    """Whether a value is a valid capability within the size limits."""
     kind = capability.get("kind")
     is_kind = isinstance(kind, str) or (
         isinstance(kind, list | tuple) and bool(kind) and all(isinstance(one, str) for one in kind)
@@ -201,12 +201,12 @@ def _is_sound(capability: Capability) -> bool:
 
 
 def _is_encodable(text: str) -> bool:
-    """Half of a surrogate pair can come out of a peer's bytes and has no UTF-8."""
+    """False for half of a surrogate pair, which JSON can escape and UTF-8 cannot encode."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _text(value: object) -> bytes:
-    """JSON that is equal for equal values, whatever the order of their keys; 1, 1.0 and true differ."""
+    """JSON that is equal for equal values in any order of keys; 1, 1.0 and true differ."""
     return _encode(value, order="sorted")
 
 
@@ -231,7 +231,7 @@ def _key_fits(key: str, wanted: Any, value: dict[str, Any], effort: Effort) -> b
     if wanted is None:
         return True
     found = _deep(value, effort) if key == DEEP else _under(key, value, effort)
-    # What is excluded must be nowhere; what is asked for must be somewhere.
+    # An exclusion must hold for every match, anything else for at least one.
     each = all if isinstance(wanted, str) and wanted.startswith("!") else any
     return each(_fits(wanted, item, effort) for item in found)
 
@@ -242,7 +242,7 @@ def _under(key: str, value: dict[str, Any], effort: Effort) -> Iterator[Any]:
 
 
 def _deep(value: object, effort: Effort) -> Iterator[Any]:
-    """A value and everything in it."""
+    """A value and all values in it."""
     waiting = [value]
     while waiting:
         effort.spend()
@@ -272,7 +272,7 @@ def _fits(pattern: Any, value: object, effort: Effort) -> bool:
                 return all(_fits(one, item, effort) for one, item in zip(pattern, items, strict=True))
             return value is not _MISSING and any(_chosen(one, value, effort) for one in pattern)
         case _:
-            # Python takes true for 1; JSON does not.
+            # In Python true equals 1; in JSON it does not.
             return isinstance(value, int | float) and (
                 isinstance(pattern, bool) == isinstance(value, bool) and bool(pattern == value)
             )
@@ -311,11 +311,11 @@ def _covers(held: Any, asked: Any, effort: Effort) -> bool:
         case str(), None | list() | tuple():
             return False
         case str(), _:
-            return parse(held, "text").is_negated  # a number or an object is no such text
+            return parse(held, "text").is_negated  # a number or an object is not such a text
         case dict(), dict():
             return _object_covers(held, asked, effort)
         case ((list() | tuple()), str()):
-            # An excluded text also fits a list, and a key that is not there.
+            # An exclusion also matches a list and a missing key.
             return not asked.startswith("!") and _one_covers(held, asked, effort)
         case ((list() | tuple()), (bool() | int() | float() | dict())):
             return _one_covers(held, asked, effort)
@@ -327,7 +327,7 @@ def _one_covers(held: Sequence[Any], asked: Any, effort: Effort) -> bool:
 
 
 def _text_covers(held: CapabilityGlob, asked: CapabilityGlob, effort: Effort) -> bool:
-    # As a value an excluded text fits more than texts: only another exclusion can cover it. And `*` does not cover "".
+    # An exclusion also matches values that are not texts, so only another exclusion covers it. And `*` does not cover "".
     if asked.is_negated and not held.is_negated:
         return False
     return held.covers(asked, effort) if asked.literal != "" or held.is_negated else held == asked

@@ -1,8 +1,8 @@
-"""MEW envelopes: bytes in, checked and filled, bytes out.
+"""MEW envelopes: decode, check, complete and encode.
 
-What a participant wrote passes untouched but for spaces; only what the gateway answers for is filled in or mended: `protocol`, `id`, `ts`,
-`from` come first, a scalar `correlation_id` becomes a list. A payload is decoded only where the gateway acts on it: JSON has numbers that
-no program can hold, and some that take long to read.
+The members that a participant wrote pass unchanged except for spaces. The gateway only completes or corrects what it is responsible for:
+`protocol`, `id`, `ts` and `from` come first, and a scalar `correlation_id` becomes a list. A payload is decoded only if the gateway acts on it:
+JSON allows numbers that no program can hold, and some that are slow to parse.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _SPACE = re.compile(rb"[ \t\r\n]")
 
 
 class Envelope(msgspec.Struct):
-    """An envelope as its sender wrote it, its members still text."""
+    """An envelope as its sender wrote it, with its members undecoded."""
 
     fields: dict[str, msgspec.Raw]
     kind: str
     id: str
     sender: str | None
-    """What `from` says."""
+    """The value of `from`."""
     corr: str | None
     """The first correlation id."""
     cause: str | None = None
-    """Its id, where its sender gave one: what errors refer to."""
+    """The id that its sender gave, if any; errors refer to it."""
     _payload: Any = msgspec.UNSET
 
     @property
@@ -48,7 +48,7 @@ class Envelope(msgspec.Struct):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the payload can be decoded: a number in it may be out of range."""
+        """Whether the payload can be decoded; a number in it may be out of range."""
         try:
             return self.payload is not None
         except msgspec.DecodeError:
@@ -56,7 +56,7 @@ class Envelope(msgspec.Struct):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The payload, decoded; empty when it is no object. Ask only for one that is readable."""
+        """The decoded payload; empty if it is not an object. Call only if `is_readable`."""
         if self._payload is msgspec.UNSET:
             raw = self.fields.get("payload")
             value = None if raw is None else json_checks.decode(raw)
@@ -65,7 +65,7 @@ class Envelope(msgspec.Struct):
         return found
 
     def text(self, name: str) -> str | None:
-        """A member of the payload that is a text and not empty."""
+        """A member of the payload that is a non-empty text."""
         value = self.payload.get(name)
         return value if isinstance(value, str) and value else None
 
@@ -76,7 +76,7 @@ class Envelope(msgspec.Struct):
 
     @property
     def to(self) -> msgspec.Raw | None:
-        """The list of those it is labelled for, where it has one."""
+        """The list `to`, if it has one. It is a label: all participants get the envelope."""
         raw = self.fields.get("to")
         return raw if raw is not None and bytes(raw).startswith(b"[") and bytes(raw) != b"[]" else None
 
@@ -92,14 +92,14 @@ class Envelope(msgspec.Struct):
             self._payload = value
 
     def encode(self) -> bytes:
-        """The envelope as everybody gets it."""
+        """The envelope as all participants get it."""
         fields = self.fields
         head = {name: fields[name] for name in ("protocol", "id", "ts", "from")}
         return _encode(head | fields)
 
 
 def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
-    """A JSON object, its members still text and without the spaces between them."""
+    """A JSON object with undecoded members, without spaces between them."""
     try:
         if not data.isascii():
             data.decode()
@@ -119,7 +119,7 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
 
 
 def _is_readable(data: bytes) -> bool:
-    """Whether those who get this could read it: a number like 1e400 would stop many of them."""
+    """Whether recipients can decode it: a number like 1e400 stops many JSON parsers."""
     try:
         json_checks.decode(data)
     except msgspec.ValidationError:
@@ -130,9 +130,9 @@ def _is_readable(data: bytes) -> bool:
 def read_envelope(
     fields: dict[str, msgspec.Raw], limits: Limits, now: Now, *, fresh_id: str, strict: bool
 ) -> Envelope | MewRefusal:
-    """Check an envelope and fill what is missing, but for `from`, which is the sender's business.
+    """Check an envelope and fill in what is missing, except `from`.
 
-    With `strict`, the payloads of kinds that need something are looked at too.
+    With `strict`, the required payload members of `chat` and `mcp/request` are checked too.
     """
     protocol = text_of(fields, "protocol")
     if not protocol and _is_empty(fields, "protocol"):
@@ -174,7 +174,7 @@ def text_of(fields: dict[str, msgspec.Raw], name: str) -> str | None:
 
 
 def members_of(fields: dict[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
-    """The members of a member that is an object, still text."""
+    """The undecoded members of a member that is an object."""
     raw = fields.get(name)
     return {} if raw is None or not bytes(raw).startswith(b"{") else _fields.decode(raw)
 
@@ -185,18 +185,18 @@ def _strings(raw: msgspec.Raw) -> list[str]:
 
 
 def _has(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    """Whether the payload has something under this name."""
+    """Whether the payload has a non-empty member of this name."""
     return bytes(members_of(fields, "payload").get(name, _NULL)) not in _NOTHING
 
 
 def _is_empty(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    """Whether a member is as good as not there."""
+    """Whether a member is missing, null or an empty text."""
     raw = fields.get(name)
     return raw is None or bytes(raw) in (_NULL, b'""')
 
 
 def _correlation(fields: dict[str, msgspec.Raw]) -> str | None:
-    """Make the correlation a list, and give the first of it."""
+    """Turn `correlation_id` into a list, and return its first item."""
     raw = fields.get("correlation_id")
     if raw is None or bytes(raw) == _NULL:
         return None

@@ -1,4 +1,4 @@
-"""What the gateway itself says: welcomes, presence, errors, answers about streams. Values in, envelopes out."""
+"""The messages of the gateway itself: welcomes, presence, errors and answers about streams, as envelopes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from penstock.core.clock import Now, rfc3339
 PROTOCOL = "mew/v0.4"
 PROTOCOLS = ("mew/v0.4", "mew/v0.3")
 SYSTEM = "system:gateway"
-"""Who speaks in welcomes, presence and most errors."""
+"""The sender of welcomes, presence and most errors."""
 GATEWAY = "gateway"
-"""Who speaks about streams."""
+"""The sender of messages about streams."""
 
 _encode = msgspec.json.encode
 Entropy = Callable[[int], bytes]
 
 
 class MewRefusal(msgspec.Struct, frozen=True):
-    """Why something was not done, in MEW's words; what was asked changed nothing."""
+    """Why a request was refused, in MEW's terms; it changed nothing."""
 
     error: str
-    """The code that programs match."""
+    """The error code."""
     message: str = ""
     more: dict[str, Any] = {}
     """Further members of the payload."""
     status: int = 400
     sender: str = SYSTEM
     cause: str | None = None
-    """The envelope that it is about."""
+    """The id of the refused envelope."""
     whole: bool = False
-    """Whether HTTP answers with the whole envelope, as upstream does."""
+    """Whether HTTP answers with the whole envelope, as the upstream gateway does."""
 
     @classmethod
     def validation(cls, message: str, cause: str | None = None) -> MewRefusal:
@@ -50,7 +50,7 @@ class MewRefusal(msgspec.Struct, frozen=True):
 
 
 class GatewayMessages:
-    """Makes the gateway's envelopes, each with an id of its own."""
+    """Makes the gateway's envelopes, each with a unique id."""
 
     def __init__(self, entropy: Entropy) -> None:
         self.entropy = entropy
@@ -58,7 +58,7 @@ class GatewayMessages:
         self._boot = entropy(4).hex()
 
     def fresh(self, prefix: str) -> str:
-        """An id that nobody else has."""
+        """A unique id."""
         self._no += 1
         return f"{prefix}-{self._boot}-{self._no}"
 
@@ -104,7 +104,7 @@ class GatewayMessages:
         others: Iterable[dict[str, Any]],
         streams: Iterable[dict[str, Any]] | None,
     ) -> bytes:
-        """The first thing a participant hears; without streams, news of what everybody may do."""
+        """The first message to a participant; without streams, an update of capabilities."""
         payload: dict[str, Any] = {"you": you, "participants": list(others)}
         if streams is not None:
             payload["active_streams"] = list(streams)

@@ -1,19 +1,18 @@
-"""Globs of MEW capabilities: which kinds, texts and keys a pattern means, and which pattern means more than another.
+"""Globs of MEW capabilities: which kinds, texts and keys a pattern matches, and which pattern covers another.
 
-Owns the meaning of `*`, `?`, `**` and `!`. A text is a row of names between slashes:
+Owns the meaning of `*`, `?`, `**` and `!`. A text is a list of names separated by slashes:
 
 - `?` is one character and `*` any run of characters, none included; neither crosses a slash.
 - `**` as a whole name is any number of names, none included: `a/**/b` covers `a/b` and `a/x/y/b`, and `a/**` covers `a`.
-- The end of a pattern reaches further, because that is what gateways enforce: a kind `a/*` covers everything below `a/`,
-  and a text `read_*` everything that begins so, slashes or not. The kind `*` covers all.
-- `!` before a pattern means everything that it does not cover; a second `!` is a character.
+- The end of a pattern reaches further, as in other gateways: a kind `a/*` covers everything below `a/`, and a text `read_*` everything with that
+  prefix, slashes included. The kind `*` covers all kinds.
+- `!` before a pattern negates it; a second `!` is a character.
 - A pattern with wildcards never covers the empty text.
-- There are no regular expressions, braces or brackets: these characters mean themselves, and a pattern like `/x.*/`, which
-  other programs take for a regular expression, means that text alone.
+- There are no regular expressions, braces or brackets: these characters are literal, and a pattern like `/x.*/`, a regular expression in other
+  gateways, matches that text only.
 
-Cost: one comparison where there is no wildcard but a last star. Otherwise nothing recurses and a failure goes back to
-the latest star only, which is always enough; every step is taken from an `Effort`, so no pattern and text together can hold
-anybody up.
+Cost: one comparison if the only wildcard is a final star. Otherwise matching does not recurse, and a mismatch backtracks to the latest star only,
+which is always sufficient. Every step is charged to an `Effort`, so no pattern can block the loop.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ ONE = "?"
 DEEP = "**"
 
 TEXT_MAX = 65_536
-"""Characters of a text that is compared with wildcards inside a pattern; a longer one is too much effort."""
+"""Characters of a text that is matched against wildcards; a longer one exhausts the effort."""
 
 Place = Literal["kind", "text", "key"]
-"""Where a pattern stands: in `kind`, in a payload as a value, or in a payload as a key."""
+"""Where a pattern is used: in `kind`, as a value of a payload, or as a key of one."""
 
 
 class ExhaustedError(Exception):
-    """A comparison cost more than it was allowed to: nobody knows the answer, so it must count against the asker."""
+    """A match took more steps than allowed: the answer is unknown, so it counts as no."""
 
 
 class Effort:
-    """The steps that one question may take."""
+    """The steps that one match may still take."""
 
     __slots__ = ("left",)
 
@@ -54,13 +53,13 @@ class Effort:
 
 
 class CapabilityGlob(msgspec.Struct, frozen=True):
-    """One pattern, cut into names."""
+    """One pattern, split into names."""
 
     is_negated: bool
     literal: str | None
-    """The only text that the pattern covers, where it has no wildcard."""
+    """The only text that the pattern covers, if it has no wildcard."""
     prefix: str | None
-    """What a text must begin with, where that is all there is to it."""
+    """The prefix that a text needs, if that is the whole condition."""
     names: tuple[str, ...]
     """The pattern between its slashes; `**` stands for any number of names."""
 
@@ -74,18 +73,18 @@ class CapabilityGlob(msgspec.Struct, frozen=True):
         return self.prefix == "" and not self.is_negated
 
     def covers(self, other: CapabilityGlob, effort: Effort) -> bool:
-        """Whether everything that the other covers is surely covered, the empty text aside; False when in doubt."""
+        """Whether it covers everything that the other covers, except the empty text; False when in doubt."""
         if self == other or self.is_everything:
             return True
         if other.is_negated:
-            # Everything but `b` is within everything but `a` where `a` is within `b`.
+            # "not b" is within "not a" if a is within b.
             return self.is_negated and other._contains(self, effort)
         if self.is_negated:
             return other.literal is not None and self.matches(other.literal, effort)
         return self._contains(other, effort)
 
     def _contains(self, other: CapabilityGlob, effort: Effort) -> bool:
-        """The same of what stands after the `!`, if there is one."""
+        """The same for the patterns without their `!`."""
         if other.literal is not None:
             return self._reaches(other.literal, effort)
         if self.literal is not None:
@@ -124,19 +123,19 @@ def _parse(pattern: str, place: Place) -> CapabilityGlob:
     if names == [DEEP]:
         prefix = ""
     elif is_open and names[-1] != DEEP:
-        names.append(DEEP)  # the last name, and then anything
+        names.append(DEEP)  # the last name, then anything
         prefix = pattern[:-1] if not has_wildcard(pattern[:-1]) else None
     return CapabilityGlob(is_negated, None, prefix, tuple(names))
 
 
 def _squeezed(name: str) -> str:
-    """A name in which no star follows another."""
+    """A name without repeated stars."""
     while DEEP in name:
         name = name.replace(DEEP, STAR)
     return name
 
 
-# Patterns come from capabilities, which are bounded in size; the same few are asked for again and again.
+# Patterns come from capabilities, which are bounded in size; the same few are used again and again.
 parse: Callable[[str, Place], CapabilityGlob] = lru_cache(maxsize=4096)(_parse)
 
 
@@ -147,7 +146,7 @@ def _align(
     fits: Callable[[str, str, Effort], bool],
     effort: Effort,
 ) -> bool:
-    """Whether the items can be laid along the pattern, of which `star` takes any number."""
+    """Whether the items match the pattern, in which `star` matches any number of items."""
     p = i = 0
     retry_p, retry_i = -1, 0
     while i < len(items):
@@ -177,7 +176,7 @@ def _character_fits(pattern: str, character: str, _: Effort) -> bool:
 
 
 def _name_contains(pattern: str, other: str, effort: Effort) -> bool:
-    """Whether one name of a pattern covers all that a name of another pattern covers."""
+    """Whether one name of a pattern covers a name of another pattern."""
     return other != DEEP and _align(pattern, STAR, other, _character_contains, effort)
 
 

@@ -1,4 +1,4 @@
-"""Coming and going: who a token lets in under which id, takeovers, and what is left behind."""
+"""Joining and leaving a space: which token admits which id, takeovers, and what happens to the streams of a participant that left."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from penstock.dialects.mew.state import DOOR, OpenStream
 TAKEN_OVER = 4001
 KICKED = 4003
 SLOW = 4008
-"""Codes that our closes carry."""
+"""WebSocket close codes of the gateway."""
 RESERVED_IDS = (GATEWAY, "system")
 _encode = msgspec.json.encode
 
 
 def is_id(text: str, limits: Limits) -> bool:
-    """Whether this can be the id of a participant."""
+    """Whether a text is a valid participant id."""
     is_ours = text in RESERVED_IDS or text.startswith("system:")
     return len(text) <= limits.id_max and text.isprintable() and not is_ours
 
@@ -32,10 +32,10 @@ def is_id(text: str, limits: Limits) -> bool:
 def identify(
     space: SpaceMachine, id_: str | None, digest: str | None, *, is_operator: bool
 ) -> tuple[str, str] | MewRefusal:
-    """The id and the party of somebody who shows a token and says an id, or none."""
+    """The id and the party of a token and a requested id; the party is the name that the space knows."""
     party = OPERATOR if is_operator else None if digest is None else space.party_of(digest)
     if party is None:
-        message = "no token was shown" if digest is None else "the token lets nobody in here"
+        message = "there is no token" if digest is None else "the token is not valid here"
         return MewRefusal("unauthorized", f"{message}; ask who runs the space for yours", status=401)
     if party in space.state.kicked:
         return put_out(space, party)
@@ -46,32 +46,32 @@ def identify(
         if space.is_taken(id_):
             return MewRefusal("invalid_participant", f"the token is not that of `{id_}`", status=403)
         if space.holder(id_) not in (None, party):
-            return MewRefusal("invalid_participant", f"`{id_}` is somebody else", status=403)
+            return MewRefusal("invalid_participant", f"`{id_}` is another participant", status=403)
     return id_, party
 
 
 def put_out(space: SpaceMachine, party: str) -> MewRefusal:
-    """What somebody who was kicked is told."""
+    """The refusal for a participant that was kicked."""
     why = space.state.kicked[party]
     return MewRefusal(
-        "kicked", f"`{party}` was put out of the space" + (f": {why}" if why else ""), status=403
+        "kicked", f"`{party}` was kicked from the space" + (f": {why}" if why else ""), status=403
     )
 
 
 def still_welcome(space: SpaceMachine, participant: Participant) -> MewRefusal | None:
-    """Whether somebody who was let in a moment ago would be now."""
+    """Why a participant that was admitted earlier would now be rejected."""
     if participant.party in space.state.kicked:
         return put_out(space, participant.party)
     id_, party = participant.id, participant.party
     there = space.present.get(id_)
     is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
     if is_other or (there is not None and there.party != party):
-        return MewRefusal("invalid_participant", f"`{id_}` is somebody else", status=403)
+        return MewRefusal("invalid_participant", f"`{id_}` is another participant", status=403)
     return None
 
 
 def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal | None:
-    """Somebody is there: it hears who else is, and they hear of it. Whoever had the id before is let go."""
+    """A participant joins: it gets the welcome, the others its presence. A connection that had the id is closed."""
     before = space.present.get(participant.id)
     if before is None and len(space.present) >= space.limits.participants_max:
         return MewRefusal(
@@ -86,7 +86,7 @@ def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal
         space.evicted.append((before, TAKEN_OVER, fault))
     for stream in space.state.streams.values():
         if stream.route.owner == participant.id:
-            stream.ticket = 0  # its owner is back
+            stream.ticket = 0  # cancels the timer: the owner is back
     meta: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
     _observe(space, "join", participant, meta=_encode(meta).decode())
     space.welcome(now, participant)
@@ -97,7 +97,7 @@ def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal
 
 
 def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) -> None:
-    """Somebody is gone, unless another connection has its place."""
+    """A participant leaves, unless another connection has taken over its id."""
     id_ = participant.id
     if space.present.get(id_) is not participant:
         return
@@ -118,7 +118,7 @@ def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) 
 
 
 def _notify_owner(space: SpaceMachine, now: Now, stream: OpenStream, gone: Participant) -> None:
-    """The owner of a stream hears that a target is gone; the stream stays open."""
+    """Notify the owner of a stream that a target left; the stream stays open."""
     owner = space.present.get(stream.route.owner)
     names = [name for name in (gone.id, gone.party) if name in stream.route.targets]
     names = [name for name in dict.fromkeys(names) if not space.router.is_there(name)]
@@ -135,7 +135,7 @@ def _notify_owner(space: SpaceMachine, now: Now, stream: OpenStream, gone: Parti
 
 
 def begin(space: SpaceMachine, now: Now) -> None:
-    """A space starts to work: those who are always present come in, and streams without their owners wait for them."""
+    """Start a space: pipeline participants join, and streams wait for their owners."""
     for stream in list(space.state.streams.values()):
         if stream.name is not None and not stream_requests.is_as_configured(space, stream):
             stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
@@ -148,7 +148,7 @@ def begin(space: SpaceMachine, now: Now) -> None:
 
 
 def wake(space: SpaceMachine, now: Now) -> None:
-    """Close the streams whose owners did not come back, and try again what the journal refused."""
+    """Close streams whose owners did not return in time, and retry what the journal refused."""
     while (stream := space.timers.pop_due(now.us)) is not None:
         stream.ticket = 0
         if space.state.streams.get(stream.id) is not stream:

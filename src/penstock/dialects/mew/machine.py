@@ -1,9 +1,12 @@
-"""One space: who is in it, what they may send, and what becomes of an envelope.
+"""The machine of one space: its participants, their rights, and the commits of their envelopes.
 
-Changes are made and told when their commit is durable, so that nobody acts upon what may not last; of a commit that is refused only its
-sender hears. What waits for its commit is counted, so that bounds hold and a name is not given twice. What one participant sends stays
-in order: behind an envelope that waits for its commit, its frames and errors wait too. Nothing here is shared with another space.
-Cost of `accept`: O(1), and O(participants) when it is told.
+Owns who is present and what waits for the journal. It must never know a connection: messages go to outboxes. What it guarantees:
+
+- A change takes effect and is announced when its commit is durable. If the commit is refused, only its sender is notified.
+- Changes that wait for their commits count towards the limits, so that two of them cannot exceed a limit together or use one name twice.
+- What one participant sends stays in order: behind an envelope that waits for its commit, its frames and errors wait too.
+
+Cost of an envelope: O(1), and O(participants) when it is announced.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, OpenStream, SpaceState
 
 OPERATOR = "operator"
-"""Who the holder of the operator's token is, in every space."""
+"""The participant with the operator's token, in every space."""
 _EVERYTHING: tuple[Capability, ...] = ({"kind": "*"},)
 _encode = msgspec.json.encode
 
@@ -42,12 +45,12 @@ class _Named(msgspec.Struct):
 
 
 def _id_of(data: bytes) -> str:
-    """The id of an envelope of the gateway's own."""
+    """The id of an envelope that the gateway made."""
     return msgspec.json.decode(data, type=_Named).id
 
 
 class SpaceMachine:
-    """A space at work."""
+    """A running space."""
 
     def __init__(
         self,
@@ -72,23 +75,23 @@ class SpaceMachine:
         self.pending: deque[PendingCommit] = deque()
         self.pending_bytes = 0
         self.opening: dict[str, OpenStream] = {}
-        """Streams whose commit is not decided."""
+        """Streams that wait for their commit."""
         self.opening_bytes = 0
         self._undecided: dict[tuple[str, str, str], int] = {}
-        """How many changes wait for their commits, by their kind and what or whom they are about."""
+        """How many changes wait for their commits, by kind and by channel or participant."""
         self.envelopes = 0
         self.refused = 0
         self.slow_cut = 0
         self.evicted: list[tuple[Participant, int, MewRefusal]] = []
-        """Participants whose connections are to be closed, with what code and why; the runtime takes them away."""
+        """Participants to disconnect, with close code and reason; the runtime empties the list."""
         self.minted: list[tuple[str, str]] = []
-        """Who was invited, and the token: for whoever keeps files of them."""
+        """Invited participants and their tokens; the server writes these to files."""
         self.url = ""
-        """Where participants connect to."""
+        """The URL that participants connect to."""
         self._text = text
         self._rights: dict[str, Rights] = {}
         self._holders: dict[str, str] | None = None
-        """Everybody who may come in, by the digests of their tokens; None after an invitation."""
+        """Parties by the digests of their tokens; None after an invitation, then built again."""
         for stream in state.streams.values():
             self.router.open(stream.route)
 
@@ -99,15 +102,15 @@ class SpaceMachine:
     # Who may do what
 
     def is_known(self, party: str) -> bool:
-        """Whether the space knows somebody of this name, there or not."""
+        """Whether the space knows a party of this name, present or not."""
         return party in self.settings.participants or party in self.state.invited or party == OPERATOR
 
     def is_taken(self, name: str) -> bool:
-        """Whether somebody of this name is known, or about to be."""
+        """Whether a party of this name is known, or waits for its commit."""
         return self.is_known(name) or self.undecided("space/invite", peer=name) > 0
 
     def party_of(self, digest: str) -> str | None:
-        """Whose token this is the digest of."""
+        """The party whose token has this digest."""
         if self._holders is None:
             self._holders = {invited.digest: name for name, invited in self.state.invited.items()}
             for name, known in self.settings.participants.items():
@@ -115,7 +118,7 @@ class SpaceMachine:
         return self._holders.get(digest)
 
     def rights(self, party: str) -> Rights:
-        """What somebody may send now."""
+        """What a party may send now."""
         rights = self._rights.get(party)
         if rights is None:
             granted = self.state.grants.get(party, {})
@@ -123,7 +126,7 @@ class SpaceMachine:
         return rights
 
     def static(self, party: str) -> tuple[Capability, ...]:
-        """What somebody may send by the settings or by its invitation."""
+        """The capabilities of a party from the settings or its invitation."""
         if party == OPERATOR:
             return _EVERYTHING
         known = self.settings.participants.get(party)
@@ -135,19 +138,19 @@ class SpaceMachine:
         return clean(self.settings.default_capabilities)
 
     def resolve(self, name: str) -> str | None:
-        """The party that a name means: one the space knows, or the one behind the id of somebody present."""
+        """The party of a name: one that the space knows, or that of a present participant with this id."""
         if self.is_known(name):
             return name
         there = self.present.get(name)
         return None if there is None else there.party
 
     def aliases(self, names: Iterable[str]) -> dict[str, str]:
-        """Who those are, of these present, that go by another id than the one the space knows them by."""
+        """The parties of those present participants whose id differs from their party."""
         there = [self.present[name] for name in names if name in self.present]
         return {each.id: each.party for each in there if each.id != each.party}
 
     def holder(self, name: str) -> str | None:
-        """Whose an id is: that of somebody present, or of somebody whom a stream is for though it is not there."""
+        """The party that an id belongs to: that of a present participant, or of an absent one that a stream refers to."""
         if name in self.present:
             return self.present[name].party
         streams = (*self.state.streams.values(), *self.opening.values())
@@ -156,7 +159,7 @@ class SpaceMachine:
     # Telling
 
     def broadcast(self, now: Now, data: bytes, id_: str, but: str | None = None) -> None:
-        """Give an envelope to everybody present."""
+        """Send an envelope to all present participants."""
         self.router.broadcast(self._text(data), but)
         if self.watch is not None:
             recipients = [
@@ -174,7 +177,7 @@ class SpaceMachine:
             self.watch.delivered(now, data, id_ or _id_of(data), recipients, self.id)
 
     def say(self, now: Now, kind: str, payload: dict[str, Any], **more: Any) -> None:
-        """Have the gateway tell everybody something about streams."""
+        """Broadcast a message of the gateway about streams."""
         id_ = self.messages.fresh(kind.replace("/", "-"))
         self.broadcast(now, self.messages.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
 
@@ -208,7 +211,7 @@ class SpaceMachine:
     def then(
         self, now: Now, sender: Participant | None, announce: Callable[[Now], None], count: int = 1
     ) -> None:
-        """Do something now, or behind what this sender waits for."""
+        """Call now, or after the sender's envelope that waits for its commit: this keeps what one sender sends in order."""
         if sender is None or sender.last is None:
             announce(now)
             return
@@ -216,7 +219,7 @@ class SpaceMachine:
         sender.last.behind.append((announce, count))
 
     def after(self, now: Now, announce: Callable[[Now], None]) -> None:
-        """Do something now, or behind everything that waits."""
+        """Call now, or after everything that waits."""
         if self.pending:
             self.pending.append(PendingCommit(0, None, announce))
         else:
@@ -232,7 +235,7 @@ class SpaceMachine:
         cause: str | None = None,
         failed: Callable[[Now], None] | None = None,
     ) -> None:
-        """Make these facts durable together, then have what they change, and tell of them."""
+        """Commit these facts together; when they are durable, apply them and call `announce`."""
         self.commit_log.facts.extend(entries)
         pending = PendingCommit(
             self.commit_log.gate, sender, announce, entries=entries, done=done, failed=failed, cause=cause
@@ -245,7 +248,7 @@ class SpaceMachine:
         self.pending.append(pending)
 
     def undecided(self, kind: str, *, channel: str = "", peer: str = "") -> int:
-        """How many changes of this kind wait for their commits: those in a channel, or of somebody."""
+        """How many changes of this kind wait for their commits, in a channel or about a participant."""
         return self._undecided.get((kind, channel, peer), 0)
 
     def _count(self, entries: Sequence[Entry], by: int) -> None:
@@ -261,7 +264,7 @@ class SpaceMachine:
                     del self._undecided[key]
 
     def _change(self, entry: Entry) -> None:
-        """Have what a durable fact says."""
+        """Apply a durable fact."""
         self.state.apply(entry)
         match entry.event:
             case "stream_open":
@@ -276,7 +279,10 @@ class SpaceMachine:
                     self._holders = None
 
     def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
-        """Commit `no` has its outcome: have and tell what became durable, and say of the rest why not."""
+        """Commit `no` is decided: apply and announce what is durable, and report the refusal of the rest.
+
+        Strictly in order: what waits for a later commit stops the loop, even if it needs no commit itself (gate 0).
+        """
         if fresh is not None:
             for pending in self.pending:
                 if pending.gate == no:
@@ -298,7 +304,7 @@ class SpaceMachine:
                 self._follow(now, pending, pending.sender)
 
     def _follow(self, now: Now, pending: PendingCommit, sender: Participant) -> None:
-        """Let what came behind an envelope have its turn."""
+        """Do what waited behind an envelope."""
         sender.waiting -= 1 + sum(count for _, count in pending.behind)
         if sender.last is pending:
             sender.last = None
@@ -306,7 +312,7 @@ class SpaceMachine:
             announce(now)
 
     def _refuse(self, now: Now, pending: PendingCommit, reason: str) -> MewRefusal:
-        message = f"it could not be written down: {reason}"
+        message = f"the journal refused it: {reason}"
         fault = MewRefusal("journal_unavailable", message, status=503, cause=pending.cause)
         if pending.failed is not None:
             pending.failed(now)
@@ -325,7 +331,7 @@ class SpaceMachine:
         before: Callable[[Now], None] | None = None,
         after: Callable[[Now], None] | None = None,
     ) -> None:
-        """Pass an envelope on to everybody, its sender included, once it is durable."""
+        """Broadcast an envelope to all participants, its sender included, when it is durable."""
         data = envelope.encode()
         self.envelopes += 1
 
@@ -341,7 +347,7 @@ class SpaceMachine:
         self.commit(sender, facts, announce, done, cause=envelope.cause)
 
     def envelope_entry(self, sender: Participant, envelope: Envelope, data: bytes) -> Entry:
-        """The fact that somebody said something. Its number is used up, whatever becomes of it."""
+        """The fact of an envelope. Its number is used even if the commit is refused."""
         to = envelope.to
         self.state.seq += 1
         return Entry(

@@ -1,4 +1,7 @@
-"""Participants, and what they sent that waits: an envelope for its commit, and behind it whatever its sender sent next."""
+"""Participants, and what they sent that waits for a commit.
+
+A `PendingCommit` holds what its sender sent next, so that frames and errors do not overtake an envelope.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,45 @@ from penstock.dialects.mew.gateway_messages import MewRefusal
 
 
 class Participant:
-    """Somebody who is there, or who sends without being there."""
+    """A participant that is present, or that sends over HTTP without being present."""
 
     __slots__ = ("id", "kind", "last", "member", "outbox", "party", "waiting")
 
     def __init__(self, id_: str, party: str, outbox: Outbox | None, kind: str = "websocket") -> None:
         self.id = id_
         self.party = party
-        """The name under which the space knows it: that of the token it showed."""
+        """The name that the space knows, given by the token."""
         self.outbox = outbox
         self.kind = kind
         """`websocket`, `virtual`, `pipeline`, `polling` or `http`."""
         self.member = Member(id_, party, outbox)
         self.waiting = 0
-        """How much it sent that waits for its turn."""
+        """The weight of what it sent and that waits."""
         self.last: PendingCommit | None = None
-        """The newest of that which waits for its commit; what comes behind waits there."""
+        """Its newest commit that is not decided; what it sends next waits there."""
 
 
 Answer = dict[str, Any]
 Done = Callable[[Now, "Answer | MewRefusal"], None]
-"""Told once what became of an envelope: what HTTP answers, or why not."""
+"""Called once with the answer for HTTP, or with the refusal."""
 
 
 def accepted(now: Now) -> Answer:
-    """What HTTP answers to an envelope that was passed on."""
+    """The HTTP answer to an envelope that was broadcast."""
     return {"status": "accepted", "timestamp": rfc3339(now.wall_us)}
 
 
 WEIGHT = 4 * 1024
-"""Bytes of a message that count as one more message that waits."""
+"""Bytes of a waiting message that count as one more message."""
 
 
 def weight(data: bytes) -> int:
-    """How much a message that waits counts: a peer is not read while much of it waits."""
+    """The weight of a waiting message. The server stops reading from a peer while too much of it waits."""
     return 1 + len(data) // WEIGHT
 
 
 class PendingCommit:
-    """Something that is told when its commit is durable."""
+    """Something that is announced when its commit is durable."""
 
     __slots__ = (
         "announce",
@@ -85,11 +88,11 @@ class PendingCommit:
         self.entries = entries
         self.done = done
         self.failed = failed
-        """Called when the commit is refused."""
+        """Called if the commit is refused."""
         self.cause = cause
-        """The envelope that it is about."""
+        """The id of the envelope."""
         self.fresh = all(entry.fresh for entry in entries)
         self.size = sum(entry.size or 0 for entry in entries)
         self.refusal: Refusal | None = None
         self.behind: list[tuple[Callable[[Now], None], int]] = []
-        """What its sender sent next and needs no commit, and how much that is."""
+        """What its sender sent next and that needs no commit, with its weight."""

@@ -1,7 +1,7 @@
-"""One WebSocket of a participant: the join in all its shapes, then envelopes and frames, strictly in order.
+"""The session of one WebSocket: the join in all its forms, then envelopes and frames, strictly in order.
 
-The bearer token and the space that the request for the socket named stand in for what the join leaves out; a client that sends no
-join at all is taken in by its bearer token. What comes while a join waits for its turn waits behind it.
+The bearer token and the space of the upgrade request fill in what the join leaves out; a client that sends no join at all joins by its bearer
+token. Messages that arrive while a join waits are kept and handled after it. Cost of a frame: `publish`, one lookup and one write per receiver.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant, weight
 
 IDS = ("participantId", "participant_id", "participant")
-"""What joins call the id."""
+"""The names of the id in a join."""
 
 
 class SpaceHost(Protocol):
-    """What a session has of the server: its spaces, and who is the operator."""
+    """What a session needs of the server: its spaces, and who the operator is."""
 
     messages: GatewayMessages
 
@@ -36,22 +36,22 @@ class SpaceHost(Protocol):
     def limits(self) -> Limits: ...
 
     def find(self, name: str | None) -> SpaceMachine | MewRefusal:
-        """The space of a name; the only one where none is given."""
+        """The space of a name; without a name, the only one."""
 
     def is_operator(self, token: str) -> bool: ...
 
     def text(self, data: bytes) -> bytes:
-        """An envelope as it goes over the wire."""
+        """An envelope as a WebSocket frame."""
 
     def judged(self, session: MewSession) -> None:
-        """A session has become a participant, or was refused when its turn came."""
+        """A session has joined, or was refused."""
 
     def replay(self, session: MewSession, held: list[bytes]) -> None:
-        """What came while a session waited for its turn is to be received now; a fault of ours in it is the session's alone."""
+        """Handle the messages that arrived while the join waited; an exception must end only this session."""
 
 
 class _Backlog:
-    """How much of a session waits, for whoever decides whether to read more of it."""
+    """The weight of what waits in a session; the runtime stops reading when it is too much."""
 
     __slots__ = ("_session",)
 
@@ -80,12 +80,12 @@ class MewSession:
         self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
         self.held: list[bytes] = []
-        """What came while the join waits for its turn."""
+        """Messages that arrived while the join waits."""
         self.is_joining = False
         self.is_alive = True
-        """Whether the peer gave a sign of life since it was last asked for one."""
+        """Whether the peer sent anything since the last ping."""
         self.count = 0
-        """Messages in the running second."""
+        """Messages in the current second."""
         self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
         self._token = token
         self._space_name = space
@@ -94,7 +94,7 @@ class MewSession:
     # The hot path
 
     def publish(self, data: bytes) -> bool:
-        """Forward a frame at once; False when it needs a closer look."""
+        """Forward a frame at once; False if it must take the slow path."""
         participant = self.participant
         if participant is None or participant.waiting or len(data) > self.frame_max:
             return False
@@ -102,11 +102,11 @@ class MewSession:
         end = data.find(b"#", 1) if count <= self.rate_max else -1
         if end > 0 and self.space.router.publish(participant.id, data, end):  # type: ignore[union-attr]
             return True
-        self.count -= 1  # whoever looks closer counts it
+        self.count -= 1  # the slow path counts it
         return False
 
     def new_second(self) -> None:
-        """What was sent so far counts no more; limits may have changed."""
+        """Reset the rate counter; limits may have changed."""
         self.count = 0
         limits = self.host.limits
         self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
@@ -150,7 +150,7 @@ class MewSession:
             self._envelope(now, fields)
 
     def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
-        """The members of an envelope; one that is much too large is not looked at."""
+        """The members of an envelope; one that is far too large is not decoded."""
         if len(data) > 2 * limits.envelope_max:
             message = (
                 f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
@@ -205,14 +205,14 @@ class MewSession:
         self._admit(now, name, id_, token, cause)
 
     def _join_by_token(self, now: Now) -> bool:
-        """Take a client in that showed a token when it connected and has not said more."""
+        """Join a client by the bearer token of its upgrade request."""
         if self._token is None or self.closing is not None:
             return False
         self._admit(now, self._space_name, self._id, self._token, None)
         return self.closing is None
 
     def overdue(self, now: Now) -> None:
-        """The time to join is up."""
+        """The time limit for the join has passed."""
         if self.participant is not None or self.is_joining or self.closing is not None:
             return
         if not self._join_by_token(now) and self.closing is None:
@@ -223,7 +223,7 @@ class MewSession:
 
     @property
     def has_token(self) -> bool:
-        """Whether the request for the socket brought a token."""
+        """Whether the upgrade request had a token."""
         return self._token is not None
 
     def _admit(
@@ -253,7 +253,7 @@ class MewSession:
         if self.closing is not None or not self.link.open:
             self.held.clear()
             return
-        # Whoever let it in may have put it out since.
+        # It may have been kicked since it was admitted.
         fault = join.still_welcome(space, participant) or join.enter(space, now, participant)
         if fault is not None:
             self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
@@ -268,7 +268,7 @@ class MewSession:
     # Ending
 
     def left(self, now: Now, reason: str) -> None:
-        """The connection is gone, or becomes somebody else."""
+        """The connection is lost, or joins as another participant."""
         if self.participant is not None and self.space is not None:
             join.leave(self.space, now, self.participant, reason)
         self.participant = None
@@ -280,7 +280,7 @@ class MewSession:
             self.out.append(self.host.text(self.host.messages.error(now, fault, None)))
 
     def _end(self, now: Now, fault: MewRefusal, code: int) -> None:
-        """Say why, and close. Nothing comes behind that, so the peer is no participant any more."""
+        """Send the reason and close. Nothing may follow it, so the participant leaves first."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
             self.left(now, fault.error)
@@ -290,7 +290,7 @@ class MewSession:
             self.closing = (code, fault.error)
 
     def evict(self, now: Now, fault: MewRefusal, code: int) -> None:
-        """Let the peer go."""
+        """Disconnect the peer."""
         self._end(now, fault, code)
 
     def drain(self, refusal: Refusal) -> None:

@@ -1,7 +1,9 @@
-"""What a space is from the start: the contents of a `space.yaml`, as far as a gateway cares.
+"""The settings of a space: the part of a `space.yaml` that a gateway needs.
 
-Whoever reads the file resolves tokens first; here they are digests only. Capabilities stay as they were written: `capabilities.py`
-knows what they mean.
+Tokens are digests here; the reader of the file resolves them. Capabilities stay as they were written: `capabilities.py` interprets them. The same
+structs serve the config of the server and the files of a MEW project, so nothing here knows either format.
+
+Settings are immutable. A changed file makes a new `SpaceSettings`, and a running space closes the streams that no longer match it.
 """
 
 from __future__ import annotations
@@ -11,34 +13,34 @@ from typing import Any, Literal
 import msgspec
 
 Keep = Literal["full", "counts", "off"]
-"""What the journal keeps of a stream's frames: all of them, how many there were, or nothing."""
+"""What the journal keeps of a stream's frames: all of them, their counts, or nothing."""
 Overflow = Literal["drop-oldest", "disconnect"]
-"""What happens when somebody does not read a stream's frames: the oldest go, or the reader does."""
+"""What happens when a participant reads too slowly: drop its oldest frames, or disconnect it."""
 
 
 class ParticipantSettings(msgspec.Struct, frozen=True):
-    """Somebody the space knows by name, there or not."""
+    """A participant that the space knows by name, present or not."""
 
     token_digests: tuple[str, ...] = ()
-    """sha256 of every token that lets it in, in hexadecimal."""
+    """sha256 of each of its tokens, in hexadecimal."""
     capabilities: tuple[dict[str, Any], ...] | None = None
-    """None takes the defaults of the space."""
+    """None: the defaults of the space."""
     is_pipeline: bool = False
-    """Virtual and always present: frames that reach it are kept in full, and Spark reads them from the journal."""
+    """Virtual and always present: the journal keeps the frames that reach it in full, and Spark reads them there."""
     output_log: str | None = None
-    """Virtual: everything it would receive is appended to this file, a JSON line each."""
+    """Virtual: what it receives is appended to this file, one JSON line each."""
     auto_connect: bool = False
-    """Whether a virtual one is present from the start, and not from its first request on."""
+    """Whether a virtual participant is present from the start instead of from its first request."""
 
 
 class StreamSettings(msgspec.Struct, frozen=True):
-    """A stream that opens when its owner is there."""
+    """A stream that opens when its owner is present."""
 
     owner: str
     target: tuple[str, ...] = ()
-    """Who receives its frames; nobody named means everybody."""
+    """The participants that receive its frames; empty means all."""
     request: dict[str, Any] = {}
-    """What a `stream/request` for it would carry beside the target: direction, content_type, format, description, metadata."""
+    """The other members of a `stream/request` for it: direction, content_type, format, description, metadata."""
     keep: Keep | None = None
     overflow: Overflow | None = None
 

@@ -1,7 +1,7 @@
-"""What a space remembers across restarts: invites, kicks, grants, open streams and its numbering, as rows of the journal and back.
+"""The durable state of a space: invites, kicks, grants, open streams and counters, as rows of the journal and back.
 
-Every change is made here by the row that tells it, in a running space as after a restart, so the two cannot differ. Tokens are kept as digests
-only. A row about a stream that is gone says nothing any more.
+Every change is made by applying its row, in a running space and after a restart alike, so the two cannot differ. Tokens are kept as digests only. A
+row about a closed stream is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _encode = msgspec.json.encode
 
 
 class Invited(msgspec.Struct, frozen=True):
-    """Somebody who may come in by invitation."""
+    """A participant that was invited."""
 
     digest: str
     """sha256 of the token, in hexadecimal."""
@@ -37,16 +37,16 @@ class OpenStream(msgspec.Struct, eq=False):
     no: int
     created: str
     request: dict[str, Any]
-    """What its request carried beside the target."""
+    """The members of its request, without the target."""
     overflow: Overflow = "drop-oldest"
     name: str | None = None
-    """What the settings of the space call it."""
+    """Its name in the settings of the space."""
     request_id: str | None = None
     open_id: str = ""
     size: int = 0
-    """Bytes of what is known of it."""
+    """Bytes of its row, which count towards a limit."""
     aliases: dict[str, str] = {}
-    """Who those are, among its owners, writers and targets, that go by another id than the one the space knows them by."""
+    """The parties of its owner, writers and targets whose id differs from their party."""
     ticket: int = 0
 
     @property
@@ -54,7 +54,7 @@ class OpenStream(msgspec.Struct, eq=False):
         return self.route.id
 
     def shown(self) -> dict[str, Any]:
-        """How `active_streams` shows it; nothing that the request carried stands for what the gateway knows."""
+        """Its entry in `active_streams`. Members of the request do not override the gateway's own."""
         route = self.route
         facts: dict[str, Any] = {
             "stream_id": route.id,
@@ -72,7 +72,7 @@ _RESERVED = ("stream_id", "owner", "authorized_writers", "created", "target")
 
 
 class _Open(msgspec.Struct, omit_defaults=True):
-    """What the row of an open stream says beside its columns."""
+    """The `meta` of the row of an open stream."""
 
     owner: str
     writers: list[str]
@@ -88,21 +88,21 @@ class _Open(msgspec.Struct, omit_defaults=True):
 
 
 class SpaceState(msgspec.Struct, eq=False):
-    """What one space remembers."""
+    """The state of one space."""
 
     seq: int = 0
     stream_no: int = 0
     invited: dict[str, Invited] = {}
     kicked: dict[str, str] = {}
-    """Who may not come back, and why."""
+    """Kicked participants, and the reason."""
     grants: dict[str, dict[str, tuple[Capability, ...]]] = {}
-    """What was granted to whom, by the id of the grant."""
+    """Grants by participant and by the id of the grant."""
     streams: dict[str, OpenStream] = {}
     streams_bytes: int = 0
-    """Bytes of what is known of them."""
+    """Bytes of their rows."""
 
     def apply(self, entry: Entry | Row) -> None:
-        """Make the change that a fact tells."""
+        """Apply a fact or a row."""
         match entry.event:
             case "envelope":
                 self.seq = max(self.seq, entry.seq)
@@ -184,7 +184,7 @@ class SpaceState(msgspec.Struct, eq=False):
             stream.route.writers.pop(peer, None)
 
     def snapshot(self, space: str) -> Iterator[Row]:
-        """The state as rows that `apply` takes."""
+        """The state as rows for `apply`."""
         numbers = _encode({"seq": self.seq, "streams": self.stream_no}).decode()
         yield Row(door=DOOR, event="gauge", channel=space, meta=numbers)
         for peer, invited in self.invited.items():
@@ -199,7 +199,7 @@ class SpaceState(msgspec.Struct, eq=False):
 
 
 def _take_back(granted: dict[str, tuple[Capability, ...]], revoked: tuple[Capability, ...]) -> None:
-    """Take back what equals, or is covered by, a revoked capability."""
+    """Remove capabilities that equal, or are covered by, a revoked one."""
     for id_, capabilities in list(granted.items()):
         left = tuple(held for held in capabilities if not any(covers([each], held) for each in revoked))
         if left:
@@ -219,7 +219,7 @@ def invite_entry(
     reason: str | None = None,
     body: bytes | None = None,
 ) -> Entry:
-    """Somebody may come in."""
+    """The fact of an invitation."""
     meta = _encode({"token": digest, "capabilities": capabilities}).decode()
     return Entry(
         DOOR,
@@ -243,14 +243,14 @@ def grant_entry(
     capabilities: tuple[Capability, ...],
     reason: str | None = None,
 ) -> Entry:
-    """Somebody may send more than before."""
+    """The fact of a grant."""
     meta = _encode({"grant": "capability", "capabilities": capabilities}).decode()
     kind = "capability/grant"
     return Entry(DOOR, "grant", space, id=id_, kind=kind, sender=by, peer=peer, reason=reason, meta=meta)
 
 
 def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> Entry:
-    """A stream is open."""
+    """The fact of an open stream."""
     route = stream.route
     meta = _Open(
         route.owner,
@@ -282,7 +282,7 @@ def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> 
 
 
 class SpaceMemory:
-    """What every space remembers, by its id. Kept for spaces that are not configured now: they may come back."""
+    """The states of all spaces by id, including spaces that are not configured now: they may return."""
 
     def __init__(self) -> None:
         self.spaces: dict[str, SpaceState] = {}
@@ -291,7 +291,7 @@ class SpaceMemory:
         return self.spaces.setdefault(space, SpaceState())
 
     def restore(self, row: Row) -> None:
-        """Take one row of the past, or of a snapshot."""
+        """Apply one row of history or of a snapshot."""
         if row.event in FACTS:
             self.of(_space_id(row)).apply(row)
         elif row.event in ("frame", "frame_counts"):
@@ -305,7 +305,7 @@ class SpaceMemory:
 
 
 FACTS = ("envelope", "stream_open", "stream_close", "invite", "kick", "grant", "revoke", "gauge")
-"""Rows that change what a space remembers."""
+"""Events of rows that change the state."""
 
 
 def _meta(entry: Entry | Row) -> dict[str, Any]:
@@ -318,6 +318,6 @@ def _stream_id(channel: str) -> str:
 
 
 def _space_id(row: Row) -> str:
-    """The space that a row is about: a stream's channel has its id at the end."""
+    """The space of a row; the channel of a stream ends in the id of the stream."""
     space, slash, last = row.channel.rpartition("/")
     return space if slash and last.startswith("stream-") else row.channel

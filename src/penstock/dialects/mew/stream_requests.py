@@ -23,14 +23,14 @@ from penstock.dialects.mew.state import DOOR, OpenStream, open_entry
 
 OVERFLOWS = ("drop-oldest", "disconnect")
 RECONFIGURED = "reconfigured"
-"""Why a stream is closed that is opened anew, as the settings say now."""
+"""The reason for closing a stream that is opened again with changed settings."""
 _encode = msgspec.json.encode
 
 
 def request(
     space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
 ) -> MewRefusal | None:
-    """Open a stream: the request is told first, then that it is open."""
+    """`stream/request`: open a stream. The request is broadcast first, then `stream/open`."""
     raw = envelope.raw_payload or b""
     if len(raw) > space.limits.space_request_max:
         bound = f"`limits.space_request_max` allows {space.limits.space_request_max}"
@@ -47,7 +47,7 @@ def request(
         return fault
     stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
     stream.request_id = envelope.id
-    if sender.id != sender.party:  # it may have asked without being there
+    if sender.id != sender.party:  # it may have asked over HTTP without being present
         stream.aliases[sender.id] = sender.party
     opened = _open_message(space, now, stream)
     data = envelope.encode()
@@ -71,7 +71,7 @@ def request(
 
 
 def _targets(space: SpaceMachine, wanted: object) -> tuple[str, ...] | MewRefusal:
-    """Who is to receive the frames; nobody named means everybody."""
+    """The participants that receive the frames; empty means all."""
     if isinstance(wanted, str):
         wanted = [wanted]
     if wanted is None or wanted == []:
@@ -90,12 +90,12 @@ def _targets(space: SpaceMachine, wanted: object) -> tuple[str, ...] | MewRefusa
 
 
 def _fullness(space: SpaceMachine, size: int = 0) -> MewRefusal | None:
-    """Why no further stream can be opened, of which so much would be known."""
+    """Why another stream with `size` bytes of metadata cannot be opened."""
     most, most_bytes = space.limits.space_streams_max, space.limits.space_streams_bytes_max
     if len(space.state.streams) + len(space.opening) >= most:
         message = f"{most} streams are open and `limits.space_streams_max` allows no more"
     elif space.state.streams_bytes + space.opening_bytes + size > most_bytes:
-        message = f"open streams take {most_bytes} bytes to tell of, as many as `limits.space_streams_bytes_max` allows"
+        message = f"the metadata of open streams has {most_bytes} bytes, the limit of `limits.space_streams_bytes_max`"
     else:
         return None
     return MewRefusal("too_many_streams", message, status=429)
@@ -122,7 +122,7 @@ def _make(
 
 
 def _keep_of(space: SpaceMachine, targets: tuple[str, ...], keep: Keep | None) -> Keep:
-    """What the journal keeps of a stream's frames: all of those that the pipeline is to read."""
+    """What the journal keeps of a stream's frames: all of them if the pipeline is a target."""
     known = space.settings.participants
     to_pipeline = any(name in known and known[name].is_pipeline for name in targets)
     return keep or ("full" if to_pipeline else "counts")
@@ -145,32 +145,32 @@ def _open_message(space: SpaceMachine, now: Now, stream: OpenStream) -> bytes:
 
 
 def _opened(space: SpaceMachine, now: Now, stream: OpenStream, opened: bytes) -> None:
-    """A stream is open. The state made it anew from its row, as after a restart; that one counts."""
+    """Announce an open stream. The state built its own `OpenStream` from the row, as after a restart; use that one."""
     _settle(space, stream)
     space.broadcast(now, opened, stream.open_id)
-    if stream.route.owner not in space.present:  # it is gone, or asked without being there
+    if stream.route.owner not in space.present:  # it left meanwhile, or is not present
         check_owner_later(space, now, space.state.streams[stream.id])
 
 
 def _begin(space: SpaceMachine, stream: OpenStream, entry: Entry) -> None:
-    """A stream waits for its commit."""
+    """Count a stream that waits for its commit."""
     stream.size = len(entry.meta or "")
     space.opening[stream.id] = stream
     space.opening_bytes += stream.size
 
 
 def _settle(space: SpaceMachine, stream: OpenStream) -> None:
-    """A stream waits no more."""
+    """The commit of a stream is decided."""
     space.opening_bytes -= space.opening.pop(stream.id).size
 
 
 def check_owner_later(space: SpaceMachine, now: Now, stream: OpenStream) -> None:
-    """Look at a stream once more after the time that owners are waited for."""
+    """Check after the grace period whether the owner is back; `join.wake` closes the stream if not."""
     space.timers.arm(now.us + space.limits.owner_grace_ms * 1000, stream)
 
 
 def open_configured(space: SpaceMachine, now: Now, owner: str) -> None:
-    """Open the streams that the settings give this owner, who is here, and that are not open yet."""
+    """Open the configured streams of an owner that is present, unless they are open."""
     if owner not in space.present:
         return
     there = (*space.state.streams.values(), *space.opening.values())
@@ -203,7 +203,7 @@ def open_configured(space: SpaceMachine, now: Now, owner: str) -> None:
 
 
 def is_as_configured(space: SpaceMachine, stream: OpenStream) -> bool:
-    """Whether a stream that the settings name is still what they say."""
+    """Whether a configured stream still matches the settings."""
     settings = space.settings.streams.get(stream.name or "")
     return settings is not None and (settings.target, _keep_of(space, settings.target, settings.keep)) == (
         stream.route.targets,
@@ -220,7 +220,7 @@ def close(
     said: Envelope | None = None,
     done: Done | None = None,
 ) -> None:
-    """Close a stream. The gateway says so itself where nobody did."""
+    """Close a stream. Without an envelope of a participant, the gateway sends its own `stream/close`."""
     id_ = None if said is None else said.id
     entry = Entry(
         DOOR,
@@ -260,7 +260,7 @@ def close(
 def close_asked(
     space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
 ) -> MewRefusal | None:
-    """A participant closes a stream: its owner only. What names none of ours is nobody's business but theirs."""
+    """`stream/close`: only the owner may close a stream. An envelope that names no known stream is broadcast like any other."""
     stream = _meant(space, envelope)
     if stream is None:
         space.relay(sender, envelope, done)
@@ -276,7 +276,7 @@ def close_asked(
 
 
 def _meant(space: SpaceMachine, envelope: Envelope) -> OpenStream | None:
-    """The stream that a close is about: by its id, else by what opened it."""
+    """The stream of a close: by its id, or by the envelope that opened it."""
     id_ = envelope.text("stream_id")
     if id_ is not None:
         return space.state.streams.get(id_) or space.opening.get(id_)
@@ -291,7 +291,7 @@ def _meant(space: SpaceMachine, envelope: Envelope) -> OpenStream | None:
 
 
 def is_leaving(space: SpaceMachine, stream: OpenStream) -> bool:
-    """Whether a stream is about to close, or to have another owner."""
+    """Whether a commit that closes the stream or changes its owner is pending."""
     kinds = ("stream/close", "stream/transfer-ownership")
     return any(space.undecided(kind, channel=f"{space.id}/{stream.id}") for kind in kinds)
 
@@ -299,7 +299,7 @@ def is_leaving(space: SpaceMachine, stream: OpenStream) -> bool:
 def unauthorized(space: SpaceMachine, stream: OpenStream, what: str) -> MewRefusal:
     message = f"only the owner of `{stream.id}`, `{stream.route.owner}`, may {what} it"
     if is_leaving(space, stream):
-        message = f"`{stream.id}` is being closed or given away, so nobody may {what} it now"
+        message = f"`{stream.id}` is being closed or transferred, so you cannot {what} it now"
     return MewRefusal(
         "unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True
     )

@@ -1,1 +1,1 @@
-"""StreamService: the wire, the signatures, the keys and the MAC chains of token streams."""
+"""StreamService: the wire format, signatures, keys and MAC chains of token streams. Knows no socket, clock or other dialect."""

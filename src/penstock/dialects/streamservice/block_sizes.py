@@ -1,8 +1,8 @@
-"""How many payloads go into one block: few while they come slowly, so that nobody waits, and many while they come fast.
+"""How many payloads go into one block: few at a low rate, for latency, and many at a high rate, for throughput.
 
-Owns the payloads that wait for company. The rate is an average of the latest intervals; the size of a batch grows with its logarithm
-between two rates. A batch also ends at a number of bytes, and when its oldest payload has waited long enough: a generator that
-pauses never sits on what it has made.
+Owns the payloads of the batch that is being filled. The rate is a moving average of the latest intervals, and the batch size grows with its
+logarithm between two rates. A batch also ends at a number of bytes, and when its oldest payload has waited `max_delay_ms`: a generator that pauses
+never holds back a token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from penstock.dialects.streamservice.messages import Payload, StreamFailure, Token
 
 PAYLOAD_COST = 8
-"""Bytes that a payload counts beside its text."""
+"""Bytes that a payload counts besides its text."""
 
 
 class Batching(msgspec.Struct, frozen=True):
@@ -24,11 +24,11 @@ class Batching(msgspec.Struct, frozen=True):
     max_batch: int = 16
     max_block_bytes: int = 65_536
     min_rate: float = 1.0
-    """Payloads a second, up to which a batch has the least size."""
+    """Payloads a second up to which a batch has `min_batch`."""
     max_rate: float = 100.0
-    """Payloads a second, from which on it has the greatest."""
+    """Payloads a second from which on it has `max_batch`."""
     max_delay_ms: int = 30
-    """How long a payload waits for others."""
+    """How long a payload waits for the batch to fill."""
     alpha: float = 0.3
     """Weight of the latest interval in the rate."""
 
@@ -45,7 +45,7 @@ def batch_size(rate: float, batching: Batching) -> int:
     """The payloads of a batch at a rate."""
     low, high = log(max(batching.min_rate, 1.0)), log(max(batching.max_rate, 1.0))
     here = log(max(rate, 1.0))
-    if high <= low:  # one rate for both: a step instead of a slope
+    if high <= low:  # equal rates: a step instead of a slope
         part = 1.0 if here >= high else 0.0
     else:
         part = min(max((here - low) / (high - low), 0.0), 1.0)
@@ -62,20 +62,20 @@ def cost(payload: Payload) -> int:
 
 
 class Batcher:
-    """Payloads that wait for company."""
+    """The batch that is being filled."""
 
     def __init__(self, batching: Batching | None = None) -> None:
         self.batching = batching or Batching()
         self.rate = 0.0
         """Payloads a second."""
         self.due_us: int | None = None
-        """When what waits must go; nothing while nothing waits."""
+        """When the batch must be sent; None while it is empty."""
         self._last_us: int | None = None
         self._waiting: list[Payload] = []
         self._bytes = 0
 
     def add(self, now_us: int, payload: Payload) -> bool:
-        """Take one more; true when the batch is to go now."""
+        """Add a payload; True if the batch must be sent now."""
         self._measure(now_us)
         if not self._waiting:
             self.due_us = now_us + self.batching.max_delay_ms * 1000
@@ -87,7 +87,7 @@ class Batcher:
         )
 
     def take(self) -> list[Payload]:
-        """All that waits; nothing waits afterwards."""
+        """The payloads of the batch, which is empty afterwards."""
         waiting, self._waiting = self._waiting, []
         self._bytes = 0
         self.due_us = None

@@ -1,12 +1,12 @@
 """The canonical encoding of a struct of a received message: what signatures are made over.
 
-Owns one rule: equal structs have equal bytes, however they were laid out. One segment, without a table; what a pointer leads to
-follows in the order of the pointers, depth first; zero words at the end of a struct's data and null pointers at its end are left out; the
-structs of a list have the size of the largest of them; bits beyond a list's end are zero.
+Owns one rule: equal structs have equal bytes, whatever their layout. One segment without a table; the targets of pointers follow in the order of
+the pointers, depth first; zero words at the end of a struct's data and null pointers at its end are dropped; the structs of a list have the
+size of the largest one; bits beyond the end of a list are zero.
 
-Whatever cannot be encoded raises. There is no second way of signing, least of all over nothing.
+A struct that cannot be encoded raises. There is no fallback, so that nothing can be signed over empty bytes.
 
-Cost: about 2 us a pointer, bounded like every reading by the size of the message; the result is at most as many words as were visited.
+Cost: about 2 us a pointer, bounded like every read by the size of the message; the result has at most as many words as were visited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.dialects.streamservice.encode import EMPTY_STRUCT
 from penstock.dialects.streamservice.wire import FrameFault
 
 DEPTH_MAX = 64
-"""Pointers in a row, as other readers of Cap'n Proto have it; an envelope has five."""
+"""Nested pointers, the usual limit of Cap'n Proto readers; an envelope has five."""
 
 _pointer = Layout("<II").pack_into
 _word = Layout("<Q").pack
@@ -34,7 +34,7 @@ _ELEMENT_BITS = (0, 1, 8, 16, 32, 64)
 
 
 def canonical(struct: Struct) -> bytes:
-    """The canonical bytes of a struct; raises `WireError` where there are none."""
+    """The canonical bytes of a struct; raises `WireError` if it has none."""
     out = bytearray(WORD)
     _struct(out, 0, struct, DEPTH_MAX)
     return bytes(out)
@@ -49,7 +49,7 @@ def canonical_message(frame: bytes) -> bytes | FrameFault:
 
 
 def _trimmed(struct: Struct) -> tuple[int, int]:
-    """The data words and pointers of a struct that count: up to the last that is not zero."""
+    """The data words and pointers of a struct up to the last that is not zero."""
     frame = struct.message.frame
     middle = struct.pointer(0)
     data = frame[struct.at : middle].rstrip(b"\0")

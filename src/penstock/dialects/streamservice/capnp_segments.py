@@ -1,15 +1,15 @@
-"""Framed Cap'n Proto messages from strangers: segments, pointers and structs, read within bounds.
+"""Framed Cap'n Proto messages from untrusted peers: segments, pointers and structs, read within bounds.
 
-Owns where things are in a message: the segment table, struct and list pointers, far and double far pointers. It must never
-know what a message means; `wire` and `reading` do.
+Owns the layout of a message: the segment table, struct and list pointers, far and double far pointers. It must never know what a message means;
+`wire.py` and `decode.py` do.
 
-What it keeps:
+Invariants:
 
-- Nothing outside the frame is read, and nothing is set aside by a length that a message declares: every extent is compared with
-  the segment that it lies in before it is sliced.
-- A message is visited for a bounded effort. Pointers may share what they point to, so a small message can describe a huge one;
-  every visit is paid for from `Message.left`, which is a small multiple of the message itself.
-- A fault is a `WireError` with one of the reasons in `REASONS`. The functions that others call turn it into a `Fault` value.
+- Nothing outside the frame is read, and no memory is allocated by a length that a message declares: every extent is compared with its segment
+  before it is sliced.
+- The effort is bounded. Pointers may share their target, so a small message can describe a huge one; every visit is charged to `Message.left`,
+  which is a small multiple of the size of the message.
+- An error is a `WireError` with one of the reasons in `REASONS`. Public functions of other modules turn it into a `FrameFault`.
 
 Cost: about 2 us to open a message of one segment, and 1 us a field.
 """
@@ -22,29 +22,29 @@ from typing import Final
 
 WORD = 8
 SEGMENTS_MAX = 512
-"""Segments of one message, as other readers of Cap'n Proto have it: builders that grow reach a gigabyte with fewer than 30."""
+"""Segments of one message, the usual limit of Cap'n Proto readers; builders reach a gigabyte with fewer than 30."""
 VISITS = 4
-"""How often a message may be read in full: a tree is read once, and looked at once or twice before."""
+"""How often a message may be read in full: it is read once, after one or two checks."""
 VISITS_FREE = 64
-"""Words on top of that, for messages of a few words."""
+"""Additional words, for messages of a few words."""
 
 REASONS: Final = {
     "short": "the message ends before it is whole",
     "long": "there are bytes after the message",
-    "segments": "the message has more segments than we read",
+    "segments": "the message has too many segments",
     "bounds": "a pointer leads out of its segment",
     "far": "a far pointer does not lead to a landing pad",
     "kind": "a pointer is of another kind than its field",
     "capability": "the message holds a capability",
     "text": "a text does not end in a zero byte, or is not UTF-8",
     "effort": "reading the message takes more effort than its size allows",
-    "depth": "the message is nested deeper than we read",
-    "unknown": "the message is none that we know",
+    "depth": "the message is nested too deep",
+    "unknown": "the message is of no known kind",
     "topic": "the topic does not have 64 bytes",
     "size": "a key, a MAC, a signature or a nonce has the wrong size",
-    "field": "the message holds a field that we do not know",
+    "field": "the message holds an unknown field",
 }
-"""Every reason for which a message is not read: few, so that each can be counted."""
+"""Every reason to reject a message: few, so that each can be a counter."""
 
 LIST_VOID, LIST_BIT, LIST_BYTE, LIST_TWO, LIST_FOUR, LIST_EIGHT, LIST_POINTER, LIST_STRUCT = range(8)
 
@@ -56,7 +56,7 @@ _float = Layout("<f").unpack_from
 
 
 class WireError(Exception):
-    """A message that cannot be read; `reason` is a key of `REASONS`."""
+    """An invalid message; `reason` is a key of `REASONS`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(REASONS[reason])
@@ -64,7 +64,7 @@ class WireError(Exception):
 
 
 class Message:
-    """A frame, where its segments lie, and the words that may still be visited."""
+    """A frame, the bounds of its segments, and the words that may still be visited."""
 
     __slots__ = ("bounds", "frame", "left", "words")
 
@@ -90,13 +90,13 @@ class Message:
         self.left = VISITS * self.words + VISITS_FREE
 
     def spend(self, words: int) -> None:
-        """Pay for visiting so many words; a visit is never free, because there may be many of nothing."""
+        """Charge a visit of so many words. A visit costs at least one, because a list may have many empty items."""
         self.left -= words or 1
         if self.left < 0:
             raise WireError("effort")
 
     def root(self) -> Struct:
-        """The struct that the message is."""
+        """The root struct of the message."""
         start, end = self.bounds[0]
         if end - start < WORD:
             raise WireError("short")
@@ -106,7 +106,7 @@ class Message:
         return found
 
     def resolve(self, segment: int, at: int) -> tuple[int, int, int] | None:
-        """Follow the pointer at a place to what it says, the segment and the place it leads to; a null pointer is `None`."""
+        """Follow a pointer: returns its final word, the segment and the position of its target, or None for a null pointer."""
         word = _word(self.frame, at)[0]
         if not word:
             return None
@@ -131,7 +131,7 @@ class Message:
         return tag, segment, at
 
     def _landing(self, word: int, size: int) -> tuple[int, int]:
-        """Where a far pointer leads, with room for so many bytes."""
+        """The landing pad of a far pointer, with room for so many bytes."""
         segment = word >> 32
         if segment >= len(self.bounds):
             raise WireError("far")
@@ -142,14 +142,14 @@ class Message:
         return segment, at
 
     def extent(self, segment: int, at: int, size: int) -> None:
-        """Make sure that so many bytes lie in the segment, and pay for them."""
+        """Check that so many bytes lie in the segment, and charge them."""
         start, end = self.bounds[segment]
         if at < start or at + size > end:
             raise WireError("bounds")
         self.spend((size + WORD - 1) // WORD)
 
     def struct(self, segment: int, at: int) -> Struct | None:
-        """The struct that the pointer at a place leads to."""
+        """The struct that a pointer leads to."""
         found = self.resolve(segment, at)
         if found is None:
             return None
@@ -161,7 +161,7 @@ class Message:
         return Struct(self, segment, at, data, pointers)
 
     def data(self, segment: int, at: int) -> bytes | None:
-        """The bytes that the pointer at a place leads to. Most of what is read goes through here, so nothing is called for."""
+        """The bytes that a pointer leads to. Most reads go through here, so `resolve` and `extent` are inlined."""
         frame = self.frame
         word = _word(frame, at)[0]
         if word & 3 == 1:
@@ -184,7 +184,7 @@ class Message:
         return frame[at : at + size]
 
     def structs(self, segment: int, at: int) -> list[Struct]:
-        """The structs of the list that the pointer at a place leads to."""
+        """The structs of the list that a pointer leads to."""
         found = self.resolve(segment, at)
         if found is None:
             return []
@@ -198,7 +198,7 @@ class Message:
         return [Struct(self, segment, at + index * step, data, pointers) for index in range(count)]
 
     def composite(self, word: int, segment: int, at: int) -> tuple[int, int, int]:
-        """How many structs a list holds, and the data words and pointers of each."""
+        """The number of structs in a list, and the data words and pointers of each."""
         size = word >> 35
         self.extent(segment, at, WORD + size * WORD)
         tag = _word(self.frame, at)[0]
@@ -213,7 +213,7 @@ class Message:
 
 
 class Struct:
-    """One struct of a message. A field that lies beyond it has its default, as in messages of older writers."""
+    """One struct of a message. A field beyond its end has its default, as in messages of older writers."""
 
     __slots__ = ("at", "data_words", "message", "pointers", "segment")
 
@@ -240,11 +240,11 @@ class Struct:
         return _float(self.message.frame, self.at + byte)[0] if byte < self.data_words * WORD else 0.0
 
     def pointer(self, index: int) -> int:
-        """Where a pointer lies."""
+        """The position of a pointer."""
         return self.at + (self.data_words + index) * WORD
 
     def data(self, index: int) -> bytes | None:
-        """The bytes of a field, or `None` where it was never set."""
+        """The bytes of a field, or None if it was never set."""
         if index >= self.pointers:
             return None
         return self.message.data(self.segment, self.at + (self.data_words + index) * WORD)
@@ -270,7 +270,7 @@ class Struct:
         return self.message.structs(self.segment, self.pointer(index)) if index < self.pointers else []
 
     def check_known(self, data_words: int, pointers: int) -> None:
-        """Refuse anything beyond the fields that we know: what is signed must be understood whole."""
+        """Reject unknown fields: what is signed must be understood completely."""
         frame = self.message.frame
         beyond = frame[self.at + data_words * WORD : self.pointer(0)] if data_words < self.data_words else b""
         if pointers < self.pointers:
@@ -280,6 +280,6 @@ class Struct:
 
 
 def _offset(word: int) -> int:
-    """The distance that a struct or list pointer says, in bytes; it may lead backwards."""
+    """The distance of a struct or list pointer in bytes; it may be negative."""
     offset = (word & 0xFFFFFFFC) >> 2
     return (offset - 0x40000000 if offset & 0x20000000 else offset) * WORD

@@ -1,15 +1,14 @@
-"""A publisher's side of a token stream: payloads become messages of a chain, in order, and none is ever skipped.
+"""The publisher's side of a token stream: payloads become messages of a chain, in order, without gaps.
 
-Owns what was composed and not sent yet, and the latest that was sent, for a relay that comes back without its memory. It never knows a
-socket or a clock. What it keeps:
+Owns the messages that are not sent yet, and the latest sent ones, for a relay that restarts without its memory. It must never know a socket or
+a clock. Invariants:
 
-- A message that was composed has its place in the chain for good. If it cannot be sent it waits, and so does all that follows.
-- What is sent again is sent as it was, before anything newer; readers drop what they have.
-- After a terminal payload there is nothing more.
-- What waits is bounded: `is_full` tells the shell to make the application wait. What is kept after sending is bounded by letting the
-  oldest go.
+- A composed message keeps its place in the chain. If it cannot be sent it waits, and so do all later ones.
+- Messages that are sent again are unchanged and come before newer ones; readers drop duplicates.
+- Nothing follows a terminal payload.
+- Both lists are bounded: when `is_full`, the application must wait; of the sent messages the oldest are dropped.
 
-Cost of `add`: that of a MAC and an encoding, about 3 us a token in blocks.
+Cost of `add`: a MAC and an encoding, about 3 us a token in blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from penstock.dialects.streamservice.verify_stream import Format
 Parts: TypeAlias = tuple[bytes, ...]
 
 TEXT_MAX = 65_536
-"""Bytes of one token or of the text of an error: a relay drops what is larger than a message may be."""
+"""Bytes of one token or of the text of an error: a relay drops messages that are too large."""
 
 
 class RetentionOptions(msgspec.Struct, frozen=True):
@@ -74,12 +73,12 @@ class Composer:
         self._sent: deque[Parts] = deque()
         self._sent_bytes = 0
         self._composed_us = now_us
-        """When something was last composed."""
+        """When a message was last composed."""
 
     # Payloads
 
     def add(self, now_us: int, payload: Payload) -> bool:
-        """Take a payload; false after the end, when it is not taken."""
+        """Add a payload; False after the end of the stream."""
         if self.is_over:
             return False
         is_last = isinstance(payload, Complete | StreamFailure)
@@ -91,7 +90,7 @@ class Composer:
         return True
 
     def flush(self, now_us: int) -> None:
-        """Let what waits for company go."""
+        """Send the incomplete batch."""
         if self._batcher is not None and self._batcher.due_us is not None:
             self._compose(now_us, self._batcher.take())
 
@@ -104,16 +103,14 @@ class Composer:
         return self._composed_us + self._keeping.heartbeat_ms * 1000
 
     def step(self, now_us: int) -> None:
-        """Let a batch go whose time has come, or show that we live."""
+        """Send a batch that is due, or a heartbeat."""
         due_us = self.due_us()
         if due_us is None or now_us < due_us:
             return
         if self._batcher is not None and self._batcher.due_us is not None:
             self.flush(now_us)
         elif self._unsent:
-            self._composed_us = (
-                now_us  # nobody hears what waits, and what waits shows more than a heartbeat would
-            )
+            self._composed_us = now_us  # a heartbeat behind unsent messages would say nothing new
         else:
             self.add(now_us, Heartbeat(self.stream_id))
 
@@ -141,11 +138,11 @@ class Composer:
         return len(self._unsent)
 
     def next(self) -> Parts | None:
-        """The message that must be sent before any other."""
+        """The message that must be sent next."""
         return self._unsent[0] if self._unsent else None
 
     def sent(self) -> None:
-        """The message of `next` is on its way."""
+        """The message of `next` was sent."""
         parts = self._unsent.popleft()
         size = _size(parts)
         self._unsent_bytes -= size
@@ -155,7 +152,7 @@ class Composer:
             self._sent_bytes -= _size(self._sent.popleft())
 
     def again(self) -> None:
-        """Put what was sent lately before what was not: nobody knows what of it got lost."""
+        """Send the latest messages again, before the unsent ones: which of them were lost is unknown."""
         self._unsent.extendleft(reversed(self._sent))
         self._unsent_bytes += self._sent_bytes
         self._sent.clear()

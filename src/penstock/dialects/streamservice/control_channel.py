@@ -1,9 +1,8 @@
-"""A reader's words to the publisher: stop, or are you there? Nobody else can say them, and nobody can say them twice.
+"""The control channel of a stream: a reader sends the publisher `cancel` or `ping`, authenticated and protected against replay.
 
-Owns the control channel, which is Penstock's own: a topic and a MAC key that both ends derive beside those of the stream. A message has the
-three parts of a block: the control topic, a framed struct with what is said and a number, and a MAC of 16 bytes over both. The
-number must be greater than any before, so a copy of a message is worth nothing. Readers take their clock for the number, so
-that a reader that was started anew is still heard.
+The channel is Penstock's own: both ends derive a topic and a MAC key for it along with those of the stream. A message has the three parts of a
+block: the control topic, a framed struct with a word and a number, and a MAC of 16 bytes over both. The number must be greater than any before,
+so a replayed message is rejected. Readers use their clock as the number, so that a restarted reader is accepted.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ class ControlChannel:
             raise PenstockError(function)
         self.topic = keys.ctrl_topic.encode()
         self.refused = 0
-        """Messages that did not count."""
+        """Messages that were rejected."""
         self._mac = function
         self._number = 0
 
     def seal(self, word: Word, number: int) -> tuple[bytes, bytes, bytes]:
-        """A message. The number is a clock's, or one more than the last if that is greater."""
+        """Encode a message. The number is a clock value, or one more than the last if that is greater."""
         self._number = max(number, self._number + 1)
         arm = _WORDS.index(word)
         frame = framed(Body(arm.to_bytes(8, "little") + self._number.to_bytes(8, "little")))
         return self.topic, frame, self._mac(self.topic, frame)[:BLOCK_MAC_SIZE]
 
     def open(self, parts: Sequence[bytes]) -> Word | None:
-        """What a message says, if the other end made it and it is new."""
+        """The word of a message, if the other end made it and it is not a replay."""
         if len(parts) != 3 or parts[0] != self.topic:
             self.refused += 1
             return None

@@ -1,8 +1,7 @@
-"""Whole messages of token streams, from strangers: values, or a `Fault` that says why not.
+"""Decode whole messages of token streams from untrusted peers: a value, or a `FrameFault` with the reason.
 
-Owns the meaning of fields: which pointer is what, which union arm is which. The relay has no use for it but to read registrations;
-the two ends do. Nothing here checks a MAC or a signature: a reader checks those first and reads afterwards, where the
-format allows it.
+Owns the meaning of fields: which pointer is which field, which number is which union arm. The two ends use it; the relay only to read
+registrations. Nothing here checks a MAC or a signature: a reader checks those first, where the format allows it.
 
 Cost: about 2 us for each token of a block.
 """
@@ -94,12 +93,12 @@ def read_auth_response(frame: bytes) -> StreamAuthResponse | FrameFault:
 
 
 def read_signed(frame: bytes) -> SignedEnvelope | FrameFault:
-    """A SignedEnvelope, unverified."""
+    """A SignedEnvelope, not verified."""
     return _read(frame, lambda root: signed_envelope(root)[0])
 
 
 def read_response(frame: bytes) -> ResponseEnvelope | FrameFault:
-    """A ResponseEnvelope, unverified; one without a signature has an empty one."""
+    """A ResponseEnvelope, not verified; a missing signature is empty."""
 
     def response(root: Struct) -> ResponseEnvelope:
         return ResponseEnvelope(root.u64(0), root.data(0) or b"", root.data(1) or b"", root.data(2) or b"")
@@ -108,7 +107,7 @@ def read_response(frame: bytes) -> ResponseEnvelope | FrameFault:
 
 
 def signed_envelope(root: Struct) -> tuple[SignedEnvelope, Struct]:
-    """The same for those who check it, with the struct that is signed; every field of that one must be known."""
+    """A SignedEnvelope and its signed struct, for the signature check; an unknown field in it is an error."""
     body = root.struct(0)
     if body is None:
         raise WireError("unknown")

@@ -1,10 +1,9 @@
-"""Our messages as framed Cap'n Proto, each in one segment.
+"""Encode messages of token streams as framed Cap'n Proto, each in one segment.
 
-Owns the layout of what we send: byte for byte what the usual builders write when the fields are set in their order, as long as a
-message fits their first segment of 8 KiB. Beyond that builders go on in further segments, and we do not; both are the same message.
+Owns the layout: byte for byte what the usual builders write when the fields are set in order, as long as a message fits their first segment
+of 8 KiB. For larger messages builders use more segments and this module does not; both are the same message.
 
-A field is set even where it is empty, and left out only where its absence means something: the key of a request without one, and
-claims that were not made.
+A field is set even if it is empty. It is omitted only where absence has a meaning: a request without a key, and missing claims.
 
 Cost: about 1 us for a chunk, and 1.5 us for each token of a block.
 """
@@ -49,7 +48,7 @@ _chunk_head = Layout("<IIQQIIIIII").pack
 
 _PADDING = tuple(bytes(-size % WORD) for size in range(WORD))
 EMPTY_STRUCT = 0xFFFFFFFC
-"""The lower half of a pointer to a struct without a size: it leads to itself, so that it is not a null pointer."""
+"""The lower half of a pointer to an empty struct: it points to itself, because it must not be a null pointer."""
 
 _CHUNK_ROOT = 4 << 48
 _TOPIC_LIST = (65 << 3 | LIST_BYTE) << 32 | 3 << 2 | 1
@@ -66,7 +65,7 @@ class Body:
 
 
 class Bodies:
-    """A list of structs of one size, which is said for the case that there are none."""
+    """A list of structs of one size, which is stated for an empty list."""
 
     __slots__ = ("bodies", "data_words", "pointers")
 
@@ -91,7 +90,7 @@ def chunk(topic: bytes, data: bytes, mac: bytes, prev: bytes) -> bytes:
         18 + words + tail,
         _CHUNK_ROOT,
         _TOPIC_LIST,
-        45,  # eleven words on: behind the other two pointers and the topic's nine words
+        45,  # eleven words on: after the other two pointers and the topic's nine words
         size << 3 | LIST_BYTE,
         (10 + words) << 2 | 1,
         32 << 3 | LIST_BYTE,
@@ -160,7 +159,7 @@ def framed(root: Body) -> bytes:
 
 
 def _place(out: bytearray, at: int, node: Node) -> None:
-    """Write a node at the end, and the pointer to it where it belongs; then what its own pointers lead to."""
+    """Append a node, write the pointer to it at `at`, then append what its own pointers lead to."""
     if node is None:
         return
     here = len(out)
@@ -202,7 +201,7 @@ def _text(text: str) -> bytes:
 
 
 def _single(number: float) -> float:
-    """A number that 32 bits can hold: one that is too great becomes infinite, as everywhere else."""
+    """A number for 32 bits: one that is too large becomes infinite, as in other encoders."""
     return copysign(inf, number) if SINGLE_MAX < abs(number) < inf else number
 
 

@@ -1,11 +1,10 @@
 """From a shared secret to the keys of a stream: its topic, its MAC key, and those of its control channel.
 
-Owns the two suites. `sha256`, the default, is HKDF with the XOR of both public keys as its salt; `blake3` is that hash's own key
-derivation. A suite also says which MAC the chains use. Both ends must name the same one; there is no negotiation, so none can be
-forced down.
+Owns the two suites. `sha256`, the default, is HKDF with the XOR of both public keys as its salt; `blake3` is that hash's own key derivation. A suite
+also defines the MAC of the chains. Both ends must name the same suite; there is no negotiation, so no downgrade attack.
 
-The XOR of the keys does not tell which end is which, so both ends derive the same without agreeing on an order. The labels
-`ctrl-topic`, `ctrl-mac` and `enc` of the suite `sha256` are Penstock's own.
+The XOR of the keys is symmetric, so both ends derive the same keys without agreeing on an order. The labels `ctrl-topic`, `ctrl-mac` and `enc` of the
+suite `sha256` are Penstock's own.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CONTEXT = "hyprstream stream-keys v1 "
 
 
 class StreamKeys(msgspec.Struct, frozen=True):
-    """What both ends of a stream derive. The relay learns the topics alone."""
+    """What both ends of a stream derive. The relay learns only the topics."""
 
     suite: Suite
     topic: str
@@ -84,17 +83,17 @@ def derive(
 
 
 def hkdf_extract(salt: bytes, material: bytes) -> bytes:
-    """RFC 5869 with SHA-256: a key out of material that is secret, but not even."""
+    """RFC 5869 with SHA-256: a key from material that is secret but not uniform."""
     return hmac.digest(salt, material, "sha256")
 
 
 def hkdf_expand(prk: bytes, info: bytes) -> bytes:
-    """RFC 5869 with SHA-256: 32 bytes for one use of that key."""
+    """RFC 5869 with SHA-256: 32 bytes for one purpose."""
     return hmac.digest(prk, info + b"\x01", "sha256")
 
 
 def mac_function(key: bytes, suite: Suite) -> Callable[[bytes, bytes], bytes] | Refusal:
-    """The MAC of a suite under a key, over two parts one after the other; 32 bytes."""
+    """The MAC function of a suite and key, over two concatenated parts; 32 bytes."""
     if suite == "sha256":
         keyed = hmac.new(key, digestmod=hashlib.sha256)
 

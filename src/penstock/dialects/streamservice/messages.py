@@ -1,6 +1,6 @@
-"""What the messages of token streams say, as values: payloads, the key agreement, and signed requests.
+"""The messages of token streams as values: payloads, key agreement and signed requests.
 
-Owns the vocabulary that `reading` and `writing` share. Knows nothing of bytes on a wire.
+Owns the types that `decode.py` and `encode.py` share. Knows nothing of bytes on a wire.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """The stream ended well, and this is what it came to."""
+    """The stream ended successfully, with its statistics."""
 
     tokens: int = 0
     finish_reason: str = "stop"
@@ -41,7 +41,7 @@ class StreamFailure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
-    """The publisher lives and has nothing to say."""
+    """The publisher is alive and has no payload."""
 
     stream_id: str = ""
 
@@ -50,7 +50,7 @@ Payload: TypeAlias = Token | Complete | StreamFailure | Heartbeat
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Payloads under one MAC, and the MAC before it."""
+    """Payloads under one MAC, and the previous MAC."""
 
     prev: bytes
     payloads: list[Payload]
@@ -66,7 +66,7 @@ class ChunkBody(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, gc=False):
-    """Where a stream is, and its publisher's half of the key agreement."""
+    """The endpoint of a stream, and the publisher's half of the key agreement."""
 
     stream_id: str
     endpoint: str
@@ -81,21 +81,21 @@ class StreamStartRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamAuthResponse(msgspec.Struct, frozen=True, gc=False):
-    """A publisher's half, where the place of the stream is known already."""
+    """A publisher's half, when the endpoint is already known."""
 
     stream_id: str
     server_key: bytes
 
 
 class StreamRegister(msgspec.Struct, frozen=True, gc=False):
-    """A topic to be opened until a time, in seconds as a rule."""
+    """A topic to open, and its expiry, usually in seconds."""
 
     topic: str
     exp: int
 
 
 class Local(msgspec.Struct, frozen=True, gc=False):
-    """Somebody on the same machine."""
+    """A user of the same machine."""
 
     user: str
 
@@ -115,14 +115,14 @@ class Peer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Anonymous(msgspec.Struct, frozen=True, gc=False):
-    """Nobody in particular."""
+    """An unnamed user."""
 
 
 Identity: TypeAlias = Local | ApiToken | Peer | Anonymous
 
 
 class StreamScope(msgspec.Struct, frozen=True, gc=False):
-    """One thing that claims allow."""
+    """One permission of claims."""
 
     action: str
     resource: str
@@ -138,7 +138,7 @@ class StreamScope(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """Who a request is made for, until when, and what they may do; times in seconds."""
+    """The subject of a request, its expiry and its permissions; times in seconds."""
 
     sub: str
     exp: int
@@ -151,7 +151,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class RequestEnvelope(msgspec.Struct, frozen=True):
-    """What is signed: a request with its time, its nonce and its claims."""
+    """The signed part: a request with its time, nonce and claims."""
 
     payload: bytes
     nonce: bytes
@@ -163,7 +163,7 @@ class RequestEnvelope(msgspec.Struct, frozen=True):
 
 
 class SignedEnvelope(msgspec.Struct, frozen=True):
-    """A request with a signature that nobody has checked yet."""
+    """A request with a signature that is not verified yet."""
 
     envelope: RequestEnvelope
     signature: bytes
@@ -171,7 +171,7 @@ class SignedEnvelope(msgspec.Struct, frozen=True):
 
 
 class ResponseEnvelope(msgspec.Struct, frozen=True, gc=False):
-    """An answer to a request with its signature, so that nobody on the way can put in a key of their own."""
+    """A signed answer to a request, so that a key in it cannot be replaced on the way."""
 
     request_id: int
     payload: bytes

@@ -1,14 +1,14 @@
-"""Nonces that were used: each signature counts once.
+"""Used nonces: each signed envelope is accepted once.
 
-Owns the memory of (signer, nonce) for as long as an envelope could come again: the age that is allowed and the skew together, because
-a clock that is ahead stamps an envelope that stays young for longer.
+Owns the memory of (signer, nonce) for as long as an envelope could be replayed: the allowed age plus the skew, because an envelope stamped by a
+clock that is ahead stays valid for longer.
 
-What it keeps:
+Invariants:
 
-- Only those whose signature was good get an entry, so nobody else can fill it or use up a nonce: callers check first.
-- Nothing is forgotten early. At a bound the newcomer is refused, not the oldest let go, since that would let it come again.
-- A signer has a quota, so that one of them cannot shut the others out.
-- What was forgotten in time stays refused even if the clock is set back: stamps up to the latest forgotten one are too old for good.
+- Only an envelope with a valid signature gets an entry: callers check it first. So others cannot fill the memory or use up a nonce.
+- Nothing is evicted early. At a limit the new envelope is rejected; evicting the oldest would allow its replay.
+- Each signer has a quota, so that one signer cannot lock out the others.
+- An expired nonce stays rejected even if the clock is set back: timestamps up to the latest expired one are too old from then on.
 
 Cost: a dictionary lookup and, over time, one removal for each entry; about 250 bytes an entry.
 """
@@ -23,15 +23,15 @@ AGE_MAX_MS = 300_000
 SKEW_MAX_MS = 30_000
 """How far ahead of ours its clock may be."""
 NONCES_MAX = 100_000
-"""Nonces remembered in all: at a bound registrations are refused until older ones are out of date."""
+"""Nonces in total: at the limit registrations are rejected until older ones expire."""
 SIGNER_NONCES_MAX = 50_000
-"""Nonces of one signer: about 150 registrations a second without end, and any burst up to the quota."""
+"""Nonces of one signer: about 150 registrations a second sustained, and bursts up to the quota."""
 
 Verdict: TypeAlias = Literal["fresh", "replayed", "stale", "quota", "full"]
 
 
 class NonceCache:
-    """The nonces of the envelopes that are still young."""
+    """The nonces of envelopes that could still be replayed."""
 
     __slots__ = ("_floor_ms", "_order", "_seen", "retention_ms", "signer_max", "total_max")
 
@@ -54,11 +54,11 @@ class NonceCache:
         return len(self._order)
 
     def held_by(self, signer: bytes) -> int:
-        """How much of its quota a signer has used."""
+        """The used part of a signer's quota."""
         return len(self._seen.get(signer, ()))
 
     def take(self, signer: bytes, nonce: bytes, timestamp_ms: int, now_ms: int) -> Verdict:
-        """Use a nonce of an envelope whose signature was checked."""
+        """Use the nonce of an envelope whose signature is valid."""
         self.forget(now_ms)
         if self._floor_ms is not None and timestamp_ms <= self._floor_ms:
             return "stale"
@@ -75,7 +75,7 @@ class NonceCache:
         return "fresh"
 
     def forget(self, now_ms: int) -> None:
-        """Let go of what cannot come again."""
+        """Drop entries that cannot be replayed any more."""
         order = self._order
         while order and order[0][0] < now_ms:
             _, timestamp_ms, signer, nonce = order.popleft()

@@ -1,6 +1,9 @@
-"""What the relay remembers across restarts: who may publish on which topic until when, as rows of the journal and back.
+"""The relay's memory across restarts: registrations as rows of the journal, and back.
 
-Topics are known by their hashes alone, here as in the journal: a topic's name lets whoever knows it listen.
+A registration says who may publish on a topic and until when. Topics are stored as hashes only, here and in the journal, because the name of a
+topic is enough to subscribe to it.
+
+Every change is made by applying its row, in a running relay and after a restart alike, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ class RelayMemory:
         self.registrations: dict[str, Remembered] = {}
 
     def apply(self, entry: Entry | Row) -> None:
-        """Make the change that a row tells."""
+        """Apply a fact or a row."""
         known = self.registrations.get(entry.channel)
         if entry.event == "register":
             exp = msgspec.json.decode(entry.meta or "{}").get("exp", 0)
@@ -36,22 +39,22 @@ class RelayMemory:
             self.registrations[entry.channel] = msgspec.structs.replace(known, seq=max(known.seq, entry.seq))
 
     def restore(self, row: Row) -> None:
-        """Take one row of the past, or of a snapshot."""
+        """Apply one row of history or of a snapshot."""
         self.apply(row)
 
     def valid(self, wall_us: int) -> list[Remembered]:
-        """Those that still count; the others are forgotten."""
+        """The registrations that have not expired; the others are dropped."""
         for known in [each for each in self.registrations.values() if each.expires_us <= wall_us]:
             del self.registrations[known.hash]
         return list(self.registrations.values())
 
     def snapshot(self) -> Iterator[Row]:
-        """The state as rows that `apply` takes."""
+        """The state as rows for `apply`."""
         for known in self.registrations.values():
             yield row_of(register_entry(known))
 
 
 def register_entry(known: Remembered) -> Entry:
-    """Somebody may publish on a topic."""
+    """The fact of a registration."""
     meta = msgspec.json.encode({"exp": known.expires_us // 1_000_000, "signer": known.signer}).decode()
     return Entry(DOOR, "register", known.hash, known.seq, sender=known.signer, meta=meta)

@@ -1,10 +1,9 @@
-"""The group Ristretto255: key pairs and shared secrets, with the checks that its libraries leave out.
+"""The group Ristretto255: key pairs and shared secrets, with the checks that its libraries omit.
 
-Owns what counts as a public key: 32 bytes, the top bit clear, a point of the group, and not the identity. Libraries differ here.
-Some take an encoding with the top bit set for the same point without it; and with the identity as a key everybody knows the
-shared secret, which is 32 zero bytes.
+Owns the definition of a valid public key: 32 bytes, the top bit clear, a point of the group, and not the identity. Libraries differ here: some
+ignore the top bit. With the identity as a key the shared secret would be known: 32 zero bytes.
 
-Secrets come from entropy that the caller brings. The library is loaded when a key is first needed: a relay needs none.
+The caller provides the entropy of secrets. The library is loaded when the first key is needed; a relay needs none.
 
 Cost: about 25 us for a public key and 80 us for a shared secret.
 """
@@ -22,7 +21,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 KEY_SIZE = 32
 ENTROPY_SIZE = 64
-"""Bytes of entropy of a secret: twice its size, so that what is left after the division by the group's order is even."""
+"""Bytes of entropy of a secret: twice its size, so that the remainder modulo the group's order is uniform."""
 
 _IDENTITY = bytes(KEY_SIZE)
 _HINT = (
@@ -63,20 +62,20 @@ def pair_of(secret: bytes) -> KeyPair:
 
 
 def check_public(public: bytes) -> Refusal | None:
-    """What is wrong with a public key, if anything."""
+    """Why a public key is invalid, or None."""
     if len(public) != KEY_SIZE:
         return _refusal(f"the public key has {len(public)} bytes instead of {KEY_SIZE}")
     if public[-1] & 0x80:
         return _refusal("the public key has its top bit set")
     if public == _IDENTITY:
-        return _refusal("the public key is the identity, with which the secret would be known to everybody")
+        return _refusal("the public key is the identity, with which the shared secret would be known")
     if not _group().is_point(public):
         return _refusal("the public key is not a point of the group")
     return None
 
 
 def shared_secret(pair: KeyPair, public: bytes) -> bytes | Refusal:
-    """What both ends of a key agreement know, and nobody else."""
+    """The secret that only both ends of a key agreement know."""
     refusal = check_public(public)
     if refusal is not None:
         return refusal
@@ -103,7 +102,7 @@ def _group() -> _Group:
             Refusal("Unsupported", f"the library of Ristretto255 cannot be loaded: {error}", hint=_LOAD_HINT)
         ) from error
 
-    # Each process that loads the library leaves a copy of it among the temporary files. It is mapped by now, and its name of no use.
+    # The library copies itself to a temporary file for each process. It is mapped by now, so the file can be removed.
     try:
         Path(_sodium._name).unlink(missing_ok=True)
     except OSError:

@@ -1,14 +1,14 @@
-"""Signatures: who may open a topic, and answers that nobody on the way can change.
+"""Signatures: who may open a topic, and authenticated answers.
 
-Owns the checks of a registration, in this order: size, signer, time, signature, nonce, then what is asked for. What costs most comes
-after what costs little, and nothing is remembered of anybody whose signature was not good. The signature is Ed25519 over the
-canonical encoding of the request as it was received; a field that we do not know is refused, so what is signed is what is understood.
+Owns the checks of a registration, in this order: size, signer, time, signature, nonce, then the request. Cheap checks come first, and nothing is
+remembered of a signer before its signature is verified. The signature is Ed25519 over the canonical encoding of the request as it was
+received; unknown fields are rejected, so that everything signed is understood.
 
-A registration needs claims that allow `publish` on `stream` for the very topic, or for `*`, or an administrator's. It ends with the
-first of three: its own time, that of its claims, and the longest that is allowed. Times are seconds; a number that would be past the
-year 5000 in seconds is taken for milliseconds.
+A registration needs claims that allow `publish` on `stream` for its topic or for `*`, or the claims of an administrator. It expires at the earliest
+of three times: its own, that of its claims, and the longest allowed lifetime. Times are seconds; a number past the year 5000 in seconds is taken
+as milliseconds.
 
-Knows no clock: `now_ms` is the wall time of whoever calls. Cost: about 100 us for a good registration, less for any other.
+Knows no clock: the caller passes the wall time `now_ms`. Cost: about 100 us for a valid registration, less for an invalid one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, Nonc
 from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, FrameFault, Register, is_topic
 
 ENVELOPE_MAX = 16_384
-"""Bytes of a registration: one with a single scope has 500, and a stranger must not make us encode megabytes."""
+"""Bytes of a registration. One with a single scope has 500; a larger limit would let strangers cause work."""
 LIFETIME_MAX_S = 86_400
-"""How long a registration counts at most, whatever it asks for."""
+"""The longest lifetime of a registration."""
 SIGNERS_MAX = 10_000
 """Keys of a trust store."""
 MILLISECONDS_FROM = 10**11
-"""A greater number is taken for a time in milliseconds."""
+"""A larger number is taken as milliseconds."""
 PUBLISH = ("publish", "stream")
 
 
@@ -103,7 +103,7 @@ class TrustStore:
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A topic that may be opened, by whom, and until when."""
+    """An accepted registration: a topic, its signer and its expiry."""
 
     topic: bytes
     exp_s: int
@@ -111,7 +111,7 @@ class Registration(msgspec.Struct, frozen=True):
     signer_name: str
     sub: str
     had_milliseconds: bool = False
-    """Its time was in milliseconds: worth a line in a log, since other services would take it for seconds."""
+    """Its time was in milliseconds, which is logged: other services would take it as seconds."""
 
     @property
     def signer_hash(self) -> str:
@@ -120,7 +120,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Registrar:
-    """Decides over registrations, and remembers which were used."""
+    """Checks registrations, and remembers their nonces."""
 
     __slots__ = ("_age_max_ms", "_lifetime_max_s", "_skew_max_ms", "nonces", "trust")
 
@@ -144,7 +144,7 @@ class Registrar:
         self._lifetime_max_s = lifetime_max_s
 
     def admit(self, register: Register, now_ms: int) -> Registration | Refusal:
-        """Decide over one; the `ref` of a refusal is one word for what was wrong, and there are few of them."""
+        """Check a registration; the `ref` of a refusal is one of a few words, so that it can be a metric label."""
         if len(register.frame) > ENVELOPE_MAX:
             return Refusal("TooLarge", f"the registration has more than {ENVELOPE_MAX} bytes", ref="size")
         if register.signer not in self.trust:
@@ -217,7 +217,7 @@ class Registrar:
 
 
 def seconds(time: int) -> int:
-    """A time in seconds, whichever of the two units it came in."""
+    """A time in seconds, from seconds or milliseconds."""
     return time // 1000 if time > MILLISECONDS_FROM else time
 
 
@@ -230,7 +230,7 @@ def sign(envelope: RequestEnvelope, key: SigningKey) -> bytes:
 def sign_registration(
     topic: str, exp_s: int, key: SigningKey, *, nonce: bytes, now_ms: int, sub: str
 ) -> bytes:
-    """A registration of one topic, with claims for that topic and no other."""
+    """A registration of one topic, with claims for that topic only."""
     claims = Claims(sub, exp_s, now_ms // 1000, (StreamScope(*PUBLISH, topic),))
     payload = encode.register(StreamRegister(topic, exp_s))
     return sign(RequestEnvelope(payload, nonce, now_ms, claims), key)
@@ -243,7 +243,7 @@ def sign_response(request_id: int, payload: bytes, key: SigningKey) -> bytes:
 
 
 def check_response(frame: bytes, request_id: int, trust: TrustStore) -> bytes | Refusal:
-    """The payload of an answer to a request of ours, if somebody we trust signed it."""
+    """The payload of an answer to our request, if a trusted key signed it."""
     response = read_response(frame)
     if isinstance(response, FrameFault):
         return Refusal("InvalidRequest", response.message, ref="message")

@@ -1,17 +1,17 @@
-"""A reader's side of a token stream: which message is next, which came before, and what to do when one is missing.
+"""The reader's side of a token stream: verify that each message is the next one, and recover missing messages.
 
-Owns the reader's place in the chain. It never knows a socket or a clock: messages are given to `take` as they arrive, time to `step`, which
-says when something is to be asked for again. What it keeps:
+Owns the reader's position in the chain. It must never know a socket or a clock: `take` gets messages as they arrive, and `step` gets the time and
+returns what to request from the relay. Invariants:
 
-- Only what a MAC proves to be next is given out; so what was given out is always a beginning of what was sent.
-- A message that was accepted before is dropped unseen: the relay sends again to everybody what one reader asked for.
-- A message that is not next changes nothing but counts. If it names a MAC that we know as the one before it, somebody else made it; if it
-  names one that we do not know, something is missing in between, or somebody else made it. Either way we ask for what followed our
-  last MAC, less and less often, and give up when no try brought the next message.
-- A stream ends with a terminal payload. Whatever else ends it is an error: `Gap`, `Tampered`, `Truncated` or `Unreadable`.
+- Only messages whose MAC proves them to be next are returned, so the returned payloads are always a prefix of what was sent.
+- Duplicates are dropped: the relay repeats to all readers what one reader requests.
+- A message that is not next only changes counters. If it names a known MAC as the previous one, it is forged. If it names an unknown one, messages
+  are missing, or it is forged. In both cases the reader requests what followed its last MAC, with increasing delays, and gives up after a
+  number of attempts.
+- A stream ends with a terminal payload. Any other end is an error: `Gap`, `Tampered`, `Truncated` or `Unreadable`.
 
-A good message forgives all doubts, so somebody who can only add messages must keep every good one away for the whole time of the tries,
-which is longer than the time between two heartbeats. Cost of `take`: one MAC, and about 3 us for each token.
+A valid message resets all doubts. So an attacker that can only add messages would have to suppress every valid one during all attempts, which take
+longer than the time between two heartbeats. Cost of `take`: one MAC, and about 3 us for each token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, TOPIC_SIZE, Fra
 
 Format: TypeAlias = Literal["chunk", "block"]
 GONE_MARK = 3
-"""The first byte of the relay's answer that a MAC is not known there; the MAC follows."""
+"""The first byte of the relay's answer that it does not know a MAC; the MAC follows."""
 
 
 class RetryOptions(msgspec.Struct, frozen=True):
@@ -46,32 +46,32 @@ class RetryOptions(msgspec.Struct, frozen=True):
     idle_ms: int | None = 30_000
     """Silence after which a stream counts as cut off; none is for publishers without heartbeats."""
     tampered_max: int = 1_000
-    """Messages that somebody else made, one after the other, after which we give up at once."""
+    """Forged messages in a row after which the reader gives up at once."""
     remembered_max: int = 4_096
-    """Accepted MACs that we recognise: more than a relay keeps, and a publisher sends again."""
+    """Accepted MACs that are remembered: more than a relay keeps or a publisher sends again."""
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Messages are missing, and asking for them did not help."""
+    """Messages are missing, and the relay did not send them again."""
 
     is_gone: bool
-    """The relay says that it does not have them any more."""
+    """The relay answered that it no longer has them."""
 
 
 class Tampered(msgspec.Struct, frozen=True):
-    """What arrives instead of the next message was not made by the publisher."""
+    """Forged messages arrive instead of the next one."""
 
     count: int
 
 
 class Truncated(msgspec.Struct, frozen=True):
-    """The stream stopped without saying that it is over."""
+    """The stream stopped without a terminal payload."""
 
     reason: Literal["idle", "expired"]
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """The publisher sent what we cannot read."""
+    """The publisher sent a message that cannot be decoded."""
 
     reason: str
 
@@ -80,24 +80,24 @@ Ending: TypeAlias = Complete | StreamFailure | Gap | Tampered | Truncated | Unre
 
 
 class ResumeRequest(msgspec.Struct, frozen=True):
-    """Ask the relay for what followed a MAC; without one, subscribe anew, which brings all that it has."""
+    """Request what followed a MAC; without one, subscribe again, which brings all that the relay has."""
 
     mark: bytes | None
 
 
 class VerifierCounts(msgspec.Struct):
-    """What arrived, and what became of it."""
+    """Counters of arrived messages."""
 
     accepted: int = 0
     duplicates: int = 0
     ahead: int = 0
-    """Messages with an unknown one before them."""
+    """Messages whose predecessor is unknown."""
     tampered: int = 0
     foreign: int = 0
-    """Messages that are none of this stream."""
+    """Messages of another stream or format."""
     asked: int = 0
     gone: int = 0
-    """Answers of the relay that it does not know our place any more."""
+    """Answers of the relay that it no longer knows the reader's position."""
 
 
 class StreamVerifier:
@@ -113,7 +113,7 @@ class StreamVerifier:
         ends_us: int | None = None,
         jitter: float = 0.5,
     ) -> None:
-        """The format of the first good message counts, unless one is given. `jitter`, from 0 to 1, spreads the requests of many readers."""
+        """Without `format`, the first valid message decides. `jitter`, from 0 to 1, spreads the requests of many readers."""
         self.counts = VerifierCounts()
         self.ending: Ending | None = None
         self.format = format
@@ -125,11 +125,11 @@ class StreamVerifier:
         self._ends_us = ends_us
         self._spread = 0.75 + jitter / 2
         self._good_us = now_us
-        """When the last good message came, or the wait for it began."""
+        """When the last valid message arrived, or the wait for it began."""
         self._asked_us = now_us - 10**9
         self._tries = 0
         self._next_us = now_us
-        """When to ask again; later than anything while there is no doubt."""
+        """When to send the next request."""
         self._is_in_doubt = False
         self._is_gone = False
         self._tampered = 0
@@ -137,13 +137,13 @@ class StreamVerifier:
 
     @property
     def mark(self) -> bytes | None:
-        """The last good MAC."""
+        """The last valid MAC."""
         return self._blocks.state or self._chunks.state
 
     # Messages
 
     def take(self, now_us: int, parts: Sequence[bytes]) -> list[Payload]:
-        """The payloads of a message, if it is the next one; the terminal one becomes `ending` instead."""
+        """The payloads of a message if it is the next one; a terminal payload becomes `ending` instead."""
         if self.ending is not None:
             return []
         if len(parts) == 3:
@@ -172,7 +172,7 @@ class StreamVerifier:
             return []
         block = read_block(frame)
         if self.format is None and (isinstance(block, FrameFault) or not block.payloads):
-            # A MAC of 16 bytes can be cut from one of 32, so this may be a chunk in disguise; a heartbeat makes an empty block.
+            # A MAC of 16 bytes can be truncated from one of 32, so this may be a disguised chunk; a heartbeat chunk decodes as an empty block.
             self._doubt(now_us, None, self._blocks)
             return []
         if isinstance(block, FrameFault):
@@ -216,7 +216,7 @@ class StreamVerifier:
         return payloads
 
     def _doubt(self, now_us: int, prev: bytes | None, chain: ChainedStreamHmac) -> None:
-        """A message is not the next one: note whether something is missing, and see to it that it is asked for."""
+        """Count a message that is not the next one, and schedule a request for what may be missing."""
         first = self._topic[: chain.FIRST_PREV]
         if prev is None or prev in (chain.prev, first) or prev in self._seen:
             self.counts.tampered += 1
@@ -232,7 +232,7 @@ class StreamVerifier:
             self._next_us = max(now_us, self._asked_us + self._patience.resume_first_ms * 1000)
 
     def _rest(self, now_us: int) -> None:
-        """All is well, as far as we know."""
+        """Reset all doubts."""
         self._good_us = now_us
         self._is_in_doubt = self._is_gone = False
         self._tries = self._tampered = 0
@@ -241,14 +241,14 @@ class StreamVerifier:
     # Time
 
     def due_us(self) -> int:
-        """When `step` has something to say, at the latest."""
+        """When `step` must be called next."""
         due_us = self._next_us
         if self._patience.idle_ms is not None:
             due_us = min(due_us, self._good_us + self._patience.idle_ms * 1000)
         return due_us if self._ends_us is None else min(due_us, self._ends_us)
 
     def step(self, now_us: int) -> ResumeRequest | None:
-        """What is to be asked for now; sets `ending` when patience is at its end."""
+        """The request to send now, if any; sets `ending` when all attempts failed."""
         if self.ending is not None:
             return None
         patience = self._patience
@@ -272,12 +272,12 @@ class StreamVerifier:
         return ResumeRequest(self.mark)
 
     def reconnected(self, now_us: int) -> None:
-        """The link was lost and is back: ask at once for what was missed."""
+        """The connection was lost and is back: request what was missed at once."""
         if self.ending is None and not self._is_in_doubt:
             self._next_us = max(now_us, self._asked_us + self._patience.resume_first_ms * 1000)
 
     def rested(self, now_us: int) -> None:
-        """Nobody looked at what arrived for a while, so the silence is not the publisher's."""
+        """The application paused reading, so the silence does not count against the publisher."""
         if not self._is_in_doubt:
             self._rest(now_us)
         else:

@@ -1,14 +1,13 @@
-"""What a frame on the publishers' socket is: a registration, a chunk, a request to resume, or none of them.
+"""Classify a frame on the publishers' socket: a registration, a chunk, a request to resume, or invalid.
 
-Owns the detection. Roots of Cap'n Proto carry no type, and sizes of fields do not tell: a chunk whose data has 64 bytes looks like a
-signature, and one of 32 bytes like a request to resume. The shape of the root does. Pointer 0 of an envelope leads to a
-struct, that of the others to a text; a chunk has three pointers or more and a MAC of 32 bytes, a request to resume has two
-and a MAC of 16 or 32.
+Owns the detection. Roots of Cap'n Proto have no type, and field sizes are ambiguous: a chunk with 64 bytes of data looks like a signature, and one
+with 32 bytes like a request to resume. The shape of the root decides. Pointer 0 of an envelope leads to a struct, that of the others to a
+text; a chunk has three pointers or more and a MAC of 32 bytes, a request to resume has two and a MAC of 16 or 32.
 
-The relay is blind, so nothing but the topic and the MACs is read; whether the data of a chunk is well formed is for its reader
-to say. A topic is returned as it came: one that nobody registered leads nowhere, and `is_topic` is asked where topics are made.
+The relay is blind: it reads only the topic and the MACs, and the reader checks the data of a chunk. A topic is returned as it is: an unregistered one
+has no effect, and `is_topic` is called where topics are created.
 
-Cost: about 1 us for a chunk of one segment, which is what every builder writes; 5 us otherwise.
+Cost: about 1 us for a chunk of one segment, which is what builders write; 5 us otherwise.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ HEADS_MAX = 4_096
 _TOPIC = re.compile(rb"[0-9a-f]{64}")
 _head = Layout("<IIQQQIIII").unpack_from
 _ROOT = 4 << 48
-"""A struct without data and with four pointers, which follow at once."""
+"""A struct without data and with four pointers, which follow immediately."""
 _TOPIC_FIRST = ((TOPIC_SIZE + 1) << 3 | 2) << 32 | 3 << 2 | 1
-"""A text of 64 bytes and its zero, which follows those pointers at once, from byte 48 on."""
+"""A text of 64 bytes and its zero, which follows those pointers immediately, from byte 48 on."""
 _MAC = CHUNK_MAC_SIZE << 3 | 2
 """The upper half of a pointer to 32 bytes."""
 
 
 class Register(msgspec.Struct, frozen=True, gc=False):
-    """A signed envelope, unverified."""
+    """A signed envelope, not verified."""
 
     frame: bytes
     signature: bytes
@@ -52,7 +51,7 @@ class Register(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resume(msgspec.Struct, frozen=True, gc=False):
-    """A request to send again whatever came after a MAC."""
+    """A request to send again what followed a MAC."""
 
     topic: bytes
     mac: bytes
@@ -67,7 +66,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class FrameFault(msgspec.Struct, frozen=True, gc=False):
-    """A frame that is none of these; `reason` is a key of `segments.REASONS`."""
+    """An invalid frame; `reason` is a key of `capnp_segments.REASONS`."""
 
     reason: str
 
@@ -77,17 +76,17 @@ class FrameFault(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_topic(topic: bytes) -> bool:
-    """Whether a topic has the one form that topics have: 64 lowercase hexadecimal digits."""
+    """Whether a topic has 64 lowercase hexadecimal digits."""
     return _TOPIC.fullmatch(topic) is not None
 
 
 def peek(frame: bytes) -> Register | Resume | Chunk | FrameFault:
-    """Say what a frame is. Never raises, whatever the bytes."""
+    """Classify a frame. Never raises."""
     try:
         segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
     except layout_error:
         return _look(frame)
-    # The lower half of a list pointer is its distance in words times four, and one; a distance backwards is a huge number here.
+    # The lower half of a list pointer is four times its distance in words, plus one; a negative distance is a huge number here.
     if root == _ROOT and topic == _TOPIC_FIRST and mac == _MAC and mac_at & 3 == 1 and not segments:
         size = len(frame)
         mac_at = 38 + 2 * mac_at
@@ -102,7 +101,7 @@ def peek(frame: bytes) -> Register | Resume | Chunk | FrameFault:
 
 
 def peek_block(frame: bytes) -> bytes | FrameFault:
-    """The `prevMac` of a block, which is the only part of it that is not for its reader alone."""
+    """The `prevMac` of a block, the only part of it that the relay reads."""
     try:
         prev = Message(frame).root().data(0)
     except WireError as error:
@@ -111,7 +110,7 @@ def peek_block(frame: bytes) -> bytes | FrameFault:
 
 
 def _look(frame: bytes) -> Register | Resume | Chunk | FrameFault:
-    """The same for every other form that a message may have."""
+    """The general case: any valid layout of a message."""
     try:
         return _detect(frame, Message(frame).root())
     except WireError as error:
