@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, Scope, parse, require
+from penstock.core.scopes import (
+    ANONYMOUS,
+    OPERATOR,
+    TOKEN_BYTES,
+    Principal,
+    Scope,
+    parse,
+    require,
+    token_text,
+)
 
 VERBS = ("enqueue", "subscribe", "read", "admin")
 
@@ -143,3 +152,14 @@ def test_an_agent_does_not_speak_for_others(from_: str) -> None:
 @given(st.text())
 def test_without_an_agent_anyone_may_be_named(from_: str) -> None:
     assert holder().vouches(from_)
+
+
+@given(st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES))
+def test_a_token_is_taken_as_a_value_by_every_command_line(entropy: bytes) -> None:
+    text = token_text(entropy)
+    assert len(text) == 43 and text.isascii() and not text.startswith("-")
+    assert text.replace("-", "").replace("_", "").isalnum()
+
+
+def test_one_that_would_begin_with_a_dash_begins_otherwise() -> None:
+    assert token_text(b"\xf8" + bytes(31)).startswith("pA")

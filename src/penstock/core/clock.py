@@ -1,4 +1,5 @@
-"""A moment, on two clocks: one that never steps, for timers, and the wall's, for people and for disk."""
+"""A moment on two clocks: a monotonic one for timers, and wall time for people and the disk."""
+# size: every module depends on this one, and it depends on none.
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.core.links import Consumer
     from penstock.core.queue.taps import Tap
     from penstock.core.records import Record
-    from penstock.core.rules.firing import Cascade, Firing
+    from penstock.core.rules.rule_set import Cascade, Firing
 
 
 class Deliver(msgspec.Struct, gc=False, eq=False):

@@ -1,7 +1,7 @@
 """Who may do what: scopes, and the principal that holds them.
 
-Owns the scope grammar and the answer to "may this principal do that". Knows nothing of tokens, headers or
-addresses: a principal is made elsewhere, from a token or from where a peer sits.
+Owns the scope grammar and the answer to "may this principal do that". Knows no headers or addresses: a principal
+is made elsewhere, from a token or from the address of a peer.
 
     streams:<pattern>:<verb>    verbs enqueue, subscribe, read, admin, or * for all of them
     views:<pattern>:<verb>      verbs read, subscribe, admin, or *
@@ -15,6 +15,7 @@ Cost: a question that was asked before is one dictionary lookup; a new one is a 
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -30,6 +31,8 @@ ANY = "*"
 STREAM_VERBS = ("enqueue", "subscribe", "read", "admin", ANY)
 VIEW_VERBS = ("read", "subscribe", "admin", ANY)
 AGENTS = "agents/"
+TOKEN_BYTES = 32
+"""Random bytes of a token."""
 
 
 class Scope(msgspec.Struct, frozen=True, cache_hash=True):
@@ -167,3 +170,10 @@ NOBODY = Principal("nobody", anonymous=True)
 
 OPERATOR = Principal("operator", scopes=require(["admin:*"]), operator=True)
 """The person who runs the server."""
+
+
+def token_text(entropy: bytes) -> str:
+    """A token made of 256 random bits, in letters that need no escape in an address, a header or a shell."""
+    text = urlsafe_b64encode(entropy).rstrip(b"=").decode()
+    # `--token -x` would be parsed as two options.
+    return "p" + text[1:] if text.startswith("-") else text

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.core.rules.firing import Cooling
+from penstock.core.rules.rule_set import Cooling
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.triggers import admin

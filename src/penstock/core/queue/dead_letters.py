@@ -16,7 +16,7 @@ from penstock.core.queue.ready_order import take_out
 from penstock.core.queue.state import Cause, QueueState
 from penstock.core.records import DELAYED, PENDING, Record, Settle
 from penstock.core.rules import firing
-from penstock.core.rules.firing import Firing
+from penstock.core.rules.rule_set import Firing
 from penstock.core.tenants import dead_name, home_name, is_dead
 
 HELD_RETRY_US = 1_000_000

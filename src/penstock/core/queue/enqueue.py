@@ -6,29 +6,23 @@ request changes nothing; an array is taken whole or not at all. O(1) a record.
 
 from __future__ import annotations
 
-from collections import deque
 from zlib import crc32
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.queue import taps
 from penstock.core.queue.channel import Channel
-from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.ready_order import take_out
 from penstock.core.queue.state import QueueState
-from penstock.core.queue.views import note_arrivals
-from penstock.core.records import GONE, HELD, PENDING, READY, Applied, Fact, Record, Ruled, Settle, is_fresh
+from penstock.core.records import PENDING, Record, Settle
 from penstock.core.rules import firing
-from penstock.core.rules.firing import Cascade
+from penstock.core.rules.rule_set import Cascade
 
 RETRY_FULL_MS = 1_000
 """What a producer is told to wait when a stream is full: about one look of a person."""
 RETRY_WRITE_MS = 50
 """What a producer is told to wait for an earlier request of its own: a few commits."""
-SETTLE_RETRY_US = 1_000_000
-"""A record whose settle the journal refused is held back this long, or a broken disk would make it spin."""
 
 
 class Admitted(msgspec.Struct, gc=False):
@@ -223,130 +217,3 @@ def drop(state: QueueState, now: Now, channel: Channel, victims: list[Record]) -
         state.commit_log.facts.append(
             Settle("drop", record, None, record.attempt, record.first_wall_us, reason="overflow")
         )
-
-
-def committed(state: QueueState, now: Now, first_offset: int, refused: str | None = None) -> None:
-    """The oldest proposed batch is durable; with `refused`, all but its fresh facts.
-
-    Offsets are dense over what was kept, facts first, then observations.
-    """
-    batch = state.commit_log.decide()
-    offset = first_offset
-    touched: dict[Channel, int] = {}
-    kept: list[Record] = []
-    for fact in batch.facts:
-        if refused is not None and is_fresh(fact):
-            continue
-        if isinstance(fact, Record):
-            fact.offset = offset
-            kept.append(fact)
-        offset += 1
-    if refused is not None:
-        _withdraw(state, now, [fact for fact in batch.facts if is_fresh(fact)])
-    if state.revived:
-        for record in kept:
-            state.revived.pop(record, None)
-    now_us, wall_us = now
-    pending = state.triggers.pending
-    for record in kept:
-        channel = record.channel
-        touched[channel] = touched.get(channel, 0) + 1
-        if pending:
-            pending.pop(record, None)
-        if record.state == GONE:  # a rule moved it away in the same commit
-            channel.counters.moved += 1
-            continue
-        state.pending_bytes -= len(record.body)
-        if record.due_wall_us > wall_us:
-            channel.make_delayed(record)
-            state.timers.arm(now.us + record.due_wall_us - wall_us, record)
-        else:
-            ready = channel.ready
-            if isinstance(ready, deque):
-                record.state = READY
-                ready.append(record)
-            else:
-                channel.make_ready(record, now_us)
-    note_arrivals(state.views.latest, touched, kept)
-    for channel, count in touched.items():
-        channel.counters.in_ += count
-        channel.rate_in.add(now.us, count)
-        channel.last_wall_us = wall_us
-        dispatch(state, now, channel)
-    if state.taps:
-        taps.show(state, kept)
-
-
-def refused(state: QueueState, now: Now) -> None:
-    """The oldest proposed batch was refused whole: undo it, newest first."""
-    _withdraw(state, now, state.commit_log.decide().facts)
-
-
-def _withdraw(state: QueueState, now: Now, facts: list[Fact]) -> None:
-    restored: dict[Channel, None] = {}
-    for fact in reversed(facts):
-        if isinstance(fact, Record):
-            channel = fact.channel
-            fired = state.triggers.pending.pop(fact, None)
-            if fired is not None:
-                firing.withdrawn(state, now, fired)
-            channel.forget(fact)
-            seen = state.revived.pop(fact, None)
-            if seen is not None:
-                channel.resettle(fact.id, seen)
-                state.ids += 1
-            state.bytes -= len(fact.body)
-            state.pending_bytes -= len(fact.body)
-            state.totals.records_refused += 1
-            state.rest(channel, now)
-        elif isinstance(fact, Settle) and fact.event != "nack" and fact.record.state == GONE:
-            _restore(state, now, fact)
-            if fact.record.state != PENDING:
-                restored[fact.record.channel] = None
-        elif isinstance(fact, Applied):
-            state.forget_applied(fact)
-        elif isinstance(fact, Ruled):
-            firing.unchange(state, fact)
-        elif isinstance(fact, Settle) and fact.fate:
-            _spare(state, now, fact.record)
-    for channel in restored:  # somebody may have come to wait for them meanwhile
-        dispatch(state, now, channel)
-
-
-def _spare(state: QueueState, now: Now, record: Record) -> None:
-    """Nobody was told that a record is given up: it is not, and will be delivered again, as after a crash."""
-    record.due_wall_us = 0
-    if record.state == HELD:
-        record.channel.leave(record)
-        record.channel.make_delayed(record)
-        state.timers.arm(now.us + SETTLE_RETRY_US, record)
-
-
-_UNDO = {"ack": "ack", "dead": "dead", "drop": "drop", "purge": "purged", "move": "moved"}
-
-
-def _restore(state: QueueState, now: Now, fact: Settle) -> None:
-    """A settle did not become durable: the record is live again, and will be delivered again."""
-    record = fact.record
-    channel = record.channel
-    ids_before = len(channel.order)
-    channel.recall(record)
-    state.ids += len(channel.order) - ids_before
-    state.bytes += len(record.body)
-    if channel.holding is not None:
-        channel.holding.regain(len(record.body))
-    if fact.event == "move" and fact.fresh:  # it is refused together with the record itself, and next
-        record.state = PENDING
-        state.pending_bytes += len(record.body)
-        return
-    name = _UNDO[fact.event]
-    setattr(channel.counters, name, getattr(channel.counters, name) - 1)
-    state.totals.settles_refused += 1
-    if fact.event == "drop":  # undone newest first, so this restores their order
-        channel.make_ready(record, now.us, first=True)
-        return
-    if fact.event == "dead" and record.fate and record.due_wall_us:
-        channel.make_held(record)  # it had been told that this one is given up
-    else:
-        channel.make_delayed(record)
-    state.timers.arm(now.us + SETTLE_RETRY_US, record)

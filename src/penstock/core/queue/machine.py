@@ -7,36 +7,41 @@ peer did: a refusal is a value. Cost of the main calls: O(1) a record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.queue import (
+    commit,
     dead_letters,
     deliver,
     enqueue,
     inspect,
     rebuild,
-    reconfigure,
     settle,
     stage,
     taps,
 )
 from penstock.core.queue.channel import Channel
+from penstock.core.queue.policy import Policy
 from penstock.core.queue.state import Dormant, QueueState
 from penstock.core.records import DELAYED, LEASED, Record
-from penstock.core.rules import firing
-from penstock.core.rules.firing import Cooling
+from penstock.core.rules import firing, rule_set
+from penstock.core.rules.rate_limits import Meter, Rates
+from penstock.core.rules.rule_set import Cooling
 from penstock.core.scopes import Principal
+from penstock.core.tenants import Quota
 
 
 class QueueMachine(QueueState):
     """Channels, links and time, as calls and effects."""
 
-    committed = enqueue.committed
-    refused = enqueue.refused
     enqueue = enqueue.enqueue
+    committed = commit.committed
+    refused = commit.refused
 
     take = stage.take
     last_batch = stage.last_batch
@@ -67,7 +72,7 @@ class QueueMachine(QueueState):
     where = inspect.where
     explain = inspect.explain
 
-    change_rule = firing.change
+    change_rule = rule_set.change
 
     snapshot = rebuild.snapshot
     resume = rebuild.resume
@@ -77,9 +82,6 @@ class QueueMachine(QueueState):
     is_gauged = rebuild.is_gauged
     note = rebuild.note
     recovered = rebuild.recovered
-
-    limit_rates = reconfigure.limit_rates
-    reconfigure = reconfigure.reconfigure
 
     def connect(self, principal: Principal, session: Any) -> Link | Refusal:
         """A peer is there."""
@@ -105,6 +107,44 @@ class QueueMachine(QueueState):
         for consumer in consumers:
             if not consumer.pull:
                 settle.abandon(self, now, consumer)
+
+    def reconfigure(
+        self,
+        now: Now,
+        *,
+        limits: Limits,
+        policy_for: Callable[[str], Policy],
+        auto_create: bool,
+        rates: Rates | None,
+        quota_for: Callable[[str], Quota],
+    ) -> None:
+        """Adopt other settings while running.
+
+        A change never costs a record: a channel above a lowered bound keeps what it has and rejects new records. Leases that
+        are out keep their length, and subscriptions keep the lease they began with. O(records) only for a channel whose
+        order changes.
+        """
+        self.limits = self.commit_log.limits = limits
+        self.policy_for = policy_for
+        self.auto_create = auto_create
+        self.limit_rates(rates)
+        self.tenants.quota_for = quota_for
+        self.views.adopt(limits)
+        for channel in list(self.channels.values()):
+            policy = policy_for(channel.name)
+            if policy != channel.policy:
+                channel.adopt(policy)
+                deliver.dispatch(self, now, channel)  # the new policy may allow more leases
+
+    def limit_rates(self, rates: Rates | None) -> None:
+        """Limit senders by these rates, and streams by the rates of their policies. None removes all limits."""
+        if rates is None:
+            self.meter = None
+            return
+        if self.meter is None:
+            self.meter = Meter(rates, lambda name: self.policy_for(name).rate)
+        self.meter.rates = rates
+        self.meter.buckets_max = self.limits.buckets_max
 
     def next_deadline(self) -> int | None:
         return self.timers.next_deadline()

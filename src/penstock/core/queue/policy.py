@@ -1,4 +1,7 @@
-"""How one channel behaves: a value, chosen by name from the config, never by code."""
+"""The policy of a channel: lease length, bounds, order, retries, dedup window.
+
+A policy is a value that the config chooses by the name of the stream. Code never chooses one.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from hashlib import sha256
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.records import Entry
+from penstock.core.scopes import TOKEN_BYTES, token_text
 from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope

@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 from penstock.core.clock import rfc3339
-from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
+from penstock.core.scopes import TOKEN_BYTES, token_text
 from penstock.server.config.cross_checks import token_errors
 from penstock.server.config.sections import TokenSection
 from penstock.server.files.secret_files import digest_of, write_private

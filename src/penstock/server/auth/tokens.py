@@ -14,9 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.core.credentials import TOKEN_BYTES, token_text
 from penstock.core.errors import Refusal
-from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.core.scopes import ANONYMOUS, OPERATOR, TOKEN_BYTES, Principal, require, token_text
 from penstock.server.config.load import AuthSection, Config, ConfigError, digest_of
 from penstock.server.config.sections import TokenSection
 from penstock.server.files.addresses import (

@@ -4,10 +4,10 @@ Bytes go to a session, the session calls the machine, effects are applied in ord
 durable goes out: one append and at most one write per connection per turn. It knows neither sockets nor clocks
 by name: the scheduler, the wires and the journal are given to it, so the simulator runs this very code.
 """
+# size: a turn is one loop over connections, commits and timers; parts of it would share all of their state.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import MEW_FEATURES, Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
+from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import Live
 from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
@@ -79,8 +80,7 @@ class Runtime:
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
-        self._surveys: deque[tuple[Survey, Callable[[], None]]] = deque()
-        """What looks at every stream, one after the other; each belongs to a connection, so their number is bounded."""
+        self._surveys = SurveyQueue(scheduler)
         self._turning = False
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -248,25 +248,15 @@ class Runtime:
         }
 
     def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
-        """Do a piece of work a step a turn, one piece after the other, then call `done`."""
+        """Run a survey one step a turn, after those before it, then call `done` and write what it left for the session."""
 
-        def told() -> None:
+        def finish() -> None:
             done()
             connection = None if session is None else self._connections.get(session.link.no)
             if connection is not None:
                 self.touch(connection)
 
-        self._surveys.append((survey, told))
-        if len(self._surveys) == 1:
-            self._survey()
-
-    def _survey(self) -> None:
-        survey, told = self._surveys[0]
-        if survey.step(self.scheduler.now()):
-            self._surveys.popleft()
-            told()
-        if self._surveys:
-            self.scheduler.soon(self._survey)
+        self._surveys.add(survey, finish)
 
     # Requests that are not connections
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from penstock.core.clock import Now
+from penstock.dialects.courier.operations.surveys import Survey
+from penstock.server.engine.connections import Scheduler
 
 
 class LoopScheduler:
@@ -72,3 +74,25 @@ class HandScheduler:
             call = heappop(self._timers)[2].call
             if call is not None:
                 call()
+
+
+class SurveyQueue:
+    """Runs surveys one after the other, one step a turn. Each belongs to a connection, so their number is bounded."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._waiting: deque[tuple[Survey, Callable[[], None]]] = deque()
+
+    def add(self, survey: Survey, done: Callable[[], None]) -> None:
+        """Run a survey after those before it, then call `done`."""
+        self._waiting.append((survey, done))
+        if len(self._waiting) == 1:
+            self._step()
+
+    def _step(self) -> None:
+        survey, done = self._waiting[0]
+        if survey.step(self._scheduler.now()):
+            self._waiting.popleft()
+            done()
+        if self._waiting:
+            self._scheduler.soon(self._step)

@@ -7,11 +7,10 @@ a connection that is idle, but for the sign of life that each is asked for now a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.fanout.frame_router import MARK
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
 from penstock.dialects.mew import frames, join
@@ -23,63 +22,16 @@ from penstock.dialects.mew.rights import SpaceObserver
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import SpaceMemory
-from penstock.server.engine.connections import Connection, Timer
+from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
+from penstock.server.spaces.connection import Sink, SpaceConnection
+from penstock.server.spaces.describe import describe_space
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000
 """How often streams that are used write down what they did."""
 DEFAULT = "default"
 """What clients call a space when they do not care which."""
-
-
-class Sink(Protocol):
-    """Somebody who is present without a connection."""
-
-    def taken(self, now: Now, outbox: Outbox) -> None:
-        """There is something in its outbox."""
-
-
-class SpaceConnection(Connection):
-    """A participant's WebSocket. Frames take the short way."""
-
-    __slots__ = ("spaces",)
-
-    session: MewSession
-    spaces: Spaces
-
-    def received(self, data: bytes) -> None:
-        if self.closed:
-            return
-        session = self.session
-        session.is_alive = True
-        spaces = self.spaces
-        if data and data[0] == MARK and session.publish(data):
-            if not spaces.is_turn_due:
-                spaces.schedule_turn()
-            return
-        spaces.schedule_turn()
-        self._runtime.received(self, data)
-
-    def pong_received(self) -> None:
-        """The peer has answered a ping."""
-        self.session.is_alive = True
-
-    def congested(self, on: bool) -> None:
-        outbox = self.session.outbox
-        outbox.stuck = on
-        if not on and outbox:
-            self.spaces.waiting[outbox] = None
-            self.spaces.schedule_turn()
-        super().congested(on)
-
-    def gone(self, now: Now) -> None:
-        self.session.left(now, "disconnected")
-        self.spaces.sessions.pop(self.session, None)
-        self.spaces.schedule_turn()
-        if self.session.closing is not None:
-            code, reason = self.session.closing
-            self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
 
 
 class Spaces:
@@ -404,52 +356,7 @@ class Spaces:
 
     def describe(self) -> list[dict[str, Any]]:
         """Every space, for the operator."""
-        return [_described(space) for space in self.spaces.values()]
+        return [describe_space(space) for space in self.spaces.values()]
 
 
 PING_FRAME = frame(PING, b"")
-
-
-def _described(space: SpaceMachine) -> dict[str, Any]:
-    return {
-        "id": space.id,
-        "name": space.settings.name,
-        "participants": [
-            {
-                "id": each.id,
-                "as": each.party,
-                "connected": True,
-                "type": each.kind,
-                "capabilities": space.rights(each.party).all,
-            }
-            for each in space.present.values()
-        ]
-        + [
-            {"id": name, "as": name, "connected": False, "type": None, "capabilities": space.rights(name).all}
-            for name in dict.fromkeys((*space.settings.participants, *space.state.invited))
-            if not any(each.party == name for each in space.present.values())
-        ],
-        "streams": [
-            {
-                **stream.shown(),
-                "name": stream.name,
-                "keep": stream.route.keep,
-                "overflow": stream.overflow,
-                "receivers": [each.name for each in space.router.receivers(stream.route)],
-                "frames": stream.route.frames,
-                "bytes": stream.route.bytes,
-                "deliveries": stream.route.deliveries,
-                "broadcast": stream.route.broadcast,
-                "dropped": stream.route.dropped,
-            }
-            for stream in space.state.streams.values()
-        ],
-        "invited": list(space.state.invited),
-        "kicked": list(space.state.kicked),
-        "counts": {
-            "envelopes": space.envelopes,
-            "refused": space.refused,
-            **space.router.counts(),
-            "slow_cut": space.slow_cut,
-        },
-    }

@@ -22,7 +22,8 @@ from penstock.dialects.mew.participants import Answer, Participant
 from penstock.dialects.mew.session import MewSession
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.logging import logs
-from penstock.server.spaces.host import SpaceConnection, Spaces
+from penstock.server.spaces.connection import SpaceConnection
+from penstock.server.spaces.host import Spaces
 from penstock.server.spaces.pollers import Pollers
 from penstock.transports.http import BodyTooLargeError, Exchange, Reply, Upgrade, json_reply
 from penstock.transports.transport import ServerWebSocketTransport

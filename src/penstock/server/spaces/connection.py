@@ -1,0 +1,63 @@
+"""The connection of a participant: frames skip the session, everything else goes through the runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.clock import Now
+from penstock.core.fanout.frame_router import MARK
+from penstock.core.fanout.outbox import Outbox
+from penstock.dialects.mew.session import MewSession
+from penstock.server.engine.connections import Connection
+
+if TYPE_CHECKING:
+    from penstock.server.spaces.host import Spaces
+
+
+class Sink(Protocol):
+    """Somebody who is present without a connection."""
+
+    def taken(self, now: Now, outbox: Outbox) -> None:
+        """There is something in its outbox."""
+
+
+class SpaceConnection(Connection):
+    """A participant's WebSocket. Frames take the short way."""
+
+    __slots__ = ("spaces",)
+
+    session: MewSession
+    spaces: Spaces
+
+    def received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        session = self.session
+        session.is_alive = True
+        spaces = self.spaces
+        if data and data[0] == MARK and session.publish(data):
+            if not spaces.is_turn_due:
+                spaces.schedule_turn()
+            return
+        spaces.schedule_turn()
+        self._runtime.received(self, data)
+
+    def pong_received(self) -> None:
+        """The peer has answered a ping."""
+        self.session.is_alive = True
+
+    def congested(self, on: bool) -> None:
+        outbox = self.session.outbox
+        outbox.stuck = on
+        if not on and outbox:
+            self.spaces.waiting[outbox] = None
+            self.spaces.schedule_turn()
+        super().congested(on)
+
+    def gone(self, now: Now) -> None:
+        self.session.left(now, "disconnected")
+        self.spaces.sessions.pop(self.session, None)
+        self.spaces.schedule_turn()
+        if self.session.closing is not None:
+            code, reason = self.session.closing
+            self.spaces.log("space.ended", link=self.link.no, peer=self.peer, code=code, reason=reason)
