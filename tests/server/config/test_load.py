@@ -209,7 +209,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("streams: {defaultLeaseMs: 10}", "streams.defaultLeaseMs: got `10`, expected a number from 1000 to 43200000"),
         ("streams: []", "streams: got a list, expected a mapping"),
         ("[]", "got a list, expected a mapping of sections"),
-        ("streams:\n  maxDepth: 1\n  maxDepth: 2", "streams.maxDepth: given twice, again in line 3 (line 2)"),
+        ("streams:\n  maxDepth: 1\n  maxDepth: 2", "streams.maxDepth: duplicate key, again in line 3 (line 2)"),
         ("triggers: {}", "triggers: got a mapping, expected a list"),
         ("triggers: [{when: {to: a}, do: [{action: notify, to: b}]}]", "triggers[0].id: missing"),
         ("triggers: [{id: a, when: {to: a}, do: []}]", "triggers[0].do: holds 0 entries, expected 1 or more"),

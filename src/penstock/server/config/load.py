@@ -39,7 +39,7 @@ from penstock.server.config.spaces import sections as space_sections
 from penstock.server.files import yaml_tree
 from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
-from penstock.server.files.yaml_tree import ConfigError, placed, read_text
+from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
 __all__ = [
     "AuthSection",
@@ -103,7 +103,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     errors += missing
     config = _with_spaces(config, document.get("spaces"), path, errors)
     if errors:
-        raise ConfigError([placed(where, message, tree.lines) for where, message in errors])
+        raise ConfigError([format_error(where, message, tree.lines) for where, message in errors])
     return config
 
 

@@ -1,4 +1,4 @@
-"""Where the doors listen, and which places are this very machine."""
+"""Addresses to listen on, addresses of proxies, and which of them are this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostPort(NamedTuple):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What to bind: `localhost` means both loopback addresses, so that every client finds one."""
+        """The hosts to bind: `localhost` means both loopback addresses, because clients may use either."""
         return ("127.0.0.1", "::1") if self.host.lower() == LOCALHOST else (self.host,)
 
     def __str__(self) -> str:
@@ -33,11 +33,11 @@ class HostPort(NamedTuple):
 
 Network: TypeAlias = IPv4Network | IPv6Network
 Control: TypeAlias = HostPort | Path | None
-"""Where the control door listens: TCP, a Unix socket, or nowhere."""
+"""The control address: TCP, a Unix socket, or off."""
 
 
 def parse_host_port(text: str) -> HostPort:
-    """Read `HOST:PORT` or `[IPV6]:PORT`; ValueError says what is wrong."""
+    """Parse `HOST:PORT` or `[IPV6]:PORT`; raises ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host:
         raise ValueError(f"`{text}` should be HOST:PORT, e.g. `localhost:8787`")
@@ -53,14 +53,14 @@ def parse_host_port(text: str) -> HostPort:
 
 
 def parse_port(text: str) -> int:
-    """Read a port number; 0 takes a free one."""
+    """Parse a port number; 0 binds a free one."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535):
         raise ValueError(f"`{text}` is not a port from 0 to 65535")
     return int(text)
 
 
 def parse_control(text: str) -> Control:
-    """Read `HOST:PORT`, `unix:PATH` or `off`; ValueError says what is wrong."""
+    """Parse `HOST:PORT`, `unix:PATH` or `off`; raises ValueError."""
     if text == OFF:
         return None
     if text.startswith(UNIX_PREFIX):
@@ -72,20 +72,20 @@ def parse_control(text: str) -> Control:
 
 
 def parse_alias(text: str) -> HostPort | None:
-    """Read `HOST:PORT` or `off`; ValueError says what is wrong."""
+    """Parse `HOST:PORT` or `off`; raises ValueError."""
     return None if text == OFF else parse_host_port(text)
 
 
 def parse_network(text: str) -> Network:
-    """Read an address or a network such as `10.0.0.0/8`; ValueError when it is neither."""
+    """Parse an address or a network such as `10.0.0.0/8`; raises ValueError."""
     return ip_network(text, strict=False)
 
 
 def client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Network]) -> str:
-    """Where a request really comes from: the last hop that is no proxy of ours.
+    """The client address of a request: the last hop that is not a trusted proxy.
 
-    Each proxy appends whom it heard, so the entries are believed from the right for as long as they were written by one we
-    trust; whatever stands further left may be invented. An entry that is no address ends the search too.
+    Each proxy appends its peer, so entries are trusted from the right as long as a trusted proxy wrote them; entries further left may be
+    forged. An entry that is not an address ends the search.
     """
     address = peer
     if not trusted or forwarded_for is None:
@@ -102,7 +102,7 @@ def client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Netwo
 
 @lru_cache(maxsize=4096)
 def payer_address(peer: str) -> str:
-    """The address that rates are counted by: IPv6 by its /64, which is what one customer is given."""
+    """The address for rate limits: IPv6 by its /64 network, which one customer usually has."""
     if not is_ip(peer):
         return peer
     address = _plain(ip_address(peer))
@@ -126,13 +126,13 @@ def _is_among(host: str, networks: Sequence[Network]) -> bool:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """A dual-stack listener shows IPv4 peers as ::ffff:127.0.0.1."""
+    """The IPv4 address of a peer that a dual-stack listener reports as ::ffff:127.0.0.1."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine for certain; other names are not looked up."""
+    """Whether a host name or address is certainly this machine; other names are not resolved."""
     if host.lower() == LOCALHOST:
         return True
     if not is_ip(host):
@@ -141,7 +141,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_ip(text: str) -> bool:
-    """Whether a text is an address, IPv4 or IPv6, and no name."""
+    """Whether a text is an IPv4 or IPv6 address."""
     try:
         ip_address(text)
     except ValueError:

@@ -9,20 +9,20 @@ import secrets
 from pathlib import Path
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
-"""A token that was written down as its digest."""
+"""A token in the form of its digest."""
 PLAIN = re.compile(r"[!-~]+")
-"""What a token may be made of: it has to fit into a header."""
+"""The characters of a token: it must fit into a header."""
 
 
 def digest_of(token: str) -> str:
-    """The sha256 of a token in hex; a text that already is `sha256:<hex>` gives that."""
+    """The sha256 of a token in hex; `sha256:<hex>` is returned without its prefix."""
     if SHA256.fullmatch(token):
         return token.removeprefix("sha256:")
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def token_error(token: str) -> str | None:
-    """What is wrong with a token that somebody configured, without saying it."""
+    """Why a configured token is invalid, without quoting it; None when it is valid."""
     if token.startswith("sha256:") and not SHA256.fullmatch(token):
         return "expected 64 lower case hexadecimal digits after `sha256:`"
     if not PLAIN.fullmatch(token) or not token.strip("*"):
@@ -31,10 +31,10 @@ def token_error(token: str) -> str | None:
 
 
 def write_private(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Replace a file by one that nobody else could ever read; with `sync`, it survives a power cut from then on."""
-    # A new file under a name nobody could have prepared, then a rename: readers see the old token or the new.
+    """Replace a file atomically by one that only its owner can read; with `sync`, make it durable."""
+    # A new file with an unpredictable name, then a rename: readers see the old token or the new one.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # O_EXCL also refuses a link that is already there.
+    # O_EXCL also refuses an existing symbolic link.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:

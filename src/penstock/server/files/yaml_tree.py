@@ -1,8 +1,8 @@
-"""YAML text as plain values that remember their lines.
+"""Parses strict YAML into plain values with their line numbers, and formats errors of a file.
 
-A strict YAML: one document, no duplicate keys, no tags, no merge keys, and only `true` and `false` are
-booleans, because `sync: off` and `country: no` are texts to everyone but YAML 1.1. Values come out as dict, list,
-str, int, float, bool and None. Size, depth and aliases are bounded, so no file can exhaust the memory.
+Strict means: one document, no duplicate keys, no tags, no merge keys, and only `true` and `false` are booleans, because YAML 1.1 reads
+`sync: off` and `country: no` as booleans. Values are dict, list, str, int, float, bool and None. Size, depth and aliases are bounded, so
+no file can exhaust the memory.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TOO_MUCH = f"the file has more than {NODES_MAX} values, or is nested deeper than
 
 
 class _TooMuchError(Exception):
-    """Further values would not fit the bounds."""
+    """The file exceeds the bounds."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes; which plain texts are numbers and booleans is decided below, not by YAML 1.1."""
+    """Composes nodes only; the code below decides which plain texts are numbers and booleans."""
 
 
 _PLAIN = {
@@ -51,7 +51,7 @@ for _name, (_pattern, _first) in _PLAIN.items():
 
 
 class YamlTree(msgspec.Struct):
-    """What a text holds, where, and what is wrong with it."""
+    """The values of a text, their lines, and its errors."""
 
     value: Any = None
     lines: dict[KeyPath, int] = {}
@@ -59,7 +59,7 @@ class YamlTree(msgspec.Struct):
 
 
 def parse(text: str) -> YamlTree:
-    """Read a text; problems are collected, never raised."""
+    """Parse a text; errors are collected, not raised."""
     tree = YamlTree()
     if len(text) > TEXT_MAX:
         tree.errors.append(((), f"the file has {len(text)} characters, at most {TEXT_MAX} are read"))
@@ -67,7 +67,7 @@ def parse(text: str) -> YamlTree:
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        # Only the problem, not the lines around it: they may hold a token.
+        # Without the lines around the error, which may hold a token.
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
         tree.errors.append(((), f"not valid YAML: {error.problem or error.context}{where}"))
@@ -86,13 +86,13 @@ def parse(text: str) -> YamlTree:
 def dump(value: Any) -> str:
     """Plain values as YAML that `parse` reads back."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
-    if "\x85" in text:  # the library writes this line break as itself, and reads it back as a space
+    if "\x85" in text:  # PyYAML writes this line break unescaped and reads it back as a space
         text = yaml.safe_dump(value, sort_keys=False, width=110)
     return text
 
 
 def show(path: KeyPath) -> str:
-    """A path as people write it: `auth.tokens[0].scopes`, `perStreamCaps["agents/*"]`."""
+    """A path for messages: `auth.tokens[0].scopes`, `perStreamCaps["agents/*"]`."""
     return "".join(_parts(path))
 
 
@@ -107,7 +107,7 @@ def _parts(path: KeyPath) -> Iterator[str]:
 
 
 class _Builder:
-    """Turns nodes into values. Aliases are expanded, so the bound on nodes also stops a bomb of them."""
+    """Turns nodes into values. Aliases are expanded, so the bound on nodes also stops an alias bomb."""
 
     def __init__(self, tree: YamlTree) -> None:
         self._tree = tree
@@ -126,7 +126,7 @@ class _Builder:
             case yaml.ScalarNode():
                 return self._scalar(node, path)
             case _:
-                return self._problem(path, f"the tag `{node.tag}` is not read here")
+                return self._problem(path, f"the tag `{node.tag}` is not supported")
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         built: dict[str, Any] = {}
@@ -137,9 +137,9 @@ class _Builder:
             key = key_node.value
             line = key_node.start_mark.line + 1
             if key_node.tag == _TAG + "merge":
-                self._problem(path, f"merge keys (`<<`, line {line}) are not read; repeat the keys")
+                self._problem(path, f"merge keys (`<<`, line {line}) are not supported; repeat the keys")
             elif key in built:
-                self._problem((*path, key), f"given twice, again in line {line}")
+                self._problem((*path, key), f"duplicate key, again in line {line}")
             else:
                 built[key] = self.build(value_node, (*path, key))
                 self._tree.lines[*path, key] = line
@@ -150,9 +150,9 @@ class _Builder:
         name = node.tag.removeprefix(_TAG)
         if name in ("str", "merge"):
             return text
-        # An explicit `!!int` may stand before any text; then it has to look like one too.
+        # An explicit `!!int` may precede any text, so the text must look like a number too.
         if name not in _PLAIN or not _PLAIN[name][0].fullmatch(text):
-            return self._problem(path, f"the tag `{node.tag}` is not read here")
+            return self._problem(path, f"the tag `{node.tag}` is not supported")
         match name:
             case "bool":
                 return text.lower() == "true"
@@ -168,7 +168,7 @@ class _Builder:
 
 
 class ConfigError(Exception):
-    """The config cannot be used; holds every problem, not only the first."""
+    """An invalid config; `errors` holds all errors, not only the first."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -176,7 +176,7 @@ class ConfigError(Exception):
 
 
 def read_text(path: Path) -> str:
-    """A file that people write, whole; ConfigError when it cannot be read."""
+    """Read a text file; raises ConfigError."""
     try:
         with path.open("rb") as file:
             return file.read(4 * TEXT_MAX + 1).decode("utf-8-sig")
@@ -186,8 +186,8 @@ def read_text(path: Path) -> str:
         raise ConfigError([f"`{path}` is not UTF-8 text"]) from error
 
 
-def placed(where: KeyPath, message: str, lines: Mapping[KeyPath, int]) -> str:
-    """One problem as one line, with the line of the nearest key that the file really has."""
+def format_error(where: KeyPath, message: str, lines: Mapping[KeyPath, int]) -> str:
+    """Format an error with the line of the nearest key that the file contains."""
     if not where:
         return message
     known = [lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines]

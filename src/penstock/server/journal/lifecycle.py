@@ -1,4 +1,4 @@
-"""The journal on disk as the server runs it: opened and recovered at the start, sealed now and then, closed at the end."""
+"""The life of a server's journal: recovery at the start, sealing at intervals, closing at the end; and offline sealing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.server.journal.seal_process import SealTask
 from penstock.server.logging import logs
 
 LOOK_S = 1.0
-"""How often the size of the newest segment is looked at while rows come."""
+"""How often the size of the newest segment is checked."""
 
 
 class LockedError(Exception):
@@ -37,7 +37,7 @@ class LockedError(Exception):
 
 
 class JournalLifecycle:
-    """A data directory's journal and lake."""
+    """The journal and lake of one data directory."""
 
     def __init__(self, data: Path, config: Config) -> None:
         self._data = data
@@ -53,7 +53,7 @@ class JournalLifecycle:
         self.seals_failed = 0
 
     def adopt(self, config: Config) -> None:
-        """Seal by these streams and limits from now on."""
+        """Use the streams and limits of a reloaded config for sealing."""
         self._config = msgspec.structs.replace(self._config, streams=config.streams, limits=config.limits)
 
     @property
@@ -61,19 +61,19 @@ class JournalLifecycle:
         return self._data
 
     def free_bytes(self) -> int:
-        """What the journal's disk has left."""
+        """Free bytes of the journal's disk."""
         return self._disk.free()
 
     def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
-        """Lock the directory and rebuild the machine from it. Returns the rows that were read."""
+        """Lock the directory and rebuild the machine from it; returns the number of rows read."""
         if not self._disk.lock():
             raise LockedError(
                 f"another process writes `{self._data}`\n"
                 "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
             )
-        # The bodies are in there too: like the journal, it is its owner's alone until somebody opens it up.
+        # The lake holds message bodies too, so only its owner may read it by default.
         (self._data / "lake").mkdir(mode=0o700, exist_ok=True)
-        # The sealer of a server that was killed may still be at work, and take away the segments we are about to read.
+        # The sealer of a killed server may still run and delete the segments that are read below.
         sealing = RealDisk(self._data / "journal")
         sealing.lock("sealing", waits=True)
         try:
@@ -92,10 +92,14 @@ class JournalLifecycle:
         return rows
 
     def start(self, loop: asyncio.AbstractEventLoop) -> DiskJournal:
-        """Begin to write; sealing follows by itself."""
+        """Start to write, and to seal at intervals."""
         assert self._opened is not None
         if self._opened.torn_bytes:
-            logs.warning("journal.torn", bytes=self._opened.torn_bytes, note="never acknowledged; cut off")
+            logs.warning(
+                "journal.torn",
+                bytes=self._opened.torn_bytes,
+                note="the torn tail was never acknowledged; truncated",
+            )
         self.journal = DiskJournal(
             self._opened,
             self._opened.log(),
@@ -104,10 +108,10 @@ class JournalLifecycle:
             wall_us=lambda: time.time_ns() // 1000,
         )
         self._sealed_offset = self.journal.next_offset
-        self._task = loop.create_task(self._seal_by_itself())
+        self._task = loop.create_task(self._seal_at_intervals())
         return self.journal
 
-    async def _seal_by_itself(self) -> None:
+    async def _seal_at_intervals(self) -> None:
         settings = self._config.journal
         while True:
             await asyncio.sleep(LOOK_S)
@@ -132,7 +136,11 @@ class JournalLifecycle:
             self._sealed_offset = offset
             self.last_report = report
             for name in report.ended_readers:
-                logs.warning("journal.hold_ended", reader=name, note="it held back too much, or for too long")
+                logs.warning(
+                    "journal.hold_ended",
+                    reader=name,
+                    note="the reader held back too much history, or for too long",
+                )
             logs.detail("journal.sealed", **msgspec.to_builtins(report))
             return report
 
@@ -155,7 +163,7 @@ class JournalLifecycle:
         )
 
     async def close(self) -> None:
-        """Write what is pending and let go of the directory."""
+        """Write pending rows and unlock the directory."""
         if self._task is not None:
             self._task.cancel()
             try:
@@ -168,7 +176,7 @@ class JournalLifecycle:
 
 @contextmanager
 def progress_bar(total_label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar for people, gone at the end; nothing off a terminal."""
+    """A progress bar on a terminal; None elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -184,14 +192,14 @@ KEEP_ALL = Retention(age_ms=0, bytes_max=0)
 
 
 def seal_directory(data: Path, config_path: Path | None) -> SealReport:
-    """Seal everything in a directory that no server writes."""
-    JournalReader(data).identity()  # says so when there is none: a typing error must not make a journal
+    """Seal a directory while no server runs: lock, recover, seal, close."""
+    JournalReader(data).identity()  # raises when there is no journal: a typo must not create one
     try:
         config = load(config_path, os.environ)
     except ConfigError as error:
         raise PenstockError(Refusal("InvalidRequest", "; ".join(error.errors))) from None
     if config_path is None:
-        # Without the server's own settings we do not know what it wants kept.
+        # The retention of the server is unknown without its config, so nothing is deleted.
         config = replace(config, journal=replace(config.journal, retention=KEEP_ALL))
     try:
         return asyncio.run(_seal(data.absolute(), config))

@@ -1,6 +1,6 @@
-"""The sealing process: `python -m penstock.server.journal.seal_process`, a task on stdin, a report on stdout.
+"""The sealing process: `python -m penstock.server.journal.seal_process` reads a task from stdin and writes a report to stdout.
 
-Apart from the server, so that sealing never takes its time from the loop, and ends with nothing left in memory.
+It is a process of its own, so that sealing takes no CPU time from the loop of the server and its memory is freed at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.server.engine.machines import Machines, make_machine
 
 
 class SealTask(msgspec.Struct):
-    """What to seal, and by which rules."""
+    """Settings of one sealing."""
 
     data: str
     streams: StreamsSection
@@ -34,7 +34,7 @@ class SealTask(msgspec.Struct):
 
 
 def run(task: SealTask) -> bytes:
-    """Seal; the report as JSON."""
+    """Seal, and return the report as JSON."""
     data = Path(task.data)
     config = Config(streams=task.streams, limits=task.limits)
 
@@ -44,7 +44,7 @@ def run(task: SealTask) -> bytes:
         )
 
     disk = RealDisk(data / "journal")
-    # The sealer of a server that was killed may still be at work; two would take each other's drafts for their own.
+    # The sealer of a killed server may still run; two sealers would overwrite each other's drafts.
     disk.lock("sealing", waits=True)
     try:
         sealer = Sealer(disk, data / "lake", machine, retention=task.retention)
@@ -54,7 +54,7 @@ def run(task: SealTask) -> bytes:
 
 
 def main() -> int:
-    os.nice(10)  # history can wait, messages cannot
+    os.nice(10)  # sealing yields the CPU to the server
     hide_pandas()
     sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))
     return 0

@@ -1,10 +1,9 @@
-"""The event log: what happened to each envelope and each connection, one JSON object a line, in a file of its own.
+"""The event log: one JSON line in a file for each event of an envelope or a connection.
 
     {"ts":"2026-01-01T00:00:00.000Z","event":"ack","stream":"jobs","id":"e-1","seq":1,"attempt":1,"peer":"sam","durMs":12.5}
 
-The loop only puts values aside, a list for each turn; a thread of its own makes lines of them and writes, so a slow
-disk never holds the loop. What waits is bounded in number and bytes: beyond that events are dropped, counted, and
-reported as `log.dropped`. Facts are logged when they are durable. A payload is left out unless it is asked for.
+The loop only queues values; the thread of `LineWriter` formats and writes them. Facts are logged when they are durable. Payloads are
+omitted unless the config includes them.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from penstock.server.files.line_writer import LineWriter, RotatingFile
 WAITING_MAX = 200_000
 """Events waiting to be written: about 60 MiB."""
 PAYLOADS_MAX = 64 * 1024 * 1024
-"""Bytes of envelopes that wait with them, where payloads are logged."""
+"""Bytes of waiting envelopes, when payloads are logged."""
 LEASES_MAX = 200_000
-"""Leases whose beginning is remembered; the oldest are forgotten first, and their ends have no `durMs`."""
+"""Leases whose start is remembered; the oldest are evicted first, and their ends have no `durMs`."""
 LINGER_S = 0.05
-"""How often the thread looks for new events: that many more fit into one write."""
+"""How long the thread waits for more events, so that they share a write."""
 
 LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
 
@@ -39,7 +38,7 @@ TRIGGERED: dict[str | None, str] = {
     "failed": "trigger.fail",
     "suppressed": "trigger.suppressed",
 }
-"""What an observation about a rule is called here, by its reason."""
+"""Event names of observations about rules, by reason."""
 
 Fields = dict[str, Any]
 Event = tuple[str, int, Fields]
@@ -60,16 +59,16 @@ def _ms(us: int) -> float:
 
 
 class EventLog(LineWriter[Event]):
-    """One file of events, and the thread that writes it."""
+    """Writes the event log."""
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
         self._payload = payload
         self._leases: dict[tuple[str, int, int], tuple[int, int]] = {}
-        """When a delivery began, and on which link, by stream, number and attempt."""
+        """Start and link of each delivery, by stream, number and attempt."""
         self._links: dict[int, list[int]] = {}
         """Deliveries and settles of each open connection."""
         self._proposals: deque[int] = deque()
-        """When each batch that the journal has not answered for was closed."""
+        """Closing time of each batch that the journal has not answered."""
         self._moment = (-1, "")
         """The latest millisecond as text: many events share it."""
         super().__init__(
@@ -81,19 +80,17 @@ class EventLog(LineWriter[Event]):
             thread="penstock-events",
         )
 
-    # On the loop
-
     def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
         """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
         self.put([(event, time.time_ns() // 1000 if now is None else now.wall_us, fields)])
 
     def opened(self, now: Now, link: Link, peer: str) -> None:
-        """A connection is there."""
+        """A connection was opened."""
         self._links[link.no] = [0, 0]
         self.write("conn.open", now=now, link=link.no, peer=peer, who=link.principal.name)
 
     def closed(self, now: Now, link: Link, peer: str, opened_us: int) -> None:
-        """A connection is gone."""
+        """A connection was closed."""
         delivered, settled = self._links.pop(link.no, (0, 0))
         self.write(
             "conn.close",
@@ -107,7 +104,7 @@ class EventLog(LineWriter[Event]):
         )
 
     def delivered(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        """Records were leased to a consumer; `durMs` is the time since they came."""
+        """Records were leased to a consumer; `durMs` is the time since they arrived."""
         if not records:
             return
         link = consumer.link
@@ -133,11 +130,11 @@ class EventLog(LineWriter[Event]):
         self.put(turn)
 
     def proposed(self, now: Now) -> None:
-        """A batch was closed: what it settles was settled by now."""
+        """A batch was closed; its settles happened by now."""
         self._proposals.append(now.us)
 
     def refused(self) -> None:
-        """The oldest batch was refused whole: nothing of it happened."""
+        """The oldest batch was refused as a whole; nothing in it happened."""
         self._proposals.popleft()
 
     def committed(self, now: Now, batch: Batch, is_partial: bool) -> None:
@@ -152,7 +149,7 @@ class EventLog(LineWriter[Event]):
             if fired
             else batch.observations
         )
-        # A lease that expired did so before its record died; a rule fires after what it fires on.
+        # A lease expires before its record becomes a dead letter; a rule fires after its cause.
         for fact in (*others, *batch.facts, *fired):
             if is_partial and is_fresh(fact):
                 continue
@@ -201,8 +198,6 @@ class EventLog(LineWriter[Event]):
                     counts[1] += 1
         return fields
 
-    # On the thread
-
     def _format(self, item: Event) -> bytes:
         event, wall_us, fields = item
         body = fields.get("payload")
@@ -217,12 +212,12 @@ class EventLog(LineWriter[Event]):
             TypeError,
             ValueError,
             OverflowError,
-        ) as error:  # a field that has no JSON must not end the thread
+        ) as error:  # a value without a JSON form must not end the thread
             return _encode({**head, "unprintable": str(error)})
 
 
 def _fired(fact: Settle) -> Fields:
-    """What a rule did, or was kept from, and because of which envelope."""
+    """What a rule did or did not do, and the envelope that caused it."""
     record = fact.record
     fields: Fields = {
         "rule": fact.peer,
@@ -236,7 +231,7 @@ def _fired(fact: Settle) -> Fields:
 
 
 def make_event_log(logs: LogsSection) -> EventLog | None:
-    """The event log that a config asks for."""
+    """The event log of a config; None when it is off."""
     if logs.events is None:
         return None
     return EventLog(

@@ -1,17 +1,15 @@
-"""The files that a MEW gateway keeps beside its journal, in the form that tools of old look for.
+"""The log files of a MEW gateway, in the format that existing tools expect.
 
     logs/envelope-history.jsonl
     {"timestamp":"2026-01-01T00:00:00.000Z","event":"delivered","id":"m1","envelope":{…},"participant":"bob","space_id":"demo","direction":"outbound","transport":"websocket"}
     logs/capability-decisions.jsonl
     {"timestamp":"…","event":"capability_check","envelope_id":"m1","participant":"sam","space_id":"demo","result":"allowed","required_capability":"chat",…}
 
-Tools search these lines as text, so the order of keys and the missing spaces are part of the form; a key without a value is left
-out. An envelope is put into its line as its own bytes, only without the spaces and line ends between its tokens. The one
-exception is an envelope that hands over a token, a join or the answer to an invitation: the log has a piece of the token's
-digest instead. Frames are never logged here.
+Tools search these lines as text, so the order of keys and the absence of spaces are part of the format; a key without a value is
+omitted. An envelope keeps its own bytes, without whitespace between tokens. The exception is an envelope that carries a token (a join or
+the answer to an invitation): the log has a part of the token's digest instead. Frames are not logged here.
 
-An `OutputLog` is the file of a virtual participant: everything it would receive, a line each. All of these are written by
-threads of their own, bounded in what waits and in size, as `line_log.py` says.
+An `OutputLog` is the file of a virtual participant: everything that it receives, one line each.
 """
 
 from __future__ import annotations
@@ -31,27 +29,27 @@ HISTORY = "envelope-history.jsonl"
 DECISIONS = "capability-decisions.jsonl"
 
 WAITING_MAX = 100_000
-"""Lines of one file that wait to be written: about 30 MiB beside their envelopes."""
+"""Waiting lines of one file: about 30 MiB without their envelopes."""
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of envelopes and frames in those lines."""
 FILE_MAX = 256 * 1024 * 1024
-"""Bytes of a file before it is put aside."""
+"""Size at which a file is rotated."""
 KEEP = 2
-"""Files of each that are kept beside the one being written."""
+"""Rotated files that are kept."""
 LINGER_S = 0.05
-"""How often a thread looks for new lines: that many more fit into one write."""
+"""How long a thread waits for more lines, so that they share a write."""
 DIGEST_MAX = 12
-"""Hexadecimal digits of a token's digest in the logs: enough to tell tokens apart, no help in guessing one."""
+"""Hexadecimal digits of a token's digest in the logs: enough to distinguish tokens, too few to guess one."""
 
 Transport = Literal["websocket", "http", "virtual"]
 MatchedSource = Literal["static", "dynamic", "implicit"]
-"""Where a capability comes from: the config or an invitation, a grant, or nowhere because everybody may."""
+"""Origin of a capability: the config or an invitation, a grant, or implicit for all participants."""
 Item = TypeVar("Item")
 
 _ON = ("true", "1", "yes", "on")
 _OFF = ("false", "0", "no", "off")
 _GIVING = ("system/join", "join", "space/invite-ack")
-"""What kinds, and types of messages that have no kind, hand over a token."""
+"""Kinds that carry a token, and types of messages without a kind."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
@@ -59,14 +57,14 @@ _encode = msgspec.json.encode
 
 
 class Switches(NamedTuple):
-    """Which of the two files are kept."""
+    """Which of the two files are written."""
 
     history: bool
     decisions: bool
 
     @classmethod
     def read(cls, section: object, environment: Mapping[str, str]) -> Switches:
-        """What `gateway_logging` of a space.yaml asks for; the environment has the last word. Silence means on."""
+        """Read `gateway_logging` of a space.yaml; the environment overrides it. Both files are on by default."""
         every = _switch(environment, "GATEWAY_LOGGING", section)
         parts = section if isinstance(section, Mapping) else {}
         history = _switch(environment, "ENVELOPE_HISTORY", parts.get("envelope_history"))
@@ -82,8 +80,8 @@ def _switch(environment: Mapping[str, str], name: str, section: object) -> bool:
 
 
 def redact(envelope: bytes) -> bytes:
-    """The envelope, without the token that it hands over."""
-    # A key may be spelled with escapes; everything else is seen without decoding.
+    """The envelope without its token."""
+    # Only a key with escapes can hide from this search.
     if b"token" not in envelope and b"\\u" not in envelope:
         return envelope
     try:
@@ -116,7 +114,7 @@ def _digest(token: msgspec.Raw) -> str:
 
 
 def _compact(envelope: bytes) -> bytes:
-    """The same JSON on one line; what is none is told by its size."""
+    """The same JSON on one line; invalid JSON is reported by its size."""
     try:
         envelope.decode()
         return msgspec.json.format(envelope, indent=-1)
@@ -125,17 +123,21 @@ def _compact(envelope: bytes) -> bytes:
 
 
 def _line_of(fields: dict[str, Any]) -> bytes:
-    """The fields that there are, in their order."""
+    """The fields that have a value, in order."""
     try:
         return _encode({key: value for key, value in fields.items() if value is not None})
-    except (TypeError, ValueError, OverflowError) as error:  # what has no JSON must not end the thread
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:  # a value without a JSON form must not end the thread
         return _encode(
             {"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)}
         )
 
 
-class _Story(NamedTuple):
-    """An envelope that came, went or was refused."""
+class _EnvelopeEvent(NamedTuple):
+    """An envelope that was received, delivered or rejected."""
 
     at_us: int
     event: str
@@ -187,18 +189,18 @@ class _Lines(LineWriter[Item], ABC):
         return self._moment[1]
 
 
-class _History(_Lines[tuple[_Story, str | None]]):
-    """One line for each story and participant."""
+class _History(_Lines[tuple[_EnvelopeEvent, str | None]]):
+    """One line for each envelope and participant."""
 
-    _latest: tuple[_Story | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
-    """The envelope of the latest story as it is written: all its recipients share it."""
+    _latest: tuple[_EnvelopeEvent | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
+    """The latest envelope as it is written: all its recipients share it."""
 
-    def write(self, story: _Story, participants: Sequence[str | None]) -> None:
+    def write(self, story: _EnvelopeEvent, participants: Sequence[str | None]) -> None:
         self.put(
             [(story, participant) for participant in participants], len(story.envelope) * len(participants)
         )
 
-    def _format(self, item: tuple[_Story, str | None]) -> bytes:
+    def _format(self, item: tuple[_EnvelopeEvent, str | None]) -> bytes:
         story, participant = item
         if self._latest[0] is not story:
             self._latest = (story, msgspec.Raw(_compact(redact(story.envelope))))
@@ -243,7 +245,7 @@ class _Decisions(_Lines[_Decision]):
 
 
 class GatewayLogs:
-    """Both files of a gateway; one that is switched off costs nothing."""
+    """Both files of a gateway; a disabled one costs nothing."""
 
     def __init__(
         self, directory: Path, *, history: bool, decisions: bool, max_bytes: int = FILE_MAX, keep: int = KEEP
@@ -265,7 +267,7 @@ class GatewayLogs:
         max_bytes: int = FILE_MAX,
         keep: int = KEEP,
     ) -> GatewayLogs:
-        """The logs that `gateway_logging` of a space.yaml and the environment ask for."""
+        """The logs that `gateway_logging` of a space.yaml and the environment enable."""
         switches = Switches.read(section, environment)
         return cls(
             directory, history=switches.history, decisions=switches.decisions, max_bytes=max_bytes, keep=keep
@@ -286,9 +288,9 @@ class GatewayLogs:
         transport: Transport,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """An envelope came, a join included."""
+        """An envelope or a join was received."""
         if self._history is not None:
-            story = _Story(at_us, "received", id_, envelope, space, "inbound", transport, metadata)
+            story = _EnvelopeEvent(at_us, "received", id_, envelope, space, "inbound", transport, metadata)
             self._history.write(story, (participant,))
 
     def delivered(
@@ -301,9 +303,9 @@ class GatewayLogs:
         transport: Transport,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """An envelope went to these participants."""
+        """An envelope was delivered to these participants."""
         if self._history is not None:
-            story = _Story(at_us, "delivered", id_, envelope, space, "outbound", transport, metadata)
+            story = _EnvelopeEvent(at_us, "delivered", id_, envelope, space, "outbound", transport, metadata)
             self._history.write(story, participants)
 
     def rejected(
@@ -316,9 +318,11 @@ class GatewayLogs:
         transport: Transport,
         reason: str,
     ) -> None:
-        """An envelope was refused; the reason is the code of its error."""
+        """An envelope was rejected; the reason is the code of its error."""
         if self._history is not None:
-            story = _Story(at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason})
+            story = _EnvelopeEvent(
+                at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason}
+            )
             self._history.write(story, (participant,))
 
     def decided(
@@ -336,7 +340,7 @@ class GatewayLogs:
         correlation_id: Sequence[str] | None = None,
         via: str | None = None,
     ) -> None:
-        """Somebody asked to send a kind. `source` says where the capability that matched comes from, `via` who asked."""
+        """A capability was checked. `source` is the origin of the matching capability, `via` the interface of the request."""
         if self._decisions is not None:
             via = via or ("http_api" if transport == "http" else transport)
             self._decisions.write(
@@ -357,25 +361,25 @@ class GatewayLogs:
             )
 
     def close(self) -> None:
-        """Write what waits, for a moment at most."""
+        """Write what waits, within a deadline."""
         for log in (self._history, self._decisions):
             if log is not None:
                 log.close()
 
 
 class OutputLog(_Lines[tuple[bool, bytes]]):
-    """Everything that a virtual participant receives, tokens that are meant for it included."""
+    """Everything that a virtual participant receives, including its tokens."""
 
     def __init__(self, path: Path, *, max_bytes: int = FILE_MAX, keep: int = KEEP) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, max_bytes=max_bytes, keep=keep)
 
     def envelope(self, envelope: bytes) -> None:
-        """An envelope, as the bytes that others receive."""
+        """Write an envelope, as the bytes that other participants receive."""
         self.put([(False, envelope)], len(envelope))
 
     def frame(self, frame: bytes) -> None:
-        """A frame of a stream, whole: a list of numbers in the log, four characters a byte at most."""
+        """Write a frame as a list of numbers, at most four characters a byte."""
         self.put([(True, frame)], 4 * len(frame))
 
     def _format(self, item: tuple[bool, bytes]) -> bytes:
@@ -384,7 +388,7 @@ class OutputLog(_Lines[tuple[bool, bytes]]):
 
 
 def _prepare(directory: Path) -> None:
-    """A directory for logs, which does not go into anybody's repository."""
+    """Create the directory, with a `.gitignore`."""
     directory.mkdir(parents=True, exist_ok=True)
     ignore = directory / ".gitignore"
     if not ignore.exists():

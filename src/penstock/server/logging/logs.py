@@ -1,10 +1,9 @@
-"""What the server says about itself: one event name plus fields, never a token.
+"""The process log: one event name plus fields, never a token.
 
     event("conn.open", link=7, peer="127.0.0.1")
 
-writes a JSON line, or a short line of text on a terminal. Writing happens on a thread of its own behind a bounded
-queue, so a slow disk or a stopped terminal never holds the loop: what does not fit is dropped, counted, and
-reported as `log.dropped`. Lines of other libraries take the same way and the same redaction.
+writes a JSON line, or a short line of text on a terminal. The thread of `LineWriter` writes, so a slow disk or a stopped terminal never
+blocks the loop. Lines of other libraries pass through the same redaction.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BATCH_MAX = 256
 VALUE_MAX = 2_000
 """Characters of one value of one event."""
 CLOSE_S = 2.0
-"""How long the end of the process waits for the last lines."""
+"""How long `close` waits for the last lines."""
 
 HIDDEN = "[hidden]"
 
@@ -54,22 +53,22 @@ _PLAIN = "\x1b[0m"
 
 
 def event(name: str, /, **fields: Any) -> None:
-    """Log what happened, at level info."""
+    """Log an event at level info."""
     _emit(logging.INFO, name, fields)
 
 
 def detail(name: str, /, **fields: Any) -> None:
-    """Log what only a search for a fault needs, at level debug."""
+    """Log a detail at level debug."""
     _emit(logging.DEBUG, name, fields)
 
 
 def warning(name: str, /, **fields: Any) -> None:
-    """Log what an operator should look at."""
+    """Log a warning for the operator."""
     _emit(logging.WARNING, name, fields)
 
 
 def error(name: str, /, exc: BaseException | None = None, **fields: Any) -> None:
-    """Log a failure of our own, with the traceback of its exception."""
+    """Log a failure of the server, with the traceback of its exception."""
     if exc is not None:
         fields["error"] = "".join(traceback.format_exception(exc)).rstrip()
     _emit(logging.ERROR, name, fields)
@@ -78,19 +77,19 @@ def error(name: str, /, exc: BaseException | None = None, **fields: Any) -> None
 def _emit(level: int, name: str, fields: dict[str, Any]) -> None:
     if not _LOGGER.isEnabledFor(level):
         return
-    # Made by hand: Logger.log would walk the stack for a file name that no one prints.
+    # Not through Logger.log, which would walk the stack for a file name that is never printed.
     record = logging.LogRecord(_LOGGER.name, level, "", 0, name, None, None)
     record.fields = fields
     _LOGGER.handle(record)
 
 
 def set_level(level: str) -> None:
-    """Write events from this level on."""
+    """Set the lowest level that is written."""
     _LOGGER.setLevel(getattr(logging, level.upper()))
 
 
 def setup(logs: LogsSection, stream: TextIO | None = None) -> LogWriter:
-    """Send all logging of the process to a new writer; close it to put things back."""
+    """Send all logging of the process to a new writer, until it is closed."""
     if logs.file is not None:
         descriptor = os.open(logs.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         stream = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
@@ -126,7 +125,7 @@ class JsonLine(logging.Formatter):
 
 
 class TextLine(logging.Formatter):
-    """One event as one short line for people."""
+    """One event as one short line of text."""
 
     def __init__(self, colour: bool, payload: bool = False) -> None:
         super().__init__()
@@ -137,7 +136,7 @@ class TextLine(logging.Formatter):
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = record.levelname.lower()
         fields = _fields(record, self._payload)
-        # A traceback is for people here: it follows the line instead of being folded into it.
+        # In text form a traceback follows the line as lines of its own.
         trace = fields.pop("error") if "\n" in str(fields.get("error", "")) else None
         words = " ".join(f"{key}={_word(value)}" for key, value in fields.items())
         start, end = (_COLOURS.get(level, ""), _PLAIN) if self._colour else ("", "")
@@ -212,7 +211,7 @@ def _name(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord, payload: bool) -> dict[str, Any]:
-    """What an event may show: its fields, or the message of another library's line."""
+    """The redacted fields of an event, or the message of another library."""
     fields: Mapping[str, Any] | None = getattr(record, "fields", None)
     if fields is None:
         fields = {"message": record.getMessage()}
@@ -237,13 +236,13 @@ def _clean(key: str, value: Any, depth: int = 4) -> Any:
             value = value.decode("utf-8", "backslashreplace")
         case _:
             value = str(value)
-    # Half of a surrogate pair can come out of a peer's bytes and has no UTF-8.
+    # A lone surrogate can come from a peer's bytes and has no UTF-8 form.
     text = _SECRET_TEXT.sub(rf"\1{HIDDEN}", value.encode("utf-8", "backslashreplace").decode())
     return text if len(text) <= VALUE_MAX or key == "error" else text[:VALUE_MAX] + "…"
 
 
 def _word(value: Any) -> str:
-    """A value as one word of a text line; whatever could be mistaken for more is quoted."""
+    """A value as one word of a text line, quoted if ambiguous."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if isinstance(value, str) and (not text or re.search(r"[\s\"=]", text)):
         text = msgspec.json.encode(text).decode()
@@ -251,12 +250,12 @@ def _word(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with control characters spelled out: a peer's name must not steer the terminal."""
+    """Escape control characters, so that a peer's name cannot control the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def log_facts(log: Callable[..., None], facts: list[Any]) -> None:
-    """A line for each fact that became durable."""
+    """Log each durable fact."""
     for fact in facts:
         if isinstance(fact, Applied):
             log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)

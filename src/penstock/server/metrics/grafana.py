@@ -1,6 +1,6 @@
-"""A dashboard for Grafana, printed from the names of the metrics: a row for each part of the server, a few plots in it.
+"""A dashboard for Grafana, printed from `templates/dashboard.yaml` and the names of the metrics.
 
-What a plot shows follows from the metric: of a counter its rate, of a gauge its value, a line for each set of labels.
+A plot shows the rate of a counter or the value of a gauge, with one line for each set of labels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDTH, HEIGHT, COLUMNS = 8, 8, 3
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """A panel: its title, its unit in Grafana's words, and the metrics in it without their prefix."""
+    """A panel: its title, its unit in Grafana and its metrics without their prefix."""
 
     title: str
     unit: str
@@ -30,26 +30,26 @@ def board() -> dict[str, list[Plot]]:
 
 
 NOT_SHOWN = {
-    "dedup_ids": "a size within its bound",
-    "dedup_evicted": "a matter of `limits`, and not of a day",
-    "rate_buckets": "a size within its bound",
-    "rate_buckets_forgotten": "a matter of `limits`, and not of a day",
-    "streams_forgotten": "a matter of `limits`, and not of a day",
-    "idempotency_keys": "a size within its bound",
-    "idempotency_replays": "clients that ask again are no trouble",
-    "idempotency_forgotten": "a matter of `limits`, and not of a day",
+    "dedup_ids": "a bounded size",
+    "dedup_evicted": "for tuning `limits`, not for daily use",
+    "rate_buckets": "a bounded size",
+    "rate_buckets_forgotten": "for tuning `limits`, not for daily use",
+    "streams_forgotten": "for tuning `limits`, not for daily use",
+    "idempotency_keys": "a bounded size",
+    "idempotency_replays": "retries of clients are harmless",
+    "idempotency_forgotten": "for tuning `limits`, not for daily use",
     "relay_topic_messages": "a line for each topic; only with `?streams=1`",
     "relay_topic_bytes": "a line for each topic; only with `?streams=1`",
     "relay_topic_waiting": "a line for each topic; only with `?streams=1`",
-    "relay_observations_dropped": "counts are missing from the journal, and nothing else",
+    "relay_observations_dropped": "only counts are missing from the journal",
 }
-"""Metrics that are in no plot, and why."""
+"""Metrics without a plot, and the reason."""
 
 _HERE = '{instance=~"$instance"}'
 
 
 def expression(metric: MetricName) -> str:
-    """What a plot shows of a metric."""
+    """The Prometheus expression of a metric."""
     if metric.kind == "counter":
         return f"rate({metric.sample}{_HERE}[$__rate_interval])"
     return f"{metric.sample}{_HERE}"

@@ -1,7 +1,7 @@
 """Every metric of `GET /metrics`, once: its name, kind, meaning and labels.
 
-The exporters make their families from these entries, and the reference, the alert rules and the dashboard are printed from
-them, so that none of them can speak of a metric that does not exist.
+The exporters, the reference, the alert rules and the dashboard all use these entries, so none of them can name a metric that does not
+exist.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class MetricName(msgspec.Struct, frozen=True):
 
     @property
     def sample(self) -> str:
-        """The name that its samples have, and that an expression uses."""
+        """The name of its samples, for use in expressions."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
     def family(
         self, value: float | None = None, *, labels: tuple[str, ...] | None = None
     ) -> CounterMetricFamily | GaugeMetricFamily:
-        """A family to be exported: with its one value, or with labels and values to come."""
+        """A family to export, with one value or with labels to be added."""
         of = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         return of(self.name, self.text, value, labels=None if value is not None else labels or self.labels)
 
@@ -57,23 +57,23 @@ QUEUE_COUNTERS = {
     "q.release": "Deliveries given back",
     "q.timeout": "Leases that expired",
     "q.dup": "Enqueues answered as duplicates",
-    "q.drop": "Envelopes dropped at a bound",
+    "q.drop": "Envelopes dropped because the stream was full",
     "q.dead": "Envelopes moved to the dead letters",
     "q.purged": "Envelopes purged",
     "q.moved": "Dead letters sent back",
-    "q.reject": "Enqueues refused at a bound",
+    "q.reject": "Enqueues rejected because the stream was full",
 }
-"""By the names that Courier gives them."""
+"""By their names in Courier."""
 QUEUE_GAUGES = {
     "q.depth": "Envelopes ready",
     "q.if": "Envelopes in flight",
-    "q.delayed": "Envelopes waiting for their time",
+    "q.delayed": "Envelopes delayed",
 }
 WAIT = "penstock_q_lat_ms"
 
 
 def queue_name(key: str) -> str:
-    """The name of a figure of Courier's."""
+    """The metric of a figure of Courier."""
     return "penstock_" + key.replace(".", "_")
 
 
@@ -84,8 +84,8 @@ _SERVER_GAUGES = {
     "bytes": "Bytes of envelopes held",
     "pending_bytes": "Bytes waiting for their commit",
     "dedup_ids": "Settled ids remembered",
-    "rate_buckets": "Rates being counted",
-    "idempotency_keys": "Answers remembered by their key",
+    "rate_buckets": "Active rate counters",
+    "idempotency_keys": "Answers remembered by idempotency key",
     "uptime_seconds": "Seconds since the start",
 }
 _SERVER_COUNTERS = {
@@ -93,66 +93,66 @@ _SERVER_COUNTERS = {
     "settles_refused": "Settles the journal refused",
     "observations_dropped": "Observations dropped",
     "dead_letters_blocked": "Offers to a full dead-letter stream",
-    "tap_copies_lost": "Copies left out for taps that did not read",
-    "dedup_evicted": "Ids forgotten before their time",
-    "streams_forgotten": "Dormant streams forgotten",
-    "slow_peers_cut": "Peers cut off for not reading",
+    "tap_copies_lost": "Copies dropped for taps that did not read",
+    "dedup_evicted": "Ids evicted before the end of their window",
+    "streams_forgotten": "Dormant streams evicted",
+    "slow_peers_cut": "Peers disconnected because they did not read",
     "log_lines_dropped": "Log lines dropped",
     "record_frames_dropped": "Recorded frames dropped",
-    "rate_limited": "Envelopes refused for their rate",
-    "rate_buckets_forgotten": "Rates forgotten at the bound",
-    "idempotency_replays": "Requests answered by their key",
-    "idempotency_forgotten": "Answers forgotten at a bound",
+    "rate_limited": "Envelopes rejected by a rate limit",
+    "rate_buckets_forgotten": "Rate counters evicted",
+    "idempotency_replays": "Requests answered from their idempotency key",
+    "idempotency_forgotten": "Remembered answers evicted",
     "events_dropped": "Events not written to `logs.events`",
-    "schema_warned": "Envelopes taken although they do not fit",
-    "schema_refused": "Envelopes refused by their schema",
+    "schema_warned": "Envelopes accepted although they do not match their schema",
+    "schema_refused": "Envelopes rejected by their schema",
 }
 _JOURNAL_GAUGES = {
     "refusing": "Whether the journal refuses new envelopes",
     "rows": "Rows committed since the journal began: the next offset",
     "segment_bytes": "Bytes of the segment being written",
-    "disk_free_bytes": "Bytes that may still be written to its disk",
+    "disk_free_bytes": "Free bytes of its disk",
 }
 TRIGGER_COUNTERS = {
     "run": "Times a trigger fired",
     "fail": "Actions of triggers that failed",
     "suppressed": "Matches within a cooldown",
     "emitted": "Envelopes that triggers sent",
-    "looped": "Matches of a trigger on what it had a hand in",
-    "hops": "Matches on what too many triggers had a hand in",
-    "blocked": "Matches of a trigger that was resting",
+    "looped": "Matches of a trigger on an envelope that it caused",
+    "hops": "Matches on an envelope with too many trigger hops",
+    "blocked": "Matches of a trigger that was blocked",
 }
 SPACE_GAUGES = {
     "participants": "Participants present in a space",
     "streams": "Streams open in a space",
-    "pending_bytes": "Bytes of envelopes of a space that wait for their commit",
+    "pending_bytes": "Bytes of envelopes of a space waiting for their commit",
 }
 SPACE_COUNTERS = {
     "envelopes": "Envelopes passed on in a space",
     "refused": "Messages refused in a space",
-    "slow_cut": "Participants let go for not reading",
+    "slow_cut": "Participants disconnected because they did not read",
     "frames": "Frames written to the streams of a space",
     "bytes": "Bytes of those frames",
-    "deliveries": "Frames handed to those who receive them, each counted",
-    "broadcast": "What deliveries would have been without targets",
+    "deliveries": "Deliveries of frames, one for each recipient",
+    "broadcast": "Deliveries that there would be without targets",
     "dropped": "Frames dropped for participants that did not read",
 }
 RELAY_COUNTERS = {
     "messages": "Messages taken from publishers",
     "bytes": "Bytes of those messages",
-    "forwarded": "Messages sent to subscribers a first time",
+    "forwarded": "Messages sent to subscribers for the first time",
     "replayed": "Messages sent again",
-    "lost": "Messages that were never sent and are gone",
-    "unregistered": "Messages of topics that nobody registered",
+    "lost": "Messages evicted before they were sent",
+    "unregistered": "Messages of unregistered topics",
     "oversized": "Messages over `relay.message_max`",
-    "unkept": "Messages forwarded and not kept for want of room",
+    "unkept": "Messages forwarded and not kept because the topic was full",
     "registered": "Registrations accepted",
     "refused": "Registrations refused",
-    "early_forgotten": "Subscriptions to unregistered topics that were forgotten",
-    "resumes": "Requests to send again what followed a mark",
-    "resumes_missed": "Such requests whose mark was gone",
+    "early_forgotten": "Subscriptions to unregistered topics that were evicted",
+    "resumes": "Requests to resume after a mark",
+    "resumes_missed": "Requests to resume whose mark was gone",
 }
-"""By the names of the relay's own totals."""
+"""By their names in the totals of the relay."""
 
 METRICS = (
     *(MetricName(queue_name(key), "counter", text, ("stream",), "queue") for key, text in QUEUE_COUNTERS.items()),
@@ -163,25 +163,25 @@ METRICS = (
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
     MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
     MetricName("penstock_view_rows", "gauge", "Rows of a view", ("view",), "views"),
-    MetricName("penstock_view_evicted", "counter", "Rows that went because a view was full", ("view",), "views"),
+    MetricName("penstock_view_evicted", "counter", "Rows evicted because a view was full", ("view",), "views"),
     MetricName("penstock_live_followers", "gauge", "Followers of a view", ("view",), "views"),
-    MetricName("penstock_live_deltas", "counter", "Changes told to followers, all together", ("view",), "views"),
-    MetricName("penstock_live_snapshots", "counter", "Tables written for followers", ("view",), "views"),
+    MetricName("penstock_live_deltas", "counter", "Changes sent to followers", ("view",), "views"),
+    MetricName("penstock_live_snapshots", "counter", "Snapshots sent to followers", ("view",), "views"),
     *_entries("counter", "triggers", "trigger_", TRIGGER_COUNTERS, ("trigger",)),
     *_entries("gauge", "spaces", "space_", SPACE_GAUGES, ("space",)),
     *_entries("counter", "spaces", "space_", SPACE_COUNTERS, ("space",)),
     MetricName("penstock_relay_up", "gauge", "Whether the relay runs", (), "relay"),
-    MetricName("penstock_relay_restarts", "counter", "Times the relay was started again", (), "relay"),
-    MetricName("penstock_relay_sockets_cut", "counter", "WebSockets of token streams cut off for not reading", (), "relay"),
+    MetricName("penstock_relay_restarts", "counter", "Restarts of the relay", (), "relay"),
+    MetricName("penstock_relay_sockets_cut", "counter", "WebSockets of token streams disconnected because they did not read", (), "relay"),
     *_entries("counter", "relay", "relay_", RELAY_COUNTERS),
     MetricName("penstock_relay_topics", "gauge", "Topics registered", (), "relay"),
     MetricName("penstock_relay_held_bytes", "gauge", "Cost of the messages held", (), "relay"),
-    MetricName("penstock_relay_observations_dropped", "counter", "Observations not told", (), "relay"),
-    MetricName("penstock_relay_facts_dropped", "counter", "Registrations and ends not written down", (), "relay"),
-    MetricName("penstock_relay_refusals", "counter", "What was refused, by the reason", ("reason",), "relay"),
+    MetricName("penstock_relay_observations_dropped", "counter", "Observations dropped", (), "relay"),
+    MetricName("penstock_relay_facts_dropped", "counter", "Registrations and expirations dropped", (), "relay"),
+    MetricName("penstock_relay_refusals", "counter", "Refusals by reason", ("reason",), "relay"),
     MetricName("penstock_relay_topic_messages", "counter", "Messages of a topic", ("topic",), "topics"),
     MetricName("penstock_relay_topic_bytes", "counter", "Bytes of a topic", ("topic",), "topics"),
-    MetricName("penstock_relay_topic_waiting", "gauge", "Messages that nobody was sent yet", ("topic",), "topics"),
+    MetricName("penstock_relay_topic_waiting", "gauge", "Messages not sent to any subscriber yet", ("topic",), "topics"),
     MetricName("penstock_pipeline_up", "gauge", "Whether the pipeline runs", (), "pipeline"),
     MetricName("penstock_pipeline_halted", "gauge", "Whether the pipeline waits for a person", (), "pipeline"),
     MetricName("penstock_pipeline_lag_rows", "gauge", "Journal rows that are not in every table yet", (), "pipeline"),

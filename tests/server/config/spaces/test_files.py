@@ -229,7 +229,7 @@ def test_names_that_nobody_has_are_told(read: Read) -> None:
         ("streams: {a: {owner: b, target: {c: d}}}", "streams.a.target: got a mapping, expected a text that is not empty or a list"),
         ("streams: {stream-3: {owner: b}}", "streams.stream-3: looks like an id that the gateway assigns"),
         ("gateway_logging: {enabled: on}", "gateway_logging.enabled: got `on`, expected `true` or `false`"),
-        ("participants: {a: }\nparticipants: {b: }", "participants: given twice, again in line 2"),
+        ("participants: {a: }\nparticipants: {b: }", "participants: duplicate key, again in line 2"),
         ("participants: {a: [}", "not valid YAML"),
     ],
 )  # fmt: skip

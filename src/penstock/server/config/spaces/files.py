@@ -28,7 +28,7 @@ from penstock.server.config.spaces.token_files import write_invited_token
 from penstock.server.config.validation import FieldError, find_errors, shorten
 from penstock.server.files import yaml_tree
 from penstock.server.files.secret_files import digest_of
-from penstock.server.files.yaml_tree import ConfigError, placed, read_text
+from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
 __all__ = ["LoadedSpace", "check", "id_of", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
 
@@ -135,7 +135,9 @@ def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
             section = msgspec.convert(tree.value, SpaceSection)
             found += sections.errors(section)
     if found:
-        raise ConfigError([f"`{path}`: {placed(where, message, tree.lines)}" for where, message in found])
+        raise ConfigError(
+            [f"`{path}`: {format_error(where, message, tree.lines)}" for where, message in found]
+        )
     told = [*sections.likely_typos(tree.value), *sections.notices(section)]
     return section, tuple(f"`{path}`: {notice}" for notice in told)
 
