@@ -183,7 +183,7 @@ METRICS = (
     MetricName("penstock_relay_topic_bytes", "counter", "Bytes of a topic", ("topic",), "topics"),
     MetricName("penstock_relay_topic_waiting", "gauge", "Messages not sent to any subscriber yet", ("topic",), "topics"),
     MetricName("penstock_pipeline_up", "gauge", "Whether the pipeline runs", (), "pipeline"),
-    MetricName("penstock_pipeline_halted", "gauge", "Whether the pipeline waits for a person", (), "pipeline"),
+    MetricName("penstock_pipeline_halted", "gauge", "Whether the pipeline is halted", (), "pipeline"),
     MetricName("penstock_pipeline_lag_rows", "gauge", "Journal rows that are not in every table yet", (), "pipeline"),
     MetricName("penstock_pipeline_restarts", "counter", "Times the pipeline was started again", (), "pipeline"),
     MetricName("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
