@@ -1,6 +1,7 @@
-"""The Stream Kernel in Python: pipes with back-pressure, joined, split, merged and found by what they can do.
+"""The Stream Kernel in Python: pipes with back-pressure that can be connected, split, merged, and found by their capabilities.
 
-`courier_pipe` puts Penstock behind such a pipe. `Hostess` and `Router` are the kernel's two address books, in process.
+`courier_pipe` connects a pipe to Penstock. `Hostess` and `Router` are the kernel's two registries, in process. The package knows nothing of
+the server or the client.
 """
 
 from __future__ import annotations

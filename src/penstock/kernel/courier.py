@@ -1,8 +1,8 @@
-"""Penstock behind a kernel pipe: what is written to it are Control v1 requests, what is read from it are answers and deliveries.
+"""Penstock behind a kernel pipe: write Control v1 requests to it, read answers and deliveries from it.
 
-Works with a `QueueCore` of this process, through a session of its own, and with a connected client, through a connection of its own:
-so credits, leases and the order of answers are those of every other door. A byte pipe carries lines, cut anywhere; an object pipe
-carries frames as mappings. While nobody reads what comes out, no further request is taken, and deliveries stop at the bound of a link.
+The target is a `QueueCore` of this process, which gets a session, or a connected client, which opens another connection. Credits, leases and the
+order of answers are the same as over every other transport. A byte pipe carries lines in any fragments; an object pipe carries frames as
+mappings. While the output is not read, no further request is accepted, and deliveries stop at the bound of the connection.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.kernel.pipe import Pipe, PipeClosedError, duplex
 
 TICK_S = 0.02
-"""How often a queue of this process is told that time has passed: its leases and delays end that late at most."""
+"""How often a queue of this process processes its timers: leases and delays end at most this late."""
 
 _tasks: dict[asyncio.Task[None], None] = {}
-"""What carries the pipes that are open; the loop itself would let them be collected."""
+"""The tasks of open pipes: an event loop holds its tasks only weakly."""
 
 
 class LineConnection(Protocol):
@@ -45,16 +45,16 @@ def courier_pipe(
     high_water_mark: int | None = None,
     principal: Principal = OPERATOR,
 ) -> Pipe:
-    """A pipe to a `QueueCore` or to the server of a connected client. Needs a running loop.
+    """A pipe to a `QueueCore`, or to the server of a connected client. Needs a running event loop.
 
-    End it to have everything that was asked answered, and then the end. `principal` says who speaks where the queue is in this
-    process; a client speaks for itself. What fails on the way is raised where the pipe is read.
+    After `end()`, the pipe returns the remaining answers and then ends. `principal` is the identity for a `QueueCore`; a client has its
+    own. Reading the pipe raises the error that broke it.
     """
     outer, inner = duplex(high_water_mark, object_mode=object_mode)
     if hasattr(target, "uplink"):
         work = _over_uplink(target, inner)
     elif hasattr(target, "runtime"):
-        work = _CoreLink(target, inner).run(principal)
+        work = _CoreTransport(target, inner).run(principal)
     else:
         message = f"expected a QueueCore or an asynchronous client, not {type(target).__name__}"
         raise PenstockError(Refusal("InvalidRequest", message))
@@ -74,7 +74,7 @@ async def _guarded(work: Any, inner: Pipe) -> None:
 
 
 def _lines(chunk: Any) -> bytes:
-    """The request of one chunk, or the piece of some, as bytes."""
+    """The bytes of a chunk: a request, or a fragment of lines."""
     if isinstance(chunk, bytes):
         return chunk
     if isinstance(chunk, str):
@@ -116,7 +116,7 @@ async def _over_uplink(client: Any, inner: Pipe) -> None:
 
 
 async def _unless(answers: asyncio.Future[None], work: Any) -> Any:
-    """The result of some waiting, or None as soon as no more answers can come."""
+    """The result of `work`, or None as soon as the answers have ended."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait((answers, task), return_when=asyncio.FIRST_COMPLETED)
@@ -125,8 +125,8 @@ async def _unless(answers: asyncio.Future[None], work: Any) -> Any:
         task.cancel()
 
 
-class _CoreLink:
-    """The wire of a session whose peer is a pipe."""
+class _CoreTransport:
+    """The transport of a session whose peer is a pipe."""
 
     def __init__(self, core: Any, inner: Pipe) -> None:
         self._core = core
@@ -168,7 +168,7 @@ class _CoreLink:
         self._connection.congested(False)
         asyncio.get_running_loop().call_soon(self._core.tick)
 
-    # What the runtime asks of a wire
+    # For the runtime
 
     def send(self, messages: list[bytes]) -> None:
         if self._inner.writable.is_ended:

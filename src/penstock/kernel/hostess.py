@@ -1,6 +1,6 @@
-"""The kernel's guest book, in process: which servers there are, what they can do, and which of their terminals are taken.
+"""The kernel's registry of servers, in process: their capabilities, and which of their terminals are in use.
 
-A guest that has not sent a heartbeat for `SILENCE_MS` counts as unavailable; it is never taken out. Time is given.
+A guest without a heartbeat for `SILENCE_MS` counts as unavailable; it is never removed. The caller provides the time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from penstock.core.errors import PenstockError, Refusal
 
 HEARTBEAT_MS = 5_000
-"""How often a guest says that it is there."""
+"""Interval of heartbeats."""
 SILENCE_MS = 20_000
-"""After this long without a word a guest is not available."""
+"""Time without a heartbeat after which a guest is unavailable."""
 GUESTS_MAX = 10_000
-"""Entries, which are never taken out."""
+"""The most entries, which are never removed."""
 
 
 class Terminal(msgspec.Struct, frozen=True):
-    """A place where a guest can be joined."""
+    """A connection point of a guest."""
 
     name: str
     type: Literal["local", "network", "loopback"] = "local"
@@ -30,7 +30,7 @@ class Terminal(msgspec.Struct, frozen=True):
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a guest is and does."""
+    """The capabilities of a guest."""
 
     type: Literal["input", "source", "transform", "output", "routing"]
     accepts: list[str] = []
@@ -39,7 +39,7 @@ class Abilities(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """How a guest introduces itself."""
+    """The registration of a guest."""
 
     servername: str
     capabilities: Abilities
@@ -61,18 +61,18 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Guest:
-    """One entry of the book."""
+    """One registered guest."""
 
     def __init__(self, manifest: Manifest, now_ms: int) -> None:
         self.id = manifest.identity
         self.manifest = manifest
-        self.heard_ms = now_ms
+        self.heartbeat_ms = now_ms
         self.in_use: dict[str, str] = {}
         """The connectome that uses a terminal, by the terminal's name."""
 
 
 class Hostess:
-    """A book of guests by identity."""
+    """Guests by identity."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -80,13 +80,13 @@ class Hostess:
         self._endpoints: dict[str, dict[str, Any]] = {}
 
     def register(self, manifest: Manifest | Mapping[str, Any]) -> str:
-        """Enter a guest, or one with the same identity again; returns the identity."""
+        """Register a guest, or replace one of the same identity; returns the identity."""
         if not isinstance(manifest, Manifest):
             try:
                 manifest = msgspec.convert(manifest, Manifest)
             except msgspec.ValidationError as error:
                 raise PenstockError(
-                    Refusal("InvalidRequest", f"the manifest does not fit: {error}")
+                    Refusal("InvalidRequest", f"the manifest is not valid: {error}")
                 ) from None
         if manifest.uuid is None:
             manifest = msgspec.structs.replace(manifest, uuid=str(uuid4()))
@@ -96,23 +96,23 @@ class Hostess:
         return manifest.identity
 
     def heartbeat(self, id_: str) -> None:
-        self._guest(id_).heard_ms = self._now_ms()
+        self._guest(id_).heartbeat_ms = self._now_ms()
 
     def mark_in_use(self, id_: str, terminal: str, connectome: str) -> None:
-        """Claim a terminal."""
+        """Mark a terminal as in use by a connectome."""
         guest = self._guest(id_)
         if terminal not in {one.name for one in guest.manifest.terminals}:
             raise PenstockError(Refusal("InvalidRequest", f"`{id_}` has no terminal `{terminal}`"))
         guest.in_use[terminal] = connectome
 
     def mark_available(self, id_: str, terminal: str) -> None:
-        """Give a terminal back."""
+        """Mark a terminal as free."""
         self._guest(id_).in_use.pop(terminal, None)
 
     def is_available(self, id_: str) -> bool:
-        """Whether a guest was heard of lately and has a terminal that nobody uses."""
+        """Whether a guest has a recent heartbeat and a free terminal."""
         guest = self._guest(id_)
-        is_live = self._now_ms() - guest.heard_ms <= SILENCE_MS
+        is_live = self._now_ms() - guest.heartbeat_ms <= SILENCE_MS
         return is_live and len(guest.in_use) < len(guest.manifest.terminals)
 
     def query(
@@ -125,7 +125,7 @@ class Hostess:
         features: Sequence[str] = (),
         available_only: bool = False,
     ) -> list[str]:
-        """The identities of all guests that do what is asked."""
+        """The identities of all guests that match."""
         return [
             guest.id
             for guest in self._guests.values()
@@ -140,7 +140,7 @@ class Hostess:
     def register_endpoint(
         self, id_: str, kind: str, coordinates: str, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Say where a guest can be reached."""
+        """Register the address of a guest."""
         self._guest(id_)
         self._endpoints[id_] = {
             "id": id_,
@@ -150,11 +150,11 @@ class Hostess:
         }
 
     def endpoints(self) -> list[dict[str, Any]]:
-        """Every endpoint, in the shape of `reports/endpoints.json`."""
+        """All endpoints, in the format of `reports/endpoints.json`."""
         return list(self._endpoints.values())
 
     def _guest(self, id_: str) -> Guest:
         guest = self._guests.get(id_)
         if guest is None:
-            raise PenstockError(Refusal("InvalidRequest", f"nobody is registered as `{id_}`"))
+            raise PenstockError(Refusal("InvalidRequest", f"no guest is registered as `{id_}`"))
         return guest

@@ -1,9 +1,8 @@
-"""The kernel: makes pipes, joins them, and finds them by what they can do.
+"""The kernel: makes pipes, connects them, and finds them by their capabilities.
 
-Owns one pump for each source that is connected; it reads a chunk and hands it to every destination before it reads the next, so the
-slowest branch throttles all. A source that ends ends its destinations: of several sources merged into one, the first to end ends it, as
-with Node's streams. A source that fails destroys its destinations. A destination that is closed drops out; without
-any, the source is left alone.
+Each connected source has one pump. It writes a chunk to every destination before it reads the next, so the slowest branch limits all. The end
+of a source ends its destinations; of several sources merged into one, the first to end ends it, as with Node's streams. A source that fails
+destroys its destinations. A closed destination is removed; without destinations, the source is not read.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.kernel.pipe import Pipe, PipeClosedError, through
 
 SERVICES_MAX = 10_000
-"""Registered names: nothing is ever taken out, so something has to say when it is enough."""
+"""The most registered names; they are never removed."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a service is and does; a list that is left out stands for anything."""
+    """The capabilities of a service; a missing list means anything."""
 
     type: Literal["input", "source", "transform", "output"]
     accepts: list[str] | None = None
@@ -31,7 +30,7 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     features: list[str] | None = None
 
     def fits(self, accepts: str | None, produces: str | None, features: Sequence[str]) -> bool:
-        """Whether it does what is asked. No list of `accepts` or `produces` fits every question; `features` must all be there."""
+        """Whether it matches a query. A missing `accepts` or `produces` matches everything; all `features` must be present."""
         for asked, offered in ((accepts, self.accepts), (produces, self.produces)):
             if asked is not None and offered is not None and asked not in offered:
                 return False
@@ -48,11 +47,11 @@ class Kernel:
         self._tasks: dict[Pipe, asyncio.Task[None]] = {}
 
     def create_pipe(self, high_water_mark: int | None = None, *, object_mode: bool = False) -> Pipe:
-        """A pipe that gives back what is written to it."""
+        """A pipe that returns what is written to it."""
         return through(high_water_mark, object_mode=object_mode)
 
     def connect(self, source: Pipe, destination: Pipe) -> Pipe:
-        """Let what comes out of one pipe go into another, from the next turn of the loop on; returns that other."""
+        """Copy from one pipe to another, starting with the next loop turn; returns the destination."""
         destinations = self._pumps.get(source)
         if destinations is None:
             self._pumps[source] = [destination]
@@ -63,17 +62,17 @@ class Kernel:
         return destination
 
     def split(self, source: Pipe, destinations: Sequence[Pipe]) -> None:
-        """Give every chunk to each of them; the slowest one throttles all."""
+        """Copy every chunk to each destination; the slowest one limits all."""
         for destination in destinations:
             self.connect(source, destination)
 
     def merge(self, sources: Sequence[Pipe], destination: Pipe) -> None:
-        """Let several go into one; the first to end ends it."""
+        """Copy several sources into one destination; the first source to end ends it."""
         for source in sources:
             self.connect(source, destination)
 
     def register(self, name: str, capabilities: Capabilities | Mapping[str, Any], pipe: Pipe) -> None:
-        """Make a service known; who registers a name last has it."""
+        """Register a service; the last registration of a name wins."""
         if not isinstance(capabilities, Capabilities):
             try:
                 capabilities = msgspec.convert(capabilities, Capabilities)
@@ -87,7 +86,7 @@ class Kernel:
     def lookup(
         self, *, accepts: str | None = None, produces: str | None = None, features: Sequence[str] = ()
     ) -> list[Pipe]:
-        """The pipes of every service that does what is asked, in the order of registration."""
+        """The pipes of all services that match, in the order of registration."""
         return [
             pipe
             for capabilities, pipe in self._services.values()
@@ -95,7 +94,7 @@ class Kernel:
         ]
 
     async def close(self) -> None:
-        """Stop every pump; the pipes stay as they are."""
+        """Stop all pumps; the pipes stay open."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

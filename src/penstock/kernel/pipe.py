@@ -15,13 +15,13 @@ from typing import Any
 from penstock.core.errors import PenstockError, Refusal
 
 BYTES_MARK = 64 * 1024
-"""The mark of a byte pipe where none is given."""
+"""The default mark of a byte pipe."""
 OBJECTS_MARK = 16
-"""The mark of an object pipe where none is given."""
+"""The default mark of an object pipe."""
 
 
 class PipeClosedError(Exception):
-    """Something was written to a pipe that had been ended or destroyed."""
+    """A write to a pipe that was ended or destroyed."""
 
 
 class Flow:
@@ -31,10 +31,10 @@ class Flow:
         self.high_water_mark = high_water_mark
         self.object_mode = object_mode
         self.size = 0
-        """What was written and not read: bytes, or objects."""
+        """The unread bytes or objects."""
         self.is_ended = False
         self.on_room: Callable[[], None] | None = None
-        """Called when there is room again after there was none."""
+        """Called when a full pipe has room again."""
         self._failure: BaseException | None = None
         self._chunks: deque[Any] = deque()
         self._some = asyncio.Event()
@@ -46,13 +46,13 @@ class Flow:
         return self.size >= self.high_water_mark
 
     async def room(self) -> None:
-        """Wait until the mark is not reached."""
+        """Wait while the pipe is full."""
         while self.is_full and not self.is_ended:
             self._room.clear()
             await self._room.wait()
 
     def offer(self, chunk: Any) -> bool:
-        """Take a chunk whether there is room or not; whether more is wanted now."""
+        """Add a chunk, even to a full pipe; returns whether there is room for more."""
         if self.is_ended:
             raise PipeClosedError("the pipe has ended") from self._failure
         self._chunks.append(chunk)
@@ -61,7 +61,7 @@ class Flow:
         return not self.is_full
 
     async def take(self) -> Any:
-        """The next chunk; None at the end. Raises what the pipe was destroyed with."""
+        """The next chunk; None at the end. Raises the error of a destroyed pipe."""
         while not self._chunks:
             if self._failure is not None:
                 raise self._failure
@@ -79,7 +79,7 @@ class Flow:
         return chunk
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Nothing more is written. After a failure, what was not read is lost."""
+        """End this direction. After a failure, unread chunks are dropped."""
         if failure is not None and self._failure is None:
             self._failure = failure
             self._chunks.clear()
@@ -93,7 +93,7 @@ class Flow:
 
 
 class Pipe:
-    """One end of a duplex: `write` goes one way, `read` comes from the other."""
+    """One end of a duplex pipe: what one end writes, the other reads."""
 
     def __init__(self, readable: Flow, writable: Flow) -> None:
         self.readable = readable
@@ -104,7 +104,7 @@ class Pipe:
         return self.writable.object_mode
 
     async def write(self, chunk: Any) -> None:
-        """Hand over a chunk; waits while the other side does not read. Raises PipeClosedError after the end."""
+        """Write a chunk; waits while the pipe is full. Raises PipeClosedError after the end."""
         chunk = self._checked(chunk)
         await self.writable.room()
         self.writable.offer(chunk)
@@ -114,11 +114,11 @@ class Pipe:
         return await self.readable.take()
 
     def end(self) -> None:
-        """Nothing more will be written."""
+        """End the writing direction."""
         self.writable.end()
 
     def destroy(self, error: BaseException | None = None) -> None:
-        """End both directions at once; whoever reads the other end gets the error."""
+        """End both directions at once; reading the other end raises the error."""
         failure = error or PipeClosedError("the pipe was destroyed")
         self.readable.end(failure)
         self.writable.end(failure)
@@ -130,7 +130,9 @@ class Pipe:
     def _checked(self, chunk: Any) -> Any:
         if self.object_mode:
             if chunk is None:
-                raise PenstockError(Refusal("InvalidRequest", "None is the end of a pipe and no chunk"))
+                raise PenstockError(
+                    Refusal("InvalidRequest", "None marks the end of a pipe and cannot be a chunk")
+                )
             return chunk
         if isinstance(chunk, str):
             return chunk.encode()
@@ -142,7 +144,7 @@ class Pipe:
 
 
 def through(high_water_mark: int | None = None, *, object_mode: bool = False) -> Pipe:
-    """A pipe that gives back what is written to it."""
+    """A pipe that returns what is written to it."""
     flow = Flow(_mark(high_water_mark, object_mode), object_mode)
     return Pipe(flow, flow)
 

@@ -1,8 +1,7 @@
-"""The kernel's routing table, in process: who can be reached where, as long as they keep saying so.
+"""The kernel's routing table, in process: endpoints with a time to live.
 
-Announcing again is the heartbeat. An entry whose announcement is older than `ttl_ms` goes at the next sweep, which somebody has to
-call. Time is given, so that tests and simulations have their own. There is no wire protocol: `receive_from_peer` is where a
-bridge to another host would hand in what it heard.
+An announcement is also the heartbeat. `sweep`, which the caller must call, removes entries whose announcement is older than `ttl_ms`. The
+caller provides the time. There is no wire protocol: a bridge to another host passes its announcements to `receive_from_peer`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import msgspec
 from penstock.core.errors import PenstockError, Refusal
 
 TTL_MS = 30_000
-"""How long an announcement is good for."""
+"""How long an announcement is valid."""
 SWEEP_MS = 10_000
-"""How often to announce again, and to sweep."""
+"""Interval of announcements and sweeps."""
 ENDPOINTS_MAX = 10_000
-"""Entries at once."""
+"""The most entries."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry; times are milliseconds since 1970."""
+    """An entry; times are milliseconds since 1970."""
 
     id: str
     type: str
@@ -38,7 +37,7 @@ Endpoints = list[Endpoint]
 
 
 class RouterEvent(msgspec.Struct, frozen=True):
-    """What happened to an entry."""
+    """A change of an entry."""
 
     type: Literal["added", "updated", "removed", "staleExpired"]
     endpoint: Endpoint
@@ -46,7 +45,7 @@ class RouterEvent(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """A table of endpoints by id."""
+    """Endpoints by id."""
 
     def __init__(self, now_ms: Callable[[], int], *, ttl_ms: int = TTL_MS) -> None:
         self._now_ms = now_ms
@@ -55,13 +54,13 @@ class Router:
         self._listeners: list[Callable[[RouterEvent], None]] = []
 
     def subscribe(self, listener: Callable[[RouterEvent], None]) -> None:
-        """Hear of every change."""
+        """Call `listener` with every change."""
         self._listeners.append(listener)
 
     def announce(
         self, id_: str, kind: str, coordinates: str, metadata: dict[str, Any] | None = None
     ) -> Endpoint:
-        """Enter an endpoint, or say that it is still there."""
+        """Add an endpoint, or renew it."""
         now = self._now_ms()
         known = self._endpoints.get(id_)
         if known is None and len(self._endpoints) >= ENDPOINTS_MAX:
@@ -69,26 +68,26 @@ class Router:
         since = now if known is None else known.announced_at
         endpoint = Endpoint(id_, kind, coordinates, dict(metadata or {}), since, now, now + self._ttl_ms)
         self._endpoints[id_] = endpoint
-        self._tell("added" if known is None else "updated", endpoint)
+        self._notify("added" if known is None else "updated", endpoint)
         return endpoint
 
     def receive_from_peer(self, peer: str, announcement: Endpoint) -> Endpoint:
-        """Enter what another host announced."""
+        """Add an endpoint that another host announced."""
         metadata = {**announcement.metadata, "federationSource": peer}
         return self.announce(announcement.id, announcement.type, announcement.coordinates, metadata)
 
     def withdraw(self, id_: str) -> bool:
-        """Take an endpoint out; whether it was there."""
+        """Remove an endpoint; returns whether it existed."""
         gone = self._endpoints.pop(id_, None)
         if gone is not None:
-            self._tell("removed", gone)
+            self._notify("removed", gone)
         return gone is not None
 
     def list(self) -> Endpoints:
         return [*self._endpoints.values()]
 
     def resolve_all(self, coordinates: str) -> Endpoints:
-        """Everything at exactly these coordinates: our own before those of other hosts, then the newest first."""
+        """All endpoints with exactly these coordinates: local ones first, then the newest first."""
         found = [one for one in self._endpoints.values() if one.coordinates == coordinates]
         return sorted(found, key=lambda one: ("federationSource" in one.metadata, -one.updated_at))
 
@@ -96,15 +95,17 @@ class Router:
         return next(iter(self.resolve_all(coordinates)), None)
 
     def sweep(self) -> Endpoints:
-        """Drop what has not been announced for too long; returns it."""
+        """Remove the expired endpoints and return them."""
         now = self._now_ms()
         stale = [one for one in self._endpoints.values() if now - one.updated_at > self._ttl_ms]
         for endpoint in stale:
             del self._endpoints[endpoint.id]
-            self._tell("staleExpired", endpoint)
+            self._notify("staleExpired", endpoint)
         return stale
 
-    def _tell(self, kind: Literal["added", "updated", "removed", "staleExpired"], endpoint: Endpoint) -> None:
+    def _notify(
+        self, kind: Literal["added", "updated", "removed", "staleExpired"], endpoint: Endpoint
+    ) -> None:
         event = RouterEvent(kind, endpoint, self._now_ms())
         for listener in [*self._listeners]:
             listener(event)

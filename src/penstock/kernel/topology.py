@@ -1,6 +1,6 @@
-"""What makes a topology file of the kernel's host sound: the rules it is started by, checked before it is.
+"""Validates a topology file by the rules of the kernel's host, before the host starts it.
 
-Takes the document as it was read, from YAML or JSON, and returns every problem, each with its place.
+Takes the parsed document and returns every problem with its path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEALTH = {"http": "url", "command": "command"}
 
 
 def topology_problems(document: Any) -> list[str]:
-    """Everything that is wrong with a topology; nothing when the host can start it."""
+    """All problems of a topology; empty when the host can start it."""
     if isinstance(document, Mapping) and isinstance(document.get("topology"), Mapping):
         document = document["topology"]
     if not isinstance(document, Mapping):

@@ -1,7 +1,7 @@
-"""Clients that speak the real bytes over the simulated network, for scripts and for tests.
+"""Clients that speak the real protocol over the simulated network.
 
-They are dumb on purpose: they send what they are told and keep what they hear, in order. A test can look at
-`lines` and `answers`; an actor sets `on_line` and reacts.
+They are simple on purpose: they send what a test gives them, and record what they receive. A test reads `lines` and `answers`; a program that
+reacts sets `on_line`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LineClient:
         self.pipe = pipe
         self.name = name
         self.lines: list[Frame] = []
-        """Everything the server said, in order."""
+        """Everything received, in order."""
         self.answers: dict[int, Frame] = {}
-        """The last answer to each `reqId` that `request` gave out."""
+        """The last answer to each `reqId` of `request`."""
         self.closed: tuple[int, str] | None = None
         self.on_line: Callable[[Frame], None] | None = None
         self._rest = b""
@@ -43,7 +43,7 @@ class LineClient:
         pipe.on_close = self._close
 
     def send_line(self, *frames: Frame | bytes) -> None:
-        """Send frames, in one write; bytes go as they are, with a line end."""
+        """Send frames in one write; bytes are sent unchanged, with a line end."""
         self.pipe.write(
             b"".join(
                 [
@@ -54,12 +54,12 @@ class LineClient:
         )
 
     def frame(self, kind: str, /, **fields: Any) -> Frame:
-        """A frame with the next `reqId`, to be sent with others."""
+        """A frame with the next `reqId`, to send with others."""
         self._req_no += 1
         return {"type": kind, "reqId": self._req_no, **fields}
 
     def request(self, kind: str, /, **fields: Any) -> int:
-        """Send one frame; the answer will be in `answers` under the returned `reqId`."""
+        """Send one frame; its answer appears in `answers` under the returned `reqId`."""
         frame = self.frame(kind, **fields)
         self.send_line(frame)
         return int(frame["reqId"])
@@ -84,7 +84,7 @@ class LineClient:
 
 
 def _ended(frames: tuple[Frame | bytes, ...]) -> list[Frame | bytes]:
-    """Frames with a line end after each."""
+    """The frames, each followed by a line end."""
     ended: list[Frame | bytes] = []
     for frame in frames:
         ended += [frame, b"\n"]
@@ -99,7 +99,7 @@ class SocketClient:
         self.name = name
         self.stream = stream
         self.messages: list[Frame] = []
-        """Everything the server said, in order."""
+        """Everything received, in order."""
         self.closed: tuple[int, str] | None = None
         self.on_message: Callable[[Frame], None] | None = None
         pipe.on_data = self._data

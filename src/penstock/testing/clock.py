@@ -1,8 +1,7 @@
-"""Time that moves only when told to: one heap of events for the network, the disk and the runtime.
+"""Simulated time: one heap of events for the network, the disk and the runtime.
 
-Events of one instant run in the order they were asked for, so equal seeds give equal runs. The wall clock is a separate
-offset that may step back, as real ones do. `Life` is the scheduler that one run of the server sees: when the server
-crashes, its life ends, and nothing it had planned happens.
+Events of the same instant run in the order in which they were scheduled, so equal seeds give equal runs. The wall clock is a separate offset that
+may step back, as real ones do. `Life` is the scheduler of one run of the server: a crash ends it, and its pending events never run.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from heapq import heappop, heappush
 from penstock.core.clock import Now
 
 START_US = 1_000_000
-"""Not zero: a machine must not take zero for a time."""
+"""Not zero, to find code that treats zero as no time."""
 START_WALL_US = 1_767_225_600_000_000
-"""The first of January 2026, so that times in a trace look like times."""
+"""1 January 2026, so that times in a trace are readable."""
 
 
 class Event:
-    """A call at a moment; cancelled events stay in the heap and are skipped."""
+    """A scheduled call; a cancelled event stays in the heap and is skipped."""
 
     __slots__ = ("call",)
 
@@ -31,7 +30,7 @@ class Event:
 
 
 class Clock:
-    """Two clocks and everything that waits for them.
+    """The monotonic and the wall clock, and the scheduled events.
 
     >>> clock = Clock()
     >>> clock.after(5_000, lambda: print("five milliseconds later"))  # doctest: +ELLIPSIS
@@ -51,7 +50,7 @@ class Clock:
         return Now(self.us, self.us + self.wall_offset_us)
 
     def at(self, us: int, call: Callable[[], None]) -> Event:
-        """Call when the monotonic clock shows `us`; at once, but not inside this call, when that is past."""
+        """Call at `us` of the monotonic clock; if that is past, as the next event."""
         self._count += 1
         event = Event(call)
         heappush(self._heap, (max(us, self.us), self._count, event))
@@ -61,18 +60,18 @@ class Clock:
         return self.at(self.us + delay_us, call)
 
     def step_wall(self, us: int) -> None:
-        """Set the wall clock forward, or back: somebody corrected it."""
+        """Set the wall clock forward or back, as a correction does."""
         self.wall_offset_us += us
 
     def next_us(self) -> int | None:
-        """When something happens next."""
+        """The time of the next event, or None."""
         heap = self._heap
         while heap and heap[0][2].call is None:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def step(self) -> bool:
-        """Let the next thing happen. False when nothing is left that could."""
+        """Run the next event; false when there is none."""
         due_us = self.next_us()
         if due_us is None:
             return False

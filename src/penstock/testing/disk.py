@@ -1,8 +1,8 @@
-"""A disk that lies: it keeps what was synced, and anything it likes of the rest.
+"""A faulty disk in memory: it keeps what was synced, and an arbitrary part of the rest.
 
-`LyingDisk` is `journal.disk.Disk` in memory. Of every file it knows what is durable and what only seems to be; of names
-likewise. A crash keeps an arbitrary part of what was not synced: a prefix, with zeroes, garbage or holes in it, and directory
-changes in any order or not at all. While it runs it may be full, or fail now and then. Equal seeds, equal lies.
+`LyingDisk` implements `journal.disk.Disk`. For every file and name it knows what is durable and what is only buffered. A crash keeps an
+arbitrary part of the unsynced data: a prefix, with zeroes, garbage or holes in it, and directory changes in any order or not at all. It can
+also be full, or fail at random. Equal seeds give equal faults.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Inode:
         self.changes.clear()
 
     def doubt(self) -> None:
-        """A sync failed: the changes count as written, but nobody knows whether they are."""
+        """A sync failed: the changes count as written, but may be lost."""
         start = len(self.durable)
         for change in self.changes:
             start = min(start, change if isinstance(change, int) else start)

@@ -1,8 +1,7 @@
-"""A journal whose disk is simulated: slow, full, failing, and gone in the middle of a write.
+"""A journal on a simulated disk: slow, full, failing, or lost in the middle of a write.
 
-It keeps the port's promise (every append is answered, in order, later) and breaks everything the port does not promise.
-What it holds outlives a crash of the server; of appends that were not answered yet, a crash keeps an arbitrary
-first part, because a disk may have finished what nobody was told about.
+It keeps the contract of the port (every append is answered later, in order) and nothing beyond it. Its rows survive a crash of the server. Of
+the unanswered appends, a crash keeps an arbitrary prefix, because a disk may have completed a write before it was acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from penstock.journal.port import Committed, Outcome, Refused
 from penstock.testing.clock import Clock
 
 Mood = Literal["well", "slow", "full", "failing"]
-"""`slow` stalls, `full` takes settles but no new records, `failing` refuses whole appends."""
+"""`slow` stalls, `full` accepts settles but no new records, `failing` rejects whole appends."""
 
 _DELAYS_US: dict[Mood, tuple[int, int]] = {
     "well": (100, 3_000),
@@ -31,7 +30,7 @@ _DELAYS_US: dict[Mood, tuple[int, int]] = {
 
 
 class _Write:
-    """An append that is under way."""
+    """An unanswered append."""
 
     __slots__ = ("done", "rows")
 
@@ -43,7 +42,7 @@ class _Write:
 class SimJournal:
     """`journal.port.Journal` on a simulated disk.
 
-    Set `mood` to make the disk misbehave from now on. `rows` is what is durable.
+    Set `mood` to change how the disk behaves from now on. `rows` are the durable rows.
     """
 
     id = "simulated"
@@ -66,10 +65,10 @@ class SimJournal:
         self._generation = 0
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
-        """Take the facts' rows now, and answer after a while."""
+        """Accept the rows of the facts, and answer later."""
         self._writes.append(_Write([(row_of(fact), is_fresh(fact)) for fact in facts], done))
         low, high = _DELAYS_US[self.mood]
-        # One disk head: a later write is never answered before an earlier one.
+        # Appends are answered in order, like the writes of one disk.
         self._due_us = max(self._due_us, self._clock.us + self._dice.randint(low, high))
         generation = self._generation
         self._clock.at(self._due_us, lambda: self._answer(generation))
@@ -78,7 +77,7 @@ class SimJournal:
         return iter(self.rows[from_offset:])
 
     def live(self, shard: int) -> Iterator[Row]:
-        """The whole history: a machine is rebuilt from every row it ever wrote."""
+        """All rows: a machine is rebuilt from its whole history."""
         return iter(self.rows)
 
     def retain(self, shard: int, before_offset: int) -> None:
@@ -88,7 +87,7 @@ class SimJournal:
         return None
 
     def crash(self) -> None:
-        """The server died: nobody will be answered, and the disk got as far as it got."""
+        """The server crashed: no append is answered, and an arbitrary prefix of them is durable."""
         self._generation += 1
         kept = self._dice.randint(0, len(self._writes))
         for _ in range(kept):

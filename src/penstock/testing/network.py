@@ -1,4 +1,4 @@
-"""The network between clients and the server: late, in pieces, slow to be read, and cut at any moment.
+"""The simulated network between clients and the server: delays, fragments, slow readers, and cuts at any moment.
 
 A `SimConnection` is one connection, both ends of it. To the runtime it is a wire, like those of `transports.transport`; to a client it
 is something to write to and to be called back by. A byte stream is cut into pieces anywhere; a pipe of messages
@@ -16,13 +16,13 @@ from penstock.testing.clock import Clock
 from penstock.transports.transport import PongListener
 
 HIGH_WATER = 1_024
-"""Unread bytes at which the runtime is told that the peer does not keep up."""
+"""Unread bytes at which the runtime is notified of congestion."""
 LOW_WATER = 256
-"""Unread bytes at which it is told that there is room again."""
+"""Unread bytes at which the congestion ends."""
 
 
 class ServerEnd(Protocol):
-    """The runtime's side: what it is told."""
+    """The runtime's side of a connection."""
 
     def received(self, data: bytes) -> None: ...
 
@@ -32,17 +32,17 @@ class ServerEnd(Protocol):
 
 
 class TrafficObserver(Protocol):
-    """Whoever looks at everything that passes: the witness."""
+    """Sees all traffic; a world is one."""
 
     def arriving(self, pipe: SimConnection, data: bytes) -> Callable[[], None] | None:
-        """Bytes reach the server; what is returned is called once it has dealt with them."""
+        """Bytes reach the server; the returned function is called when the server has processed them."""
 
     def sent(self, pipe: SimConnection, messages: list[bytes]) -> None:
-        """The server has spoken."""
+        """The server wrote messages."""
 
 
 class SimConnection:
-    """One connection."""
+    """One simulated connection, with both of its ends."""
 
     def __init__(
         self, no: int, clock: Clock, dice: Random, watcher: TrafficObserver, *, framed: bool, latency_us: int
@@ -50,11 +50,11 @@ class SimConnection:
         self.no = no
         self.framed = framed
         self.endpoint: ServerEnd | None = None
-        """The server's side; None before it accepted and after it crashed."""
+        """The server's side; None before it accepts and after it crashes."""
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_close: Callable[[int, str], None] = lambda code, reason: None
         self.pace = 64 * 1024
-        """Bytes the client reads at a time, at most."""
+        """The most bytes that the client reads at a time."""
         self.reading = True
         """Whether the client reads at all."""
         self.broken = False
@@ -66,7 +66,7 @@ class SimConnection:
         self._held = False
         self._inbox: deque[bytes] = deque()
         self._is_read_soon = False
-        """A read is planned."""
+        """Whether a read is scheduled."""
         self._outbox: deque[bytes] = deque()
         self._buffered = 0
         self._congested = False
@@ -76,7 +76,7 @@ class SimConnection:
     # The client's side
 
     def write(self, data: bytes) -> None:
-        """Send to the server: a message, or bytes that arrive in any pieces."""
+        """Send to the server: a message, or bytes that arrive in fragments."""
         if self.broken:
             return
         for piece in [data] if self.framed else self._pieces(data):
@@ -84,7 +84,7 @@ class SimConnection:
             self._clock.at(self._arrives_us, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
 
     def cut(self) -> None:
-        """Break the connection: the client knows at once, the server when it notices."""
+        """Break the connection: the client knows at once, the server after a delay."""
         if self.broken:
             return
         self._break(1006, "cut")
@@ -125,7 +125,7 @@ class SimConnection:
             self._read_soon()
 
     def close(self, code: int, reason: str) -> None:
-        """Close when everything written has been read."""
+        """Close once everything written has been read."""
         if self._closing is None:
             self._closing = (code, reason)
         self._pump_soon()
@@ -136,12 +136,12 @@ class SimConnection:
         self._clock.after(0, self._lose)
 
     def crash(self) -> None:
-        """The server is gone, and with it its side of the connection."""
+        """The server crashed: its side of the connection is gone."""
         self.endpoint = None
         if not self.broken:
             self._break(1006, "the server is gone")
 
-    # What happens in between
+    # Delivery
 
     def _latency(self) -> int:
         return self._dice.randint(self.latency_us // 10, self.latency_us)
@@ -167,12 +167,12 @@ class SimConnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether one of both has ended it."""
+        """Whether either side has ended the connection."""
         return self.broken or self._closing is not None
 
     @property
     def is_congested(self) -> bool:
-        """Whether the runtime knows that the client does not keep up."""
+        """Whether the runtime was notified of congestion."""
         return self._congested
 
     def _read_soon(self) -> None:
@@ -181,7 +181,7 @@ class SimConnection:
             self._clock.after(0, self._read)
 
     def _read(self) -> None:
-        """Hand over one piece: a loop reads a connection once a turn, and the runtime has its say in between."""
+        """Pass on one piece: an event loop reads a connection once per turn, and other events happen in between."""
         self._is_read_soon = False
         if self._held or self.broken or self.endpoint is None or not self._inbox:
             return
@@ -198,7 +198,7 @@ class SimConnection:
             self._clock.after(self._latency(), self._pump)
 
     def _pump(self) -> None:
-        """The client reads what it can."""
+        """Let the client read."""
         self._pumping = False
         if self.broken or not self.reading:
             return

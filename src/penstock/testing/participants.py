@@ -1,7 +1,7 @@
-"""Participants of spaces over the simulated network, for scripts and for tests.
+"""Participants of spaces over the simulated network.
 
-A client sends what it is told, and keeps what it hears in order: envelopes as objects, frames as their bytes. `Told` is what anybody can
-know of a space's streams by listening, and nothing else.
+A client sends what a test gives it, and records what it receives: envelopes as objects, frames as bytes. `KnownStreams` is the state of the
+streams that a participant can derive from what it received.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-trans
 
 
 def token_of(name: str) -> str:
-    """The token of somebody whom `make_space` lets in."""
+    """The token of a participant of `make_space`."""
     return f"{name}-token"
 
 
 def member(name: str, *kinds: str) -> ParticipantSettings:
-    """Somebody who may send envelopes of these kinds."""
+    """A participant that may send envelopes of these kinds."""
     digest = sha256(token_of(name).encode()).hexdigest()
     return ParticipantSettings((digest,), tuple({"kind": kind} for kind in kinds))
 
@@ -38,7 +38,7 @@ def make_space(space: str, *names: str) -> SpaceSettings:
 
 
 def unframed(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The WebSocket messages in a piece of what a server writes: their opcodes and contents."""
+    """The WebSocket messages in the bytes that a server writes: opcodes and contents."""
     at = 0
     while at < len(data):
         opcode, size = data[at], data[at + 1]
@@ -52,7 +52,7 @@ def unframed(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def stream_of(frame: bytes) -> str:
-    """The id of a frame's stream."""
+    """The stream id of a frame."""
     return frame[1 : frame.index(b"#", 1)].decode(errors="replace")
 
 
@@ -78,7 +78,7 @@ class KnownStreams(dict[str, KnownStream]):
         elif kind == "stream/open" and speaker == GATEWAY:
             self[payload["stream_id"]] = _stream(payload)
         elif kind == "stream/close":
-            # A participant's close is passed on only where it is the owner's, or names no stream of ours.
+            # The gateway forwards a participant's close only if it is the owner's, or names no open stream.
             self.pop(str(payload.get("stream_id")), None)
         elif kind in _ACKS and speaker == GATEWAY:
             known = self.get(payload["stream_id"])
@@ -110,9 +110,9 @@ class SpaceClient:
         self.pipe = pipe
         self.name = name
         self.id: str | None = None
-        """Who it is, once it was welcomed."""
+        """Its participant id, after the welcome."""
         self.received: list[Frame | bytes] = []
-        """Everything the server said, in order: envelopes, and frames with their marks."""
+        """Everything received, in order: envelopes, and frames with their stream ids."""
         self.streams = KnownStreams()
         """The open streams, as far as this participant was notified."""
         self.closed: tuple[int, str] | None = None
@@ -125,11 +125,11 @@ class SpaceClient:
         self.post({"type": "join", "space": space, "participantId": participant, "token": token})
 
     def post(self, message: Frame | bytes) -> None:
-        """Send one message as it is."""
+        """Send one message unchanged."""
         self.pipe.write(message if isinstance(message, bytes) else msgspec.json.encode(message))
 
     def send(self, kind: str, payload: Frame | None = None, /, **fields: Any) -> str:
-        """Send an envelope; its id is returned, and no other client's envelope has the same."""
+        """Send an envelope; returns its id, which is unique among all clients."""
         id_ = self.new_id()
         self.post({"id": id_, "kind": kind, **({} if payload is None else {"payload": payload}), **fields})
         return id_

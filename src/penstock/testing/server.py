@@ -1,8 +1,8 @@
-"""`serve()`: a whole Penstock inside a test, on free loopback ports, remembering nothing on disk.
+"""`serve()`: a whole Penstock inside a test, on free loopback ports, with its journal in memory.
 
-Owns a thread with the shipped server on it, so that a test may be asynchronous or not, and a fixture may outlive the loops of its tests.
-The journal is in memory and the doors are real. What it keeps: nothing of the developer's config or environment counts, two servers never
-meet, and after the block there is neither a file nor a thread nor a changed setting of the process left.
+The server runs on its own thread, so that a test may be asynchronous or not, and a fixture may outlive the event loops of its tests. The
+developer's config and environment have no effect, two servers never interfere, and after the block no file, no thread and no changed
+setting of the process is left.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from penstock.server.assembly import Endpoints, Service
 from penstock.server.up import Options, configure
 
 FREE = "127.0.0.1:0"
-"""Any port that nobody has."""
+"""Any free port."""
 
 
 class MemoryServer:
-    """A server that lives as long as a `with` block; made by `serve`."""
+    """A server for the length of a `with` block; `serve` makes one."""
 
     def __init__(
         self, config: Mapping[str, Any], spaces: Mapping[str, Sequence[str]], *, relay: bool
@@ -42,27 +42,27 @@ class MemoryServer:
         self._endpoints: Endpoints | None = None
         self._gc_threshold = gc.get_threshold()
 
-    # -- where it is
+    # -- addresses
 
     @property
     def url(self) -> str:
-        """What `connect` takes."""
+        """The URL for `connect`."""
         return self._up().control or self._up().http
 
     @property
     def http(self) -> str:
-        """The HTTP door: for spaces, and for requests of your own."""
+        """The HTTP URL, for spaces and for your own requests."""
         return self._up().http
 
     @property
     def operator_token(self) -> str:
-        """What lets its holder do everything."""
+        """The operator's token, which allows everything."""
         assert self._service is not None
         return self._service.operator_token or ""
 
     @property
     def relay(self) -> LocalRelay:
-        """The relay of token streams; there with `serve(relay=True)`."""
+        """The relay of token streams; needs `serve(relay=True)`."""
         endpoints = self._up()
         if endpoints.pub is None or endpoints.pull is None or self._service is None:
             message = "this server has no relay"
@@ -70,22 +70,22 @@ class MemoryServer:
         key = load_signing_key(self._service.run_dir / "publisher.key")
         return LocalRelay(endpoints.pub, endpoints.pull, key)
 
-    # -- who comes
+    # -- clients
 
     def connect(self, agent: str | None = None, *, token: str | None = None) -> Connecting:
-        """A client of this server, as `penstock.connect` makes them."""
+        """A client of this server, as from `penstock.connect`."""
         return connect(self.url, token, agent)
 
     def connect_sync(self, agent: str | None = None, *, token: str | None = None) -> SyncClient:
-        """A client of this server, as `penstock.connect_sync` makes them."""
+        """A client of this server, as from `penstock.connect_sync`."""
         return connect_sync(self.url, token, agent)
 
     def space(self, space: str, participant: str) -> Space:
-        """A place in one of the spaces that `serve` was given, for one of the participants it names."""
+        """A participant of one of the spaces that `serve` was given."""
         return Space(self.http, space=space, participant=participant, token=token_of(space, participant))
 
     def cut(self) -> None:
-        """Lose every connection there is, as a network would; whoever reconnects is welcome."""
+        """Break every connection, as a network failure would; clients may reconnect."""
         service, thread = self._service, self._thread
         assert service is not None
         assert thread is not None
@@ -96,10 +96,10 @@ class MemoryServer:
 
         thread.call(abort)
 
-    # -- its life
+    # -- start and close
 
     def start(self) -> Self:
-        """Open the doors; `with` does this by itself."""
+        """Start the server; `with` does this by itself."""
         if self._thread is None:
             self._gc_threshold = gc.get_threshold()
             self._thread = LoopThread()
@@ -111,7 +111,7 @@ class MemoryServer:
         return self
 
     def close(self) -> None:
-        """Let go of everybody, and of what they held."""
+        """Stop the server and disconnect its clients."""
         service, thread = self._service, self._thread
         if service is not None and thread is not None:
             thread.wait(service.drain())
@@ -138,7 +138,7 @@ class MemoryServer:
                 pub=f"tcp://{FREE}",
             )
             config = configure(options, {})
-            # Leases that a test leaves behind are nobody's loss.
+            # Do not wait for leases that a test leaves open.
             config = msgspec.structs.replace(
                 config, limits=msgspec.structs.replace(config.limits, drain_ms=0)
             )
@@ -148,7 +148,7 @@ class MemoryServer:
     def _end(self) -> None:
         if self._thread is not None:
             self._thread.close()
-            # The server tunes the process for itself alone.
+            # The server tunes the garbage collector for a process of its own; undo that.
             gc.unfreeze()
             gc.set_threshold(*self._gc_threshold)
         self._thread = self._service = self._endpoints = None
@@ -156,7 +156,9 @@ class MemoryServer:
     def _up(self) -> Endpoints:
         if self._endpoints is None:
             raise PenstockError(
-                Refusal("Unreachable", "this server is not up", hint="use it inside `with serve() as server`")
+                Refusal(
+                    "Unreachable", "this server is not running", hint="use it inside `with serve() as server`"
+                )
             )
         return self._endpoints
 
@@ -167,12 +169,12 @@ def serve(
     spaces: Mapping[str, Sequence[str]] | None = None,
     relay: bool = False,
 ) -> MemoryServer:
-    """A Penstock for a test: `with`, in asynchronous code too, because it runs on a thread of its own.
+    """Run a Penstock for a test: use `with`, also in asynchronous code, because the server runs on its own thread.
 
     Args:
-        config: what a config file would hold, for instance `{"streams": {"maxDepth": 10}}`. Where it listens is not among it.
-        spaces: names of spaces, each with its participants, who may send everything.
-        relay: whether there is a relay of token streams, which is a process of its own and takes a moment.
+        config: The contents of a config file, for example `{"streams": {"maxDepth": 10}}`, without listen addresses.
+        spaces: Names of spaces, each with its participants, which may send everything.
+        relay: Whether to start the relay of token streams, a separate process.
 
     Example:
         with penstock.testing.serve(spaces={"lab": ["ann", "bob"]}) as server:
@@ -183,7 +185,7 @@ def serve(
 
 
 def token_of(space: str, participant: str) -> str:
-    """The token of a participant that `serve` made; it opens nothing but a test."""
+    """The token of a participant of a space of `serve`."""
     return f"{space}-{participant}-token"
 
 
