@@ -1,1 +1,1 @@
-"""The journal: where facts become durable before anybody sees them."""
+"""The journal: makes facts durable before they take effect, and reads them back. Knows no protocol and no server."""

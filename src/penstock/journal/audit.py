@@ -1,8 +1,7 @@
-"""The audit: every byte of a data directory's journal read once, and every promise about it checked.
+"""The audit: read every byte of a journal once and check every guarantee about it.
 
-Changes nothing and takes no lock, so it may run beside a server: it looks at the rows below the watermark as it was at the
-start, and a file that the sealer took away meanwhile is looked for in the table. Findings name the place; a note is
-something a person may want to know that the next start mends by itself.
+Changes nothing and takes no lock, so it can run while a server writes: it reads the rows below the watermark at its start, and looks for a
+segment that the sealer removed meanwhile in the table. Findings name the place; a note is a condition that the next start repairs by itself.
 
 Checked: checksums, headers, the journal's id; offsets dense and once over table and segments; times that never decrease;
 a live file that the segments left need; a watermark that no row is missing below.
@@ -37,9 +36,9 @@ from penstock.journal.segments import KIND_LOG, DamageError, Scan
 
 Progress = Callable[[int, int], None]
 FINDINGS_MAX = 1000
-"""A directory with more wrong in it is beyond a list."""
+"""Findings that are listed; further ones are dropped."""
 WATERMARK_TRIES = 100
-"""Sixteen bytes are written in place: a reader may meet them half done, but not this often."""
+"""The watermark is written in place, so a read may see it half written, but not this often."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct):
-    """What was looked at and what was found."""
+    """The result of an audit."""
 
     journal: str = ""
     epoch: int = 0
@@ -103,7 +102,7 @@ class _Walk:
 
 
 def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit:
-    """Look at everything. Raises only when there is no journal to look at."""
+    """Audit a data directory."""
     report = Audit()
     disk = RealDisk(data / "journal")
     bronze = EventsTable(data / "lake")
@@ -238,7 +237,7 @@ def _hot(
 
 
 def _moved(context: _Context, walk: _Walk, report: Audit) -> int:
-    """A segment went while we looked elsewhere: its rows must be in the table now."""
+    """The sealer removed a segment meanwhile: its rows must be in the table now."""
     files, report.sealed_end = _table(context.bronze, context.identity.id, context.shard, report)
     for file in files:
         if walk.expected is None or file.first >= walk.expected:
@@ -257,7 +256,7 @@ def _segment(
     offset = segment.first
     own = _Walk(report)
     own.expected = segment.first
-    # What the writer may just be writing is not looked at.
+    # Rows above the watermark may be half written.
     committed = None if context.mark is None else context.mark[0]
     limit = segment.limit if segment.limit is not None else committed
     frames = scan.frames()
@@ -279,7 +278,7 @@ def _segment(
         raise DamageError(segment.name, scan.end, f"rows {offset} to {limit - 1} are missing")
     rest = len(data) - scan.end
     if segment.limit is None and rest and read_watermark(disk) == context.mark:
-        what = f"{rest} bytes behind row {offset - 1} are not committed; if nobody writes, the next start decides"
+        what = f"{rest} bytes behind row {offset - 1} are not committed; if no server writes, the next start decides"
         report.notes.append(Finding(f"{segment.name} at byte {scan.end}", what))
     return offset
 

@@ -1,8 +1,8 @@
 """Facts as Arrow record batches, and back as rows: the columns of a segment.
 
 A segment's header holds what is the same for all its rows (journal, shard, epoch); a batch holds the rest. Columns
-may be added at the end, nullable; none is ever renamed or retyped. Encoding reads only what never changes of a fact, so it
-runs off the loop.
+may be added at the end, nullable; none is ever renamed or retyped. Encoding reads only the immutable parts of a fact, so it
+runs on the journal thread.
 """
 
 from __future__ import annotations

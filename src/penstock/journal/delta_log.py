@@ -1,8 +1,8 @@
-"""The log of a Delta table, kept short: which versions can still be read, and which entries may go.
+"""The log of a Delta table: which versions can be read, and removing entries and data files that no kept version needs.
 
-A version can be read when a checkpoint at or before it is there, and every entry since. Whoever commits often would else
-leave an entry for each commit, and a day of them is slow to open. Data files that no such version speaks of, because they were
-replaced or because an attempt failed, go too when they are old.
+A version can be read if a checkpoint at or before it exists, and every entry since. Without pruning, frequent commits would leave thousands of
+entries a day, and the table would be slow to open. Old data files that no kept version refers to are removed too: they were replaced, or
+their commit failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENTRIES_MAX = 1_000
 """Files of a log that was shortened, at most; the numbers above keep well below it."""
 
 SWEEP_AGE_S = 3_600
-"""A file that no kept version speaks of is removed when it is this old: longer than a task stages or a query reads."""
+"""A file that no kept version refers to is removed when it is this old: longer than a task or a query takes."""
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """A directory of the lake with another name, such as `_locks`, is not a table."""
@@ -62,7 +62,7 @@ class DeltaLog:
         return range(min(starts, default=newest), newest + 1)
 
     def needs_checkpoint(self) -> bool:
-        """Whether opening the table has become slow."""
+        """Whether the table has become slow to open."""
         newest = max(self.entries(), default=0)
         return newest - max(self.checkpoints(), default=0) >= CHECKPOINT_EVERY
 
@@ -99,24 +99,24 @@ class DeltaLog:
         return int(infos[0]["timestamp"]) if infos else None
 
     def sweep(self, now: float, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
-        """Remove old files that no kept version speaks of; returns how many, and their bytes. For the one writer."""
+        """Remove old files that no kept version refers to; returns their number and bytes. For the only writer."""
         kept = self.kept()
         if not kept:
             return 0, 0
         oldest = DeltaTable(str(self.table), version=kept.start)
-        spoken_of = set(oldest.get_add_actions(flatten=True).column("path").to_pylist())
-        spoken_of |= self.added_since(kept.start)
-        spoken_of = {unquote(path) for path in spoken_of}
+        referenced = set(oldest.get_add_actions(flatten=True).column("path").to_pylist())
+        referenced |= self.added_since(kept.start)
+        referenced = {unquote(path) for path in referenced}
         count = size = 0
         for path, status in self._data_files():
-            if now - status.st_mtime < age_s or path.relative_to(self.table).as_posix() in spoken_of:
+            if now - status.st_mtime < age_s or path.relative_to(self.table).as_posix() in referenced:
                 continue
             path.unlink(missing_ok=True)
             count, size = count + 1, size + status.st_size
         return count, size
 
     def _data_files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Data files, drafts and what was staged; nothing else that may lie beside them."""
+        """Data files, drafts and staged files; no other files."""
         for folder, folders, names in os.walk(self.table):
             folders[:] = [name for name in folders if not name.startswith("_")]
             for name in names:

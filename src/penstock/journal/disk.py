@@ -1,4 +1,4 @@
-"""The disk as a port: every byte of the journal goes through here, so that the simulator can lie about it."""
+"""The disk as a port: every byte of the journal goes through it, so that the simulator can inject faults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Disk(Protocol):
         """Bytes that may still be written."""
 
     def reserve(self, name: str, size: int) -> None:
-        """Make a file that really occupies `size` bytes; raises when there is no room."""
+        """Allocate a file of `size` bytes; raises if there is no space."""
 
 
 class RealFile:
@@ -85,7 +85,7 @@ class RealDisk:
         self._overwritten: dict[str, int] = {}
 
     def lock(self, name: str = "lock", *, waits: bool = False) -> bool:
-        """Be the only writer, or the only one of another trade. False when another process is."""
+        """Take a lock file; False if another process holds it."""
         fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)

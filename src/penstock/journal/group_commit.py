@@ -1,8 +1,7 @@
-"""The disk journal: the port over a log, with the encoding and the syncing on a thread of their own.
+"""The disk journal: encodes and syncs on a thread of its own, many appends in one commit.
 
-Appends queue up; the thread takes all that wait, commits them in one frame, and hands the outcomes back to the loop in
-order. When it is idle a fact goes at once; under load company gathers by itself while the disk syncs, and `linger_us` adds a
-little when asked to.
+Appends queue up; the thread takes all that wait, commits them in one frame, and returns the outcomes to the loop in order. When it is idle an
+append is committed at once. Under load a group forms by itself while the disk syncs; `linger_us` makes it larger.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Outcome, Refused
 
 GROUP_FACTS_MAX = 4096
-"""Facts in one frame: a commit should not take long, however many wait."""
+"""Facts in one frame, so that a commit does not take long."""
 INTERVAL_S = 1.0
 """How often `sync: interval` syncs."""
 
@@ -81,7 +80,7 @@ class DiskJournal:
         busy_until = 0.0
         synced_at = time.monotonic()
         while self._wait():
-            # When idle a fact goes at once; right after another commit it may wait a little for company.
+            # Right after a commit, wait a little so that a group forms; when idle, commit at once.
             if self._queue and self._linger_s and (rest := busy_until - time.monotonic()) > 0:
                 time.sleep(rest)
             groups: list[Sequence[Fact]] = []
@@ -102,7 +101,7 @@ class DiskJournal:
                 synced_at = time.monotonic()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False when it is time to end."""
+        """Wait for work; False when the journal closes."""
         with self._wake:
             while not self._queue and not self._rotations:
                 if self._is_closing:
@@ -116,7 +115,7 @@ class DiskJournal:
         try:
             outcomes = self._log.commit(groups, self._wall_us())
         except Exception as error:
-            # A bug of ours must not leave producers waiting for ever.
+            # A bug must not leave producers waiting forever.
             outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
         self._publish()
 
@@ -130,7 +129,7 @@ class DiskJournal:
         try:
             self._opened.publish()
         except OSError:
-            pass  # readers see these rows with the next commit; nobody here waits for them
+            pass  # readers in other processes see these rows with the next commit
 
     def _rotate(self, done: Callable[[str | None], None]) -> None:
         name = self._log.rotate()
@@ -145,4 +144,4 @@ class DiskJournal:
             if self._log.close() is None:
                 self._opened.end()
         except OSError:
-            pass  # the run counts as one that did not end by itself, which is always safe
+            pass  # the run counts as not cleanly ended, which is always safe

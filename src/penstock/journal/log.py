@@ -1,11 +1,11 @@
-"""The log: one writer's view of a journal directory, step by step and without threads.
+"""The log: append commits to the newest segment, and handle disk errors. No threads.
 
-Owns the newest segment, the next offset, and what happens when the disk says no. A commit is one frame: encoded,
-appended, synced, then published. Whatever fails, the file is cut back to the last commit before anything else
-is written, so a reader never meets half of one. After a failed sync the segment is abandoned: nobody knows
-what the disk kept of it, and the next one begins where the last good commit ended.
+Owns the newest segment, the next offset, and the recovery from failed writes. A commit is one frame: encoded, appended, synced, then
+published. After a failed write the file is truncated to the last commit before anything else is written, so a reader never sees a partial
+commit. After a failed sync the segment is abandoned, because what the disk kept of it is unknown; the next segment begins where the last good
+commit ended.
 
-Settles may use a reserve that is kept allocated for them: a full disk refuses new records, never an ack.
+Settles may use a preallocated reserve: a full disk rejects new records, never an ack.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Sync = Literal["commit", "interval", "off"]
 
 RESERVE = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
-"""Kept allocated so that settles fit on a full disk: about a hundred thousand of them."""
+"""Preallocated so that settles fit on a full disk: about a hundred thousand of them."""
 MARGIN_BYTES = 4 * 1024 * 1024
-"""A disk counts as mended when it has this much beside the reserve."""
+"""A disk counts as recovered when it has this much free space besides the reserve."""
 
 
 def segment_name(first_offset: int) -> str:
@@ -76,7 +76,7 @@ class Log:
         return self._size
 
     def resume(self, name: str, size: int) -> None:
-        """Go on writing a segment that recovery found sound up to `size`."""
+        """Continue a segment that recovery found valid up to `size`."""
         self._file = self._disk.open(name)
         self._name = name
         self._size = size
@@ -107,7 +107,7 @@ class Log:
         return outcomes
 
     def _write(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> str | None:
-        """Append and sync one frame. Returns why it failed, with everything as it was before."""
+        """Append and sync one frame. Returns why it failed; then nothing has changed."""
         facts = [fact for group in groups for fact in group]
         if not facts:
             return None
@@ -134,14 +134,14 @@ class Log:
         return None
 
     def _open(self) -> File:
-        """The newest segment, begun when there is none."""
+        """The newest segment; creates one if there is none."""
         if self._file is not None:
             return self._file
         position = self.position
         name = segment_name(position.offset)
         header = Header(position.journal, position.shard, position.epoch, position.offset)
         head = encode_header(header, SCHEMA)
-        self._disk.remove(name)  # what an abandoned start left behind
+        self._disk.remove(name)  # the remains of an earlier attempt
         file = self._disk.open(name)
         try:
             file.append(head)
@@ -155,7 +155,7 @@ class Log:
         return file
 
     def _cut_back(self) -> None:
-        """A write failed half way: remove what it left, for good, or a crash might bring back what was refused."""
+        """Remove a partial write durably; otherwise a crash could bring back what was refused."""
         if self._file is None:
             return
         try:
@@ -165,7 +165,7 @@ class Log:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Stop trusting the newest segment beyond its last commit; the next commit begins another."""
+        """Give up the newest segment after its last commit; the next commit begins another."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -173,7 +173,7 @@ class Log:
             file.truncate(self._size)
             file.sync()
         except OSError:
-            pass  # recovery reads it only up to where the next segment begins
+            pass  # recovery reads it only up to the beginning of the next segment
         file.close()
 
     def _give_up_reserve(self) -> None:
@@ -182,7 +182,7 @@ class Log:
             self._has_reserve = False
 
     def make_reserve(self) -> None:
-        """Set the reserve aside. On a disk without room for it, new records are refused from the start."""
+        """Allocate the reserve. On a disk without space for it, new records are rejected from the start."""
         try:
             self._disk.reserve(RESERVE, self._reserve_bytes)
             self._has_reserve = True
@@ -191,7 +191,7 @@ class Log:
             self.trouble = _reason(error)
 
     def _try_recovery(self) -> None:
-        """Look whether the trouble is over: room for the reserve and more, and a disk that takes a write."""
+        """Check whether the disk has recovered: space for the reserve and more, and a sync that succeeds."""
         try:
             wanted = MARGIN_BYTES + (0 if self._has_reserve else self._reserve_bytes)
             if self._disk.free() < wanted:
@@ -219,7 +219,7 @@ class Log:
         return None
 
     def rotate(self) -> str | None:
-        """End the newest segment and begin the next, which says where this one ends. Returns its name."""
+        """End the newest segment and begin the next, whose name says where this one ends. Returns its name."""
         name = self._name
         if self._file is None or self.position.offset == _first_offset(name):
             return None
@@ -234,7 +234,7 @@ class Log:
         return name
 
     def close(self) -> str | None:
-        """Let go. Returns why rows may have been lost, when they may."""
+        """Close. Returns why rows may have been lost, if so."""
         failure = self.sync()
         if self._file is not None:
             self._file.close()

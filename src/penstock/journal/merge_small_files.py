@@ -1,7 +1,7 @@
-"""Small neighbouring files of sealed history become one: a seal a minute would else leave over a thousand files a day.
+"""Merge small adjacent files of sealed history: a seal a minute would otherwise leave over a thousand files a day.
 
-Rows, offsets and the order of rows stay. The files that were merged stay on the disk for a while, for those who are reading
-them; they go when no version that is kept speaks of them and they are old.
+Rows, offsets and their order stay the same. The merged files stay on disk for a while, for readers that have them open; they are removed when
+they are old and no kept version refers to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.journal.parquet_table import DataFile
 
 FILES_MIN = 30
-"""Small files in a row, of one date, that are worth merging."""
+"""Adjacent small files of one date that are worth merging."""
 SMALL_BYTES = 16 * 1024 * 1024
 MERGED_BYTES_MAX = 64 * 1024 * 1024
 GROUP_BYTES = 64 * 1024 * 1024
@@ -66,7 +66,7 @@ def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int
 
 
 def touch(root: Path, files: Sequence[DataFile]) -> None:
-    """Have their age count from now: somebody may be reading them."""
+    """Reset their age, because readers may have them open."""
     now = time.time()
     for file in files:
         os.utime(root / file.path, (now, now))

@@ -1,6 +1,6 @@
-"""Named readers: who reads this journal, how far each has come, and how far back that holds history.
+"""Named readers: the position of each reader of a journal, which holds back retention.
 
-One small file a reader, replaced whole, so that a reader in another process needs no lock.
+One small file a reader, replaced atomically, so that a reader in another process needs no lock.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ NAME_MAX = 64
 
 
 class Reader(msgspec.Struct):
-    """How far one reader has come."""
+    """The position of one reader."""
 
     name: str
     offset: int
     """The next row it wants."""
     at_us: int
-    """When it last said so."""
+    """When it last reported it."""
     has_ended: bool = False
-    """Its hold was ended because it held back too much, or for too long."""
+    """Its hold was ended because it held back too many bytes, or for too long."""
 
 
 def name_problem(name: str) -> str | None:
@@ -35,7 +35,7 @@ def name_problem(name: str) -> str | None:
 
 
 def list_readers(disk: Disk) -> list[Reader]:
-    """Every reader, by name. A file that is being replaced or was damaged holds nothing back."""
+    """All readers. A damaged file, or one that is being replaced, holds nothing back."""
     found = []
     for file in disk.names():
         if not (file.startswith(PREFIX) and file.endswith(SUFFIX)):
@@ -48,7 +48,7 @@ def list_readers(disk: Disk) -> list[Reader]:
 
 
 def advance(disk: Disk, name: str, offset: int, at_us: int) -> Reader:
-    """A reader has everything before `offset`; it never goes back by itself."""
+    """A reader has read everything before `offset`; its position never decreases."""
     known = {reader.name: reader for reader in list_readers(disk)}.get(name)
     if known is not None and not known.has_ended:
         offset = max(offset, known.offset)
@@ -58,7 +58,7 @@ def advance(disk: Disk, name: str, offset: int, at_us: int) -> Reader:
 
 
 def end(disk: Disk, reader: Reader) -> None:
-    """The reader holds nothing back any more, and can see that."""
+    """End the hold of a reader, visibly for it."""
     _save(disk, msgspec.structs.replace(reader, has_ended=True))
 
 

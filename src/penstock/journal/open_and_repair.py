@@ -1,4 +1,4 @@
-"""A journal's directory: what is in it, in which order, and where the last run ended.
+"""Open a journal directory: find the state and the log behind it, cut a torn tail, and refuse damage.
 
     journal.json            the journal's id, made with the directory; how the last run ended
     log-<offset>.seg        history from that offset on; the newest is being written
@@ -7,8 +7,9 @@
     readers.json            named readers and how far they have read
     reserve, lock
 
-Opening finds the newest sound live file and the segments behind it, cuts a torn tail, and refuses damage by name. It never
-skips anything.
+Opening finds the newest valid live file and the segments after it. An incomplete write at the end of the newest segment is a torn tail: it was
+never acknowledged, so it is cut off. Anything else that cannot be read is damage: it is reported with file and position, and never
+skipped.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ def read_watermark(disk: Disk) -> tuple[int, int] | None:
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A log segment and the offsets it is answerable for."""
+    """A log segment and its range of offsets."""
 
     name: str
     first: int
     limit: int | None
-    """Where the next segment begins; what is behind that was refused and does not count."""
+    """Where the next segment begins; rows after that were refused and do not count."""
 
 
 Progress = Callable[[int, int], None]
@@ -110,7 +111,7 @@ def segments(disk: Disk) -> list[Segment]:
 
 
 def write_small(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a small file, durably and at once."""
+    """Replace a small file durably and atomically."""
     draft = name + ".tmp"
     disk.remove(draft)
     file = disk.open(draft)
@@ -124,7 +125,7 @@ def write_small(disk: Disk, name: str, data: bytes) -> None:
 
 
 def read_identity(disk: Disk) -> Identity | None:
-    """Who this journal is, or None in a new directory."""
+    """The identity of the journal, or None in a new directory."""
     if IDENTITY not in disk.names():
         return None
     try:
@@ -155,7 +156,7 @@ def last_live_row(count: int, offset: int, recorded_us: int) -> Row:
 
 
 def _is_unbegun(data: bytes | memoryview) -> bool:
-    """Whether a file is no more than a header that never reached the disk: no frame follows an unsynced one."""
+    """Whether a file is only an incomplete header: the header is synced before the first frame is written."""
     longest = len(encode_header(Header("00" * 16, 0, 0, 0), SCHEMA))
     return len(data) <= longest and not has_sound_frame(memoryview(data))
 
@@ -173,7 +174,7 @@ class Opened:
         self.identity = found or Identity(fresh_id)
         self._may_have_lost = not self.identity.is_clean and self.identity.sync != "commit"
         if self._may_have_lost:
-            # Rows may be gone that readers have seen: they must notice.
+            # Rows that readers have seen may be lost: the new epoch makes them notice.
             self.identity.epoch += 1
         self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
         self.torn_bytes = 0
@@ -189,7 +190,7 @@ class Opened:
             except DamageError:
                 if name == named(self.disk, LIVE_PREFIX)[0] and self._needs_live():
                     raise
-                continue  # an older one and more of the log tell the same story
+                continue  # an older live file and more of the log give the same state
             self.live_offset = self.position.offset = scan.header.first_offset
             for batch in batches:
                 for row in decode_rows(batch, scan.header.journal, scan.header.shard, scan.header.epoch):
@@ -204,7 +205,7 @@ class Opened:
         return bool(first) and first[0].first > 0
 
     def tail_rows(self, progress: Progress | None = None) -> Iterator[Row]:
-        """The rows behind the live file, in order; cuts a torn tail when it comes to it."""
+        """The rows after the live file, in order; cuts a torn tail at the end."""
         found = segments(self.disk)
         sizes = {segment.name: self.disk.size(segment.name) for segment in found}
         total, done = sum(sizes.values()), 0
@@ -239,7 +240,7 @@ class Opened:
         except DamageError:
             if not is_last or not _is_unbegun(data):
                 raise
-            # A segment that was just being begun: nothing in it was ever acknowledged.
+            # The segment was being created: nothing in it was ever acknowledged.
             self.position.offset = segment.first
             self._check_watermark(segment.name, 0)
             self.torn_bytes += len(data)
@@ -263,7 +264,7 @@ class Opened:
                 yield row
             end = frame.end
             if segment.limit is not None and self.position.offset >= segment.limit:
-                # Whatever is behind was refused, and must stay so when the next segment is not there any more.
+                # Rows after this were refused. Cut them off, because the next segment, which proves it, may be removed later.
                 self._cut(segment.name, end, len(data))
                 return
         if is_last:
@@ -276,9 +277,9 @@ class Opened:
             )
 
     def _check_watermark(self, name: str, end: int) -> None:
-        """What was promised to be durable is no torn tail when it cannot be read: it is damage, and stays where it is.
+        """Committed rows that cannot be read are damage, not a torn tail, and are never cut off.
 
-        The watermark is written after the sync, so it is never ahead of what the disk has.
+        The watermark is written after the sync, so it is never ahead of what is durable.
         """
         mark = read_watermark(self.disk) if self.identity.sync == "commit" else None
         if mark is None or self._may_have_lost:
@@ -310,11 +311,11 @@ class Opened:
         try:
             write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
         except OSError:
-            # What a run that crashed had set aside for a full disk is now needed.
+            # The disk is full: use the reserve of the crashed run.
             self.disk.remove(RESERVE)
             write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
         log = Log(self.disk, self.position, sync=self.sync)
-        # A segment of another epoch is left as it is: its header speaks for all its rows.
+        # A segment of another epoch is not continued: its header holds the epoch of all its rows.
         if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
             log.resume(*self._tail)
         log.make_reserve()
@@ -322,7 +323,7 @@ class Opened:
         return log
 
     def publish(self) -> None:
-        """Tell readers of this machine how far the committed rows go."""
+        """Publish the end of the committed rows to readers in other processes."""
         self.disk.overwrite(WATERMARK, encode_watermark(self.position.offset, self.position.epoch))
 
     def _is_of_this_epoch(self, name: str) -> bool:
@@ -330,6 +331,6 @@ class Opened:
         return header.epoch == self.identity.epoch
 
     def end(self) -> None:
-        """The run ended by itself: nothing can have been lost."""
+        """The run ended cleanly: nothing can have been lost."""
         self.identity.is_clean = True
         write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))

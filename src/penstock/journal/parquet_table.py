@@ -38,11 +38,11 @@ FILE_SCHEMA = pa.schema(
         *[field.with_nullable(True) for field in SCHEMA],
     ]
 )
-"""A row as everybody outside sees it."""
+"""A row as readers of the table see it."""
 TABLE_SCHEMA = FILE_SCHEMA.append(pa.field("date", pa.date32()))
 
 _NO_STATISTICS = ("body", "meta")
-"""Columns whose least and greatest value help nobody and take room."""
+"""Columns without statistics, which would be large and useless."""
 _NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+)\.parquet")
 
 
@@ -57,7 +57,7 @@ class DataFile(msgspec.Struct, frozen=True):
     size: int
     last_at_us: int
     journal: str = ""
-    """Whose rows they are: a directory whose journal was made anew keeps the rows of the old one."""
+    """The journal of its rows: a directory whose journal was created again keeps the rows of the old one."""
 
 
 def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ class EventsTable:
     def __init__(self, lake: Path) -> None:
         self.path = lake / TABLE
         self._journals: dict[str, str] = {}
-        """Of files whose names do not say it."""
+        """The journals of files whose names do not include it."""
 
     def table(self) -> DeltaTable | None:
         """The table as it is now, or None before the first seal."""
@@ -98,7 +98,7 @@ class EventsTable:
         """Make rows part of the table, unless they are already. The last of them is before `end`."""
         if rows.num_rows == 0 or self.sealed_end(journal, shard) >= end:
             return False
-        # The files are written by libraries that know no secrets, so the directory around them is closed.
+        # The libraries write files that others can read, so the directory around them is private.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.mkdir(exist_ok=True)
         table = self.table()
@@ -135,7 +135,7 @@ class EventsTable:
     def _write(
         self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None
     ) -> AddAction:
-        """One data file, durable under its name before the table speaks of it; a row group or more for each part.
+        """One data file, durable before the table refers to it; a row group or more for each part.
 
         With `last`, its last offset, the rows are those of other files and no change of the table.
         """
@@ -236,7 +236,7 @@ class EventsTable:
             log.sweep(time.time())
 
     def _merge(self, run: Sequence[DataFile]) -> None:
-        """Put one file in the place of several, by one commit."""
+        """Replace several files by one, in one commit."""
         table = self.table()
         if table is None:
             return

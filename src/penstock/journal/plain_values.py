@@ -1,4 +1,4 @@
-"""Rows and cells as plain values: what JSON can hold and people can read.
+"""Rows and cells as plain values for JSON and for people.
 
 Columns of Arrow go in, numbers, texts, lists and objects come out; times are in UTC with microseconds.
 """

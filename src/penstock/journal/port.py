@@ -25,7 +25,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Nothing of it counts. Only a disk that fails again while this is undone, and then a crash, could bring it back."""
+    """Nothing was committed. It could return only if the disk fails again while the write is undone, and then crashes."""
 
     reason: str
 
@@ -39,10 +39,10 @@ class Journal(Protocol):
     id: str
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
-        """Make facts durable together; facts first and observations after them, as the caller ordered them."""
+        """Make facts durable together, in the caller's order."""
 
     def close(self) -> None:
-        """Write what is pending and let go."""
+        """Write what is pending and close."""
 
 
 class MemoryJournal:

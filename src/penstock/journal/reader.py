@@ -1,8 +1,7 @@
 """Reading a journal from any process of this machine: sealed history and hot segments as one sequence of rows.
 
-Takes no lock and disturbs nobody: sees what is below the writer's watermark, and when the sealer moves rows from a segment
-to the table under its eyes, finds them there. The same range read twice gives the same rows (invariant 9). A reader that is
-kept knows where rows stand in the segments and reads only what it is asked for.
+Takes no lock and does not disturb the writer: it reads below the watermark, and follows rows that the sealer moves from a segment to the table. The same
+range read twice gives the same rows (invariant 9). A reader that is kept open caches the positions of rows in segments.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from penstock.journal.segment_index import IndexedSegment, SegmentRows
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100
-"""How often a range may move under a reader before that is no race but a fault."""
+"""How often a range may move during a read before that counts as an error."""
 
 
 class JournalError(Exception):
@@ -78,7 +77,7 @@ class JournalReader:
         return identity
 
     def mark(self) -> Mark:
-        """How far the journal reaches, now, without a look at its files."""
+        """The end of the journal, without listing its files."""
         identity = self.identity()
         end, epoch = self._watermark()
         return Mark(identity.id, epoch, end)
@@ -89,7 +88,7 @@ class JournalReader:
 
     def _look(self) -> tuple[Bounds, SealedView]:
         identity = self.identity()
-        # Segments first: what the sealer moves meanwhile is then seen twice, and never not at all.
+        # Segments first: rows that the sealer moves meanwhile are then seen twice, never missed.
         hot = segments(self._disk)
         view = self._sealed.view(identity.id)
         end, epoch = self._watermark()
@@ -101,7 +100,7 @@ class JournalReader:
             mark = read_watermark(self._disk)
             if mark is not None:
                 return mark
-        raise JournalError(f"`{self._journal}` has no watermark; start a server on it to mend it")
+        raise JournalError(f"`{self._journal}` has no watermark; start a server on it to repair it")
 
     def seams(self) -> list[int]:
         """Offsets at which sealed files begin: a range that is cut there is read without waste."""
@@ -153,7 +152,7 @@ class JournalReader:
                     yield part
                     first = part.following
             except FileNotFoundError:
-                self._sealed.forget()  # sealed or removed between our look and our read: look again
+                self._sealed.forget()  # sealed or removed since the listing: list again
             races = races + 1 if first == before else 0
             if races > RACES_MAX:
                 raise JournalError(

@@ -1,7 +1,7 @@
-"""Retention: which sealed files may go. A pure choice over facts, carried out elsewhere.
+"""Retention: choose the sealed files to remove. A pure function; the sealer removes them.
 
-Sealed history is not needed to run: what is live has its body in the live file. So only age, size and readers count. A named
-reader holds back what it has not read, up to a bound in bytes and in age; then its hold ends, and is said to have.
+A server does not need sealed history to run, because the live file has the live envelopes. So only age, size and readers count. A named reader
+holds back what it has not read, up to a limit in bytes and in age; then its hold ends, visibly for the reader.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def choose(
     now_us: int,
     journal: str = "",
 ) -> Choice:
-    """The oldest files beyond the bounds, as far as readers allow; and the readers whose patience is over.
+    """The oldest files beyond the limits, as far as readers allow; and the readers whose hold ends.
 
-    Readers read `journal`; rows of one that was here before it wait for nobody.
+    Readers read `journal`; rows of an earlier journal in the directory are not held back.
     """
     doomed: list[DataFile] = []
     left = sum(file.size for file in files)

@@ -1,8 +1,8 @@
-"""Sealing: closed segments become sealed history, the state behind them becomes a live file, and they go.
+"""Seal: move closed segments into the Delta table, write the state after them as a live file, then remove them.
 
-Runs in a process of its own beside the writer, which never touches a closed segment again. Each step is durable before the
-next begins and does nothing when it was done before, so a crash anywhere costs only the time to do it again:
-publish the rows in the Delta table, write the live file, then remove what both have made superfluous.
+Runs in its own process; the writer never touches a closed segment again. Each step is durable before the next begins and is idempotent, so a crash
+at any point only repeats work: publish the rows in the table, write the live file, then remove what both make redundant. The order matters: a
+segment is removed only when the table has its rows and a live file has its state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LIVE_BATCH_ROWS = 4096
 
 
 class Recoverable(Protocol):
-    """A machine that can be rebuilt from rows: every door's has these verbs."""
+    """State that can be rebuilt from rows; the machine of every protocol implements it."""
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         """The state as rows."""
@@ -90,7 +90,7 @@ class Sealer:
         self._shard = shard
 
     def seal(self, now_us: int, *, wants_live: bool = False) -> SealReport:
-        """Do everything that is to be done; `wants_live` derives a live file even when little has changed."""
+        """Seal all closed segments; `wants_live` writes a live file even if little has changed."""
         identity = read_identity(self._disk)
         report = SealReport()
         if identity is None:
@@ -129,13 +129,13 @@ class Sealer:
         return int(names[-1][len(LIVE_PREFIX) : -4]) if names else 0
 
     def _live_is_due(self, closed: list[Segment], live_offset: int) -> bool:
-        """Writing the state down is worth it when the history behind it has grown as large as the state."""
+        """A new live file pays off when the history since the last one is as large as the state."""
         behind = sum(self._disk.size(s.name) for s in closed if (s.limit or 0) > live_offset)
         names = named(self._disk, LIVE_PREFIX)
         return behind > 0 and (not names or behind >= self._disk.size(names[-1]))
 
     def _derive_live(self, closed: list[Segment], live_offset: int, journal: str) -> int:
-        """Rebuild the state from the last live file and the closed segments, and write it down."""
+        """Rebuild the state from the last live file and the closed segments, and write a new live file."""
         end = closed[-1].limit
         assert end is not None
         if end <= live_offset:
@@ -189,7 +189,7 @@ class Sealer:
         self._disk.sync_names()
 
     def _remove(self, closed: list[Segment], report: SealReport) -> None:
-        """A segment may go once the table has its rows and a live file has what is live in them."""
+        """Remove the segments whose rows are in the table and whose state is in a live file."""
         safe = min(report.sealed_end, report.live_offset)
         for segment in closed:
             if segment.limit is not None and segment.limit <= safe:
@@ -211,7 +211,7 @@ class Sealer:
 
 
 def _until(scan: Scan, limit: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a segment up to where the next one begins; what is behind that was refused."""
+    """The batches of a segment up to the beginning of the next one; later rows were refused."""
     expected = scan.header.first_offset
     frames = scan.frames()
     while expected < limit:

@@ -1,7 +1,7 @@
-"""Sealed history as a reader sees it: which files hold which rows, and the rows, without reading what is not wanted.
+"""Read sealed history: which files hold which rows, and the rows of a range that pass a selection.
 
-The list of files is kept until the table has a newer version. Rows of a file are dense, so a row's place in it is known from
-its offset. Statistics of the row groups tell which of them cannot hold a wanted row; those are never decoded.
+The list of files is cached until the table has a newer version. Rows of a file are dense, so the offset of a row gives its position. Row groups whose
+statistics exclude the selection are not decoded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SealedRows:
         return self._view
 
     def forget(self) -> None:
-        """Look again, whatever the version: something was not where it should be."""
+        """Drop the cached list of files: a file was not found."""
         self._view = None
 
     def parts(

@@ -1,7 +1,7 @@
-"""A segment that is read from any offset: remembers where rows begin, so that nobody walks the whole file twice.
+"""Read a segment from any offset, with a cached index of positions so that a read does not scan the whole file.
 
-The index is derived from the file and never trusted beyond it: a file of the same name that begins differently is another
-segment and starts with an empty index. Only committed rows are remembered, because only they stay where they are.
+The index is only valid for its file: a file of the same name with another header is another segment and gets an empty index. Only the positions of
+committed rows are cached, because only these never change.
 """
 
 from __future__ import annotations

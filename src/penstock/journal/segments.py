@@ -1,12 +1,12 @@
-"""The segment: a file of framed Arrow messages, and the only code that knows its bytes.
+"""The segment format: a file of framed Arrow messages. The only code that knows its bytes.
 
     header   magic "PENSTOCK" · u16 version · u16 kind · u32 shard · u32 epoch · u64 first offset
              16 bytes journal id · u32 schema length · Arrow schema message · u32 crc32c of all before
     frame    u32 length · u32 crc32c of the payload · payload: one Arrow record-batch message
 
-Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or whose checksum is
-wrong with nothing whole behind it, is a torn tail: it was never acknowledged. A bad frame with whole frames
-behind it is damage. `docs/reference/journal.md` describes this for others to implement.
+Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or has a wrong checksum and no valid frame after
+it, is a torn tail: it was never acknowledged, and `open_and_repair.py` cuts it off. A bad frame with valid frames after it is damage.
+`docs/reference/journal.md` describes the format for other implementations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KIND_LOG = 0
 KIND_LIVE = 1
 """A live file: the state at an offset, in rows, instead of history."""
 FRAME_MAX = 256 * 1024 * 1024
-"""No frame is longer: a larger length is garbage, not a reason to allocate."""
+"""The longest frame: a larger length is garbage and must not cause an allocation."""
 
 _FIXED = struct.Struct("<8sHHIIQ16sI")
 _FRAME = struct.Struct("<II")
@@ -43,7 +43,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class DamageError(Exception):
-    """A segment that cannot be trusted: named by file and position, never skipped."""
+    """Damage in a file, with its position; never skipped."""
 
     def __init__(self, name: str, position: int, what: str, *, is_cut_short: bool = False) -> None:
         super().__init__(f"`{name}` is damaged at byte {position}: {what}")
@@ -145,14 +145,13 @@ def payloads(data: bytes | memoryview, position: int) -> Iterator[tuple[memoryvi
 
 
 class Scan:
-    """A walk over a segment's whole frames. After it, `end` is where trust ends and `torn` what is cut off."""
+    """Iterates over the valid frames of a segment. Afterwards `end` is the end of the last one."""
 
     def __init__(
         self, data: bytes | memoryview, name: str, *, is_last: bool, has_holes: bool = False
     ) -> None:
         self.header, self.schema, self.start = decode_header(data, name)
         self.end = self.start
-        self.torn = 0
         self._data = memoryview(data)
         self.name = name
         self._is_last = is_last
@@ -168,8 +167,7 @@ class Scan:
             self._judge_tail()
 
     def _judge_tail(self) -> None:
-        """Torn or damaged? A torn write has nothing sound behind it; damage in the middle has."""
-        self.torn = len(self._data) - self.end
+        """A torn tail is accepted; damage raises. A torn write has no valid frame after it; damage in the middle has."""
         if not self._is_last:
             raise DamageError(self.name, self.end, "a frame is broken and later segments exist")
         if not self._has_holes and has_sound_frame(self._data, self.end + 1):

@@ -1,7 +1,6 @@
-"""Which rows of a range are wanted: by door, channel, event, and so on, and whether the pipeline's own count.
+"""Selections of rows by door, channel, event and so on, with or without the pipeline's own.
 
-Says for a batch which rows pass, and for a part of a file, from its statistics alone, whether any row could. What is empty
-bounds nothing.
+Filters batches, and decides from the statistics of a row group whether any row can pass, or all do. An empty condition selects everything.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PIPELINE = "pipeline/"
-"""How the sender of everything begins that a pipeline sent back through a door."""
+"""The sender prefix of what a pipeline sent."""
 
 
 class ColumnRange(msgspec.Struct, frozen=True):

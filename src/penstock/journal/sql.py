@@ -1,7 +1,7 @@
-"""Questions to the tables in SQL, answered by DataFusion without Spark and without Java.
+"""SQL over the tables with DataFusion, without Spark and Java.
 
-Only reads. What a text asks for is not guessed from its words, which comments and quotes can hide: the engine plans it first, and
-whatever its plan would write, make, drop or set is refused before anything runs. The engine knows the tables of one lake and no other file.
+Read-only. Whether a query reads is not guessed from its words, which comments and quotes can hide: the engine plans it first, and a plan that writes,
+creates, drops or sets anything is rejected before it runs. The engine only knows the tables of one lake, no other files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class QueryResult(msgspec.Struct):
 
 
 def ask(lake: Path, query: str) -> QueryResult:
-    """Ask the tables of a lake something; a `PenstockError` says what is wrong with the question."""
+    """Run a query on the tables of a lake; raises `PenstockError` with the reason if it is invalid."""
     if not query.strip():
         raise _refused("the query is empty")
     known = table_names(lake)
@@ -76,7 +76,7 @@ def ask(lake: Path, query: str) -> QueryResult:
 
 
 def _check_reading(engine: QueryBuilder, query: str) -> None:
-    """Refuse what is not a question, by the engine's own understanding of it."""
+    """Reject a query that does not only read, by the plan of the engine."""
     explained = _EXPLAIN.match(query)
     asked = query if explained is None else query[explained.end() :]
     plans = {

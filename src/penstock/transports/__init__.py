@@ -1,1 +1,1 @@
-"""Transports: frames in and out, and how fast; nothing of what they mean."""
+"""Transports: move bytes between sockets and connections, with back-pressure. They know no protocol."""

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 from penstock.transports.transport import ByteStreamTransport, ConnectionPort, tune
 
 FIRST_BYTES = b"{ \t\r\n"
-"""What a control connection may begin with. Anything else, a browser's request above all, is closed unanswered."""
+"""The first byte of a Control v1 connection. Any other, such as a browser's request, closes it without an answer."""
 
 Accept = Callable[[ByteStreamTransport, str], ConnectionPort | None]
 """Makes the endpoint of a new connection from its wire and its peer's address; None refuses it."""
@@ -76,7 +76,7 @@ async def listen_tcp(host: str, port: int, accept: Accept) -> asyncio.Server:
 async def listen_unix(path: Path, accept: Accept) -> asyncio.Server:
     """A Unix socket that only its owner may open, from the first moment."""
     loop = asyncio.get_running_loop()
-    if path.is_socket():  # noqa: ASYNC240  # once, before anybody is served
+    if path.is_socket():  # noqa: ASYNC240  # once, at the start
         _remove_stale(path)
     mask = os.umask(0o177)
     try:
@@ -86,7 +86,7 @@ async def listen_unix(path: Path, accept: Accept) -> asyncio.Server:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a crash left behind; one that somebody listens on is in use."""
+    """Remove a socket file that a crash left behind; raises if a server listens on it."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
@@ -146,7 +146,7 @@ async def open_stdio(accept: Accept) -> tuple[asyncio.Event, _Output]:
 
 
 def _pipe_from(file: BinaryIO) -> BinaryIO:
-    """Something a loop can wait for, with the bytes of a file that it cannot: a plain file, or /dev/null."""
+    """A pipe with the bytes of a file that the loop cannot poll, such as a plain file or /dev/null."""
     if _can_wait(file):
         return file
     read_end, write_end = os.pipe()
@@ -173,5 +173,5 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
     with (
         contextlib.suppress(OSError),
         target,
-    ):  # whoever reads has gone, or the disk is full: the end either way
+    ):  # the reader is gone or the disk is full: stop either way
         shutil.copyfileobj(source, target)

@@ -1,6 +1,6 @@
-"""Bodies that come compressed: read within a bound, whatever they claim.
+"""Decompress request bodies within a limit.
 
-A bomb is stopped at the bound and not after it: nothing larger than the bound is ever made.
+A decompression bomb is stopped at the limit: nothing larger is ever allocated.
 """
 
 from __future__ import annotations

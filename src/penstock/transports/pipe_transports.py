@@ -1,7 +1,7 @@
-"""Channels of kernel pipes: a byte stream to one peer, over TCP or inside the binary messages of a WebSocket.
+"""Transports of kernel pipes: a byte stream to one peer, over TCP or in the binary messages of a WebSocket.
 
-A channel moves bytes and knows nothing of frames. It keeps next to nothing: reading waits for the peer, and a write waits while the
-peer does not read. `pipe_sockets.py` has the WebSockets, because their library takes long to load.
+A transport moves bytes and knows nothing of frames. It buffers almost nothing: a read waits for the peer, and a write waits while the peer does not
+read. `pipe_websockets.py` has the WebSockets, because aiohttp is slow to load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.transports.transport import tune
 CHUNK = 64 * 1024
 """Bytes of one read."""
 CLOSE_S = 1.0
-"""How long a peer may take to read our last words."""
+"""How long a peer may take to read the last bytes."""
 
 
 class PipeAddress(NamedTuple):
@@ -36,7 +36,7 @@ class PipeTransport(Protocol):
     """One peer's bytes."""
 
     heeds_control: bool
-    """Whether ping and close frames count: over a WebSocket they do, over TCP the other side passes them over too."""
+    """Whether ping and close frames are handled: over a WebSocket they are, over TCP the other side ignores them too."""
 
     @property
     def buffered(self) -> int:
@@ -57,12 +57,12 @@ Serve = Callable[[PipeTransport], Awaitable[None]]
 
 
 class PipeListener(Protocol):
-    """A place where peers connect."""
+    """A listening socket."""
 
     address: PipeAddress
 
     async def close(self) -> None:
-        """Take no more peers."""
+        """Stop listening."""
 
 
 def parse_pipe(text: str) -> PipeAddress:
@@ -109,10 +109,10 @@ class TcpPipeTransport:
         try:
             async with asyncio.timeout(CLOSE_S):
                 self._writer.write_eof()
-                # Hanging up on what the peer still sends would cost it our last words.
+                # Closing with unread data makes TCP reset the connection, which would discard what was written last.
                 while await self._reader.read(CHUNK):
                     pass
-        except (TimeoutError, OSError, RuntimeError):  # or somebody else is reading, and will see the end
+        except (TimeoutError, OSError, RuntimeError):  # another task may be reading, and sees the end
             pass
         self._writer.close()
         try:
@@ -151,7 +151,7 @@ async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> Pipe
 
 
 async def dial(address: PipeAddress) -> PipeTransport:
-    """Connect to a host's pipe server; raises OSError when nobody answers."""
+    """Connect to a host's pipe server; raises OSError if nothing listens there."""
     if address.kind == "ws":
         from penstock.transports.pipe_websockets import dial_socket
 

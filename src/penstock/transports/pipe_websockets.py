@@ -1,7 +1,7 @@
-"""Channels of kernel pipes over WebSockets, with aiohttp: frames inside binary messages, several in one or one over several.
+"""Transports of kernel pipes over WebSockets, with aiohttp: a message may hold several frames, and a frame may span messages.
 
-Web pages can open WebSockets to this machine, and the kernel's peers are no web pages: an upgrade with an `Origin` is refused, and so
-is one for a host that is not this machine, unless the listener was told to be public.
+Web pages can open WebSockets to this machine, and peers of the kernel are not web pages: an upgrade with an `Origin` is rejected, and so is one for
+another host name, unless the listener is public.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WebSocketPipeTransport:
         while True:
             message = await self._socket.receive()
             if message.type is WSMsgType.TEXT:
-                data = message.data.encode() or b"\n"  # no frame either way: whoever decodes says so
+                data = message.data.encode() or b"\n"  # not a frame: the decoder rejects it
             elif message.type is WSMsgType.BINARY:
                 data = message.data
             else:

@@ -1,7 +1,7 @@
-"""The only file that writes to a transport: one write per connection per turn of the loop.
+"""The server's transports: one write per connection per turn of the loop. The only server file that writes to a socket.
 
-A wire takes the messages of a turn and hands them to the kernel in one call. The runtime decides when; nothing
-is kept here. A small write costs more than all queue work on a message, so this is where the speed is.
+A transport takes the messages of a turn and passes them to the kernel in one call. The runtime decides when; nothing is queued here. A small write
+costs more than all queue work on a message, so batching them is what makes the server fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 def tune(sock: socket.socket | None) -> None:
-    """Send at once what is small, and notice within about two minutes when a silent peer is gone."""
+    """Disable Nagle's algorithm, and detect a dead peer within about two minutes."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -31,7 +31,7 @@ def tune(sock: socket.socket | None) -> None:
 
 
 class ConnectionPort(Protocol):
-    """What a transport tells the runtime about one connection."""
+    """What a transport calls on the connection that it carries."""
 
     def received(self, data: bytes) -> None: ...
 
@@ -42,7 +42,7 @@ class ConnectionPort(Protocol):
 
 @runtime_checkable
 class PongListener(Protocol):
-    """An endpoint that wants to know that its peer is alive."""
+    """A connection that is notified of pongs."""
 
     def pong_received(self) -> None: ...
 
@@ -53,7 +53,7 @@ class ByteStreamTransport:
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
         self.source: asyncio.BaseTransport = transport
-        """Where the peer's bytes come from: another pipe, for stdout."""
+        """Where the peer's bytes come from; for stdout it is stdin."""
 
     def send(self, messages: list[bytes]) -> None:
         """Write the messages of this turn, in order."""
@@ -66,7 +66,7 @@ class ByteStreamTransport:
         return self._transport.get_write_buffer_size()
 
     def hold(self, on: bool) -> None:
-        """Stop or go on reading from the peer."""
+        """Stop or resume reading from the peer."""
         change = getattr(self.source, "pause_reading" if on else "resume_reading", None)
         if change is not None and not self.source.is_closing():
             change()
@@ -76,7 +76,7 @@ class ByteStreamTransport:
         self._transport.close()
 
     def abort(self) -> None:
-        """Close now: the peer does not read."""
+        """Close without flushing: the peer does not read."""
         self._transport.abort()
 
 
@@ -103,7 +103,7 @@ def frame_head(size: int) -> bytes:
 
 
 class EventStreamTransport(ByteStreamTransport):
-    """The body of an HTTP answer that goes on until one of both ends the connection."""
+    """The body of an HTTP answer that lasts until either side closes the connection."""
 
     _patience: asyncio.TimerHandle | None = None
 
@@ -132,7 +132,7 @@ class ServerWebSocketTransport(ByteStreamTransport):
         self.readable.set()
         self.is_held = False
         self.is_closing = False
-        """We have said goodbye; what the peer still sends is read and not heard."""
+        """A close frame was sent; what the peer still sends is read and dropped."""
         self._patience: asyncio.TimerHandle | None = None
 
     def send(self, messages: list[bytes]) -> None:
@@ -149,7 +149,7 @@ class ServerWebSocketTransport(ByteStreamTransport):
             super().send([frame(PONG, bytes(data))])
 
     def hold(self, on: bool) -> None:
-        """The library below reads the transport; we stop taking from it, and it stops reading."""
+        """Stop or resume taking messages; aiohttp then stops reading the socket."""
         self.is_held = on
         if on:
             self.readable.clear()
@@ -157,7 +157,7 @@ class ServerWebSocketTransport(ByteStreamTransport):
             self.readable.set()
 
     def close(self, code: int, reason: str) -> None:
-        """Say why, then wait for the peer's goodbye: hanging up on what it still sends would cost it our last words."""
+        """Send a close frame and wait for the peer's: closing with unread data makes TCP reset the connection and discard the reason."""
         if self.is_closing:
             return
         self.is_closing = True
@@ -166,7 +166,7 @@ class ServerWebSocketTransport(ByteStreamTransport):
         self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def end(self) -> None:
-        """The peer has said goodbye, or is gone."""
+        """The peer closed, or the connection is lost."""
         if self._patience is not None:
             self._patience.cancel()
         if self.is_closing:

@@ -26,7 +26,7 @@ LINGER_MS = 1_000
 HANDSHAKE_BACKLOG = 1_000
 """Peers whose keys wait to be looked up."""
 ANYBODY = "*"
-"""Among the allowed keys: everybody who knows the server's public key."""
+"""Among the allowed keys: any client that knows the server's public key."""
 DOMAIN = b"penstock"
 ZAP = "inproc://zeromq.zap.01"
 
@@ -44,7 +44,7 @@ class EndpointError(Exception):
 
 
 def check(endpoint: str, curve: CurveKeys | None) -> None:
-    """Refuse what would let anybody in from elsewhere."""
+    """Reject an endpoint that other machines could reach without a key."""
     problem = endpoint_problem(endpoint, has_curve=curve is not None)
     if problem is not None:
         raise EndpointError(problem)
@@ -60,7 +60,7 @@ def short_ipc(path: Path) -> Path:
         place = Path("/tmp") / name
     place.mkdir(mode=0o700, exist_ok=True)
     if place.is_symlink() or place.stat().st_uid != os.getuid():
-        raise EndpointError(f"`{place}` belongs to somebody else")
+        raise EndpointError(f"`{place}` belongs to another user")
     place.chmod(0o700)
     return place / f"{sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
 
@@ -85,7 +85,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, curve: CurveKeys | None) -> str
 
 
 def _bind_path(socket: zmq.Socket[Any], path: Path) -> str:
-    """Bind a socket in the file system that was never anybody else's."""
+    """Bind a socket file that only its owner can open, from the start."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and not path.is_socket():  # libzmq removes what has the name, whatever it is
         raise EndpointError(f"`{path}` is there already and is no socket; name another path")
@@ -104,7 +104,7 @@ def reached(endpoint: str) -> str:
 
 
 class KeyGate:
-    """Looks up the keys of peers that connect, as libzmq's ZAP asks; whoever runs the sockets polls it beside them."""
+    """Checks the keys of connecting peers, as a ZAP handler of libzmq; polled together with the sockets."""
 
     def __init__(self, context: zmq.Context[Any], curve: CurveKeys) -> None:
         self.socket: zmq.Socket[Any] = context.socket(zmq.ROUTER)
@@ -116,7 +116,7 @@ class KeyGate:
         self.refused = 0
 
     def answer(self) -> None:
-        """Answer every question that waits."""
+        """Answer all pending requests."""
         while True:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)

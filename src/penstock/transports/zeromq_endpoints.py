@@ -1,4 +1,6 @@
-"""ZeroMQ endpoints as texts: what is one, and who reaches it. Knows no sockets, so that a config is checked without them."""
+"""ZeroMQ endpoints as texts: their syntax, and whether other machines can reach them."""
+
+# size: the config checks endpoints without loading ZeroMQ
 
 from __future__ import annotations
 
