@@ -34,8 +34,7 @@ from penstock.server.config.sections import (
     StreamsSection,
     TokenSection,
 )
-from penstock.server.config.spaces import files as space_files
-from penstock.server.config.spaces import sections as space_sections
+from penstock.server.config.spaces import files, schema
 from penstock.server.files import yaml_tree
 from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
@@ -199,7 +198,7 @@ def _overlaid(streams: StreamsSection, caps: StreamCaps) -> StreamsSection:
 def _is_secret(path: yaml_tree.KeyPath) -> bool:
     """Whether a value at this path could be a token, even a misplaced one."""
     if path[:1] == ("spaces",):
-        return space_sections.is_secret(path)
+        return schema.is_secret(path)
     return path[:2] == ("auth", "tokens") and not {"scopes", "name", "agent"} & set(path)
 
 
@@ -258,6 +257,6 @@ def _with_spaces(
 ) -> Config:
     """The config with its spaces validated, their paths resolved and their tokens hidden."""
     folder = Path() if path is None else path.parent
-    entries, found, notices = space_files.check(config.spaces, given, folder.absolute())
+    entries, found, notices = files.check(config.spaces, given, folder.absolute())
     errors += found
     return msgspec.structs.replace(config, spaces=entries, notices=(*config.notices, *notices))

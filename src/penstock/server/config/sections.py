@@ -15,7 +15,7 @@ from penstock.dialects.courier.triggers.config import Trigger
 from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.retention import Retention
 from penstock.server.config.relay_sections import RelaySection
-from penstock.server.config.spaces.sections import SpaceSection
+from penstock.server.config.spaces.schema import SpaceSection
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]

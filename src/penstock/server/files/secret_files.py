@@ -1,5 +1,7 @@
 """Secrets at rest: private files, and tokens as their sha256, the only form in which the server keeps them."""
 
+# size: small on purpose; everything that touches a secret on disk is here.
+
 from __future__ import annotations
 
 import hashlib

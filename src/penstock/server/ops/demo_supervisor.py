@@ -18,7 +18,7 @@ from penstock.demo.story import HELD_S
 from penstock.demo.task import SPACE, DemoTask, SpaceTask, StoryTask
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.config.spaces.files import id_of
-from penstock.server.config.spaces.sections import (
+from penstock.server.config.spaces.schema import (
     PIPELINE,
     ParticipantSection,
     SpaceHead,

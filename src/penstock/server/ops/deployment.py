@@ -3,6 +3,8 @@
 Both are printed, not installed. The stop timeout follows from the bounds of the server, so that systemd does not kill it while it drains.
 """
 
+# size: the files themselves are in `templates/`.
+
 from __future__ import annotations
 
 from math import ceil

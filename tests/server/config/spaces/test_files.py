@@ -22,7 +22,7 @@ from penstock.server.config.spaces.files import (
     mewdir_of,
     write_invited_token,
 )
-from penstock.server.config.spaces.sections import id_error
+from penstock.server.config.spaces.schema import id_error
 from penstock.server.config.spaces.token_files import environment_name
 
 REAL = """\

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.server.config.spaces import sections, token_files
-from penstock.server.config.spaces.sections import (
+from penstock.server.config.spaces import schema, token_files
+from penstock.server.config.spaces.schema import (
     KIND,
     PIPELINE,
     STARTED_TYPES,
@@ -103,17 +103,17 @@ def check(
             file = folder / entry
             kept.append(str(file))
             try:
-                section, told = _read(file)
+                section, more = _read(file)
             except ConfigError as error:
                 errors += [((), f"spaces[{index}]: {problem}") for problem in error.errors]
                 continue
-            notices += told
+            notices += more
         else:
             section = entry
             kept.append(_hidden(entry))
-            errors += sections.errors(entry, ("spaces", index))
-            told = (*sections.likely_typos(given[index]), *sections.notices(entry))
-            notices += [f"spaces[{index}]: {notice}" for notice in told]
+            errors += schema.errors(entry, ("spaces", index))
+            more = (*schema.likely_typos(given[index]), *schema.notices(entry))
+            notices += [f"spaces[{index}]: {notice}" for notice in more]
         other = ids.setdefault(section.space.id, index)
         if other != index:
             message = f"the space {shorten(section.space.id)} is also that of spaces[{other}]"
@@ -133,13 +133,13 @@ def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
         found += wrong
         if not wrong:
             section = msgspec.convert(tree.value, SpaceSection)
-            found += sections.errors(section)
+            found += schema.errors(section)
     if found:
         raise ConfigError(
             [f"`{path}`: {format_error(where, message, tree.lines)}" for where, message in found]
         )
-    told = [*sections.likely_typos(tree.value), *sections.notices(section)]
-    return section, tuple(f"`{path}`: {notice}" for notice in told)
+    notices = [*schema.likely_typos(tree.value), *schema.notices(section)]
+    return section, tuple(f"`{path}`: {notice}" for notice in notices)
 
 
 def _hidden(section: SpaceSection) -> SpaceSection:

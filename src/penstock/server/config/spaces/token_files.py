@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.scopes import TOKEN_BYTES, token_text
-from penstock.server.config.spaces.sections import PIPELINE, SpaceSection, id_error
+from penstock.server.config.spaces.schema import PIPELINE, SpaceSection, id_error
 from penstock.server.files.secret_files import PLAIN, digest_of, write_private
 from penstock.server.files.yaml_tree import ConfigError
 

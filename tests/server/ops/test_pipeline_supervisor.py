@@ -1,0 +1,81 @@
+"""What follows the exit of the pipeline, and the status that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, PipelineSection, PipelineStatus
+from penstock.server.ops import pipeline_supervisor
+from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> PipelineSupervisor:
+    (tmp_path / "run").mkdir()
+    return PipelineSupervisor(tmp_path, PipelineSection(), "http://127.0.0.1:1")
+
+
+def write(folder: Path, status: PipelineStatus) -> None:
+    (folder / "run" / STATUS_FILE).write_bytes(msgspec.json.encode(status))
+
+
+def test_a_missing_or_torn_status_means_starting(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    assert supervisor.status().state == "starting"
+    (tmp_path / "run" / STATUS_FILE).write_bytes(b'{"state":"run')
+    assert supervisor.status().state == "starting"
+
+
+def test_a_clean_exit_ends_it(supervisor: PipelineSupervisor) -> None:
+    assert asyncio.run(supervisor._exited(0, 1.0)) == "end"
+
+
+def test_a_crash_without_a_status_gets_one(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    write(tmp_path, PipelineStatus("running", pid=5))
+    assert asyncio.run(supervisor._exited(-9, 1.0)) == "back_off"
+    status = supervisor.status()
+    assert (status.state, status.code) == ("failed", "PipelineFailed")
+    assert status.message is not None and "-9" in status.message
+    assert status.hint is not None and "pipeline.log" in status.hint
+
+
+def test_a_failure_that_the_pipeline_reported_is_kept(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    write(tmp_path, PipelineStatus("failed", code="PipelineFailed", message="out of disk"))
+    assert asyncio.run(supervisor._exited(1, 1.0)) == "back_off"
+    assert supervisor.status().message == "out of disk"
+
+
+def test_a_halted_pipeline_restarts_only_after_a_reset(
+    supervisor: PipelineSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_supervisor, "RESET_POLL_S", 0.001)
+    write(tmp_path, PipelineStatus("halted", code="DataLoss"))
+
+    async def reset() -> str:
+        waiting = asyncio.ensure_future(supervisor._exited(EXIT_HALTED, 1.0))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        write(tmp_path, PipelineStatus("stopped"))
+        return await asyncio.wait_for(waiting, 10)
+
+    assert asyncio.run(reset()) == "restart"
+
+
+def test_a_process_that_cannot_start_is_retried_and_can_be_stopped(
+    supervisor: PipelineSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+    async def run() -> PipelineStatus:
+        supervisor.start()
+        while supervisor.status().state != "failed":  # noqa: ASYNC110 - a file changes
+            await asyncio.sleep(0.005)
+        status = supervisor.status()
+        await asyncio.wait_for(supervisor.stop(), 5)
+        return status
+
+    assert asyncio.run(run()).code == "PipelineFailed"
