@@ -1,4 +1,4 @@
-"""What the person who runs a server does from its desk: with the console's cookie or a token, in spaces, with tokens."""
+"""What the operator of a server does: with the cookie of the console or a token, in spaces, with tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ auth:
 """
 
 
-class Desk:
+class AdminDriver:
     """A server, its operator, and its browser."""
 
     def __init__(self, process: ServerProcess) -> None:
@@ -66,14 +66,14 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    process = ServerProcess(tmp_path_factory.mktemp("desk"), config=SPACE)
-    yield Desk(process)
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminDriver]:
+    process = ServerProcess(tmp_path_factory.mktemp("admin"), config=SPACE)
+    yield AdminDriver(process)
     process.kill()
 
 
 @pytest.fixture
-def desk(running: Desk) -> Iterator[Desk]:
+def admin(running: AdminDriver) -> Iterator[AdminDriver]:
     yield running
     for row in running.operator.get("/v1/tokens").json["tokens"]:
         if row["origin"] == "minted":
@@ -87,8 +87,8 @@ def desk(running: Desk) -> Iterator[Desk]:
 @pytest.mark.promise(
     "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
 )
-def test_a_cookie_stands_for_the_operator(desk: Desk) -> None:
-    answer = desk.sign_in()
+def test_a_cookie_stands_for_the_operator(admin: AdminDriver) -> None:
+    answer = admin.sign_in()
     told = answer.json
     assert (told["name"], told["operator"], told["spaces"], told["relay"]) == (
         "operator",
@@ -97,34 +97,34 @@ def test_a_cookie_stands_for_the_operator(desk: Desk) -> None:
         False,
     )
     assert "HttpOnly" in answer.headers["Set-Cookie"] and "SameSite=Strict" in answer.headers["Set-Cookie"]
-    cookie = desk.cookie()
-    assert desk.http.get("/console/session", cookie).json == told
-    assert desk.http.get("/v1/spaces", cookie).status == 200
-    assert desk.http.get("/v1/journal", cookie).status == 200  # the operator's own
-    assert desk.http.get("/v1/spaces").code == "Unauthorized"
-    assert desk.http.get("/console/session").code == "Unauthorized"
-    out = desk.http.ask("DELETE", "/console/session", headers=cookie)
+    cookie = admin.cookie()
+    assert admin.http.get("/console/session", cookie).json == told
+    assert admin.http.get("/v1/spaces", cookie).status == 200
+    assert admin.http.get("/v1/journal", cookie).status == 200  # the operator's own
+    assert admin.http.get("/v1/spaces").code == "Unauthorized"
+    assert admin.http.get("/console/session").code == "Unauthorized"
+    out = admin.http.ask("DELETE", "/console/session", headers=cookie)
     assert out.status == 204 and out.body == b"" and "Max-Age=0" in out.headers["Set-Cookie"]
 
 
 @pytest.mark.promise("Administration", "pages of other ports and sites have no session")
-def test_a_page_of_another_port_is_shut_out_cookie_or_not(desk: Desk) -> None:
-    cookie = desk.cookie()
+def test_a_page_of_another_port_is_shut_out_cookie_or_not(admin: AdminDriver) -> None:
+    cookie = admin.cookie()
     other = {**cookie, "Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}
-    assert desk.http.post("/v1/spaces/demo/kick", {"participant": "ann"}, other).code == "Forbidden"
-    assert desk.sign_in(Origin="http://127.0.0.1:1").code == "Forbidden"
+    assert admin.http.post("/v1/spaces/demo/kick", {"participant": "ann"}, other).code == "Forbidden"
+    assert admin.sign_in(Origin="http://127.0.0.1:1").code == "Forbidden"
     without = {key: value for key, value in other.items() if key != "Origin"}
-    assert desk.http.get("/v1/spaces", without).code == "Unauthorized"
-    desk.reload(SPACE + "listen: {origins: ['http://127.0.0.1:1']}\n")  # may connect, with a token
+    assert admin.http.get("/v1/spaces", without).code == "Unauthorized"
+    admin.reload(SPACE + "listen: {origins: ['http://127.0.0.1:1']}\n")  # may connect, with a token
     old_browser = {key: value for key, value in other.items() if key != "Sec-Fetch-Site"}
-    assert desk.http.get("/v1/spaces", old_browser).code == "Unauthorized"
+    assert admin.http.get("/v1/spaces", old_browser).code == "Unauthorized"
 
     async def follow() -> None:
-        async with sockets(desk.process.http) as ends:
+        async with sockets(admin.process.http) as ends:
             live = "/v1/live?view=inflight"
             peer = await ends.open(live, headers=cookie)
             await peer.read()
-            desk.reload(SPACE)
+            admin.reload(SPACE)
             assert (await ends.refused(live, headers=other)).code == "Forbidden"
 
     run(follow())
@@ -133,47 +133,47 @@ def test_a_page_of_another_port_is_shut_out_cookie_or_not(desk: Desk) -> None:
 @pytest.mark.promise(
     "Administration", "a session ends with its token, survives a restart, and no token is logged"
 )
-def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(desk: Desk) -> None:
-    desk.reload(SPACE + TOKENS)
+def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(admin: AdminDriver) -> None:
+    admin.reload(SPACE + TOKENS)
     for token in ("plain-token", "acme-token", "guessed-token"):
-        answer = desk.sign_in(token)
+        answer = admin.sign_in(token)
         assert answer.code == "Unauthorized" and "Set-Cookie" not in answer.headers
-        assert desk.http.post("/v1/tokens", {}, {"Authorization": f"Bearer {token}"}).status in (401, 403)
-    cookie = desk.cookie("admin-token")
-    assert desk.http.get("/console/session", cookie).json["operator"] is False
-    assert desk.http.get("/v1/tokens", cookie).status == 200
-    desk.reload(SPACE + TOKENS.replace("admin-token", "other-token"))
-    assert desk.http.get("/console/session", cookie).code == "Unauthorized"  # its token is gone
-    log = until(lambda: '"event":"console.refused"' in desk.process.log() and desk.process.log())
+        assert admin.http.post("/v1/tokens", {}, {"Authorization": f"Bearer {token}"}).status in (401, 403)
+    cookie = admin.cookie("admin-token")
+    assert admin.http.get("/console/session", cookie).json["operator"] is False
+    assert admin.http.get("/v1/tokens", cookie).status == 200
+    admin.reload(SPACE + TOKENS.replace("admin-token", "other-token"))
+    assert admin.http.get("/console/session", cookie).code == "Unauthorized"  # its token is gone
+    log = until(lambda: '"event":"console.refused"' in admin.process.log() and admin.process.log())
     assert not any(token in log for token in ("plain-token", "guessed-token", "admin-token"))
-    assert log.count(desk.token) == log.count(f"/#token={desk.token}\n") <= 1, "the link alone has it"
+    assert log.count(admin.token) == log.count(f"/#token={admin.token}\n") <= 1, "the link alone has it"
 
 
-def test_the_console_is_open_where_requests_are_not(desk: Desk) -> None:
-    desk.reload(SPACE + TOKENS + "listen: {requests: false}\n")
-    assert desk.http.get("/v1/spaces", desk.cookie()).status == 200
-    boss = desk.cookie("admin-token")
-    assert desk.http.get("/console/session", boss).status == 200
-    assert "listen.requests" in desk.http.get("/v1/spaces", boss).error["message"]
+def test_the_console_is_open_where_requests_are_not(admin: AdminDriver) -> None:
+    admin.reload(SPACE + TOKENS + "listen: {requests: false}\n")
+    assert admin.http.get("/v1/spaces", admin.cookie()).status == 200
+    boss = admin.cookie("admin-token")
+    assert admin.http.get("/console/session", boss).status == 200
+    assert "listen.requests" in admin.http.get("/v1/spaces", boss).error["message"]
 
 
 @pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
 @pytest.mark.parametrize(
     "path", ["/console/..%2f..%2fsecret", "/console/../run/operator.token", "/console/%00", "/console/"]
 )
-def test_only_files_of_the_console_are_served(desk: Desk, path: str) -> None:
-    answer = desk.http.get(path)
-    assert answer.status == 404 and desk.token.encode() not in answer.body
-    assert desk.http.ask("HEAD", path).body == b""
+def test_only_files_of_the_console_are_served(admin: AdminDriver, path: str) -> None:
+    answer = admin.http.get(path)
+    assert answer.status == 404 and admin.token.encode() not in answer.body
+    assert admin.http.ask("HEAD", path).body == b""
 
 
 # Spaces
 
 
-def heard(desk: Desk, who: str, token: str | None = None) -> list[dict[str, Any]]:
+def heard(admin: AdminDriver, who: str, token: str | None = None) -> list[dict[str, Any]]:
     """What somebody who polls was sent since it last asked."""
     bearer = {"Authorization": f"Bearer {token or f'{who}-token'}"}
-    answer = desk.http.get(f"/participants/{who}/messages", bearer, space="demo")
+    answer = admin.http.get(f"/participants/{who}/messages", bearer, space="demo")
     assert answer.status == 200, answer
     messages: list[dict[str, Any]] = answer.json["messages"]
     return messages
@@ -182,24 +182,24 @@ def heard(desk: Desk, who: str, token: str | None = None) -> list[dict[str, Any]
 @pytest.mark.promise(
     "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
 )
-def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
-    heard(desk, "ann")
+def test_the_operator_speaks_and_nobody_sees_it_come_and_go(admin: AdminDriver) -> None:
+    heard(admin, "ann")
     body = {
         "kind": "chat",
         "payload": {"text": "hello", "n": 2**60},
         "to": ["ann"],
         "correlation_id": ["x-1"],
     }
-    sent = desk.say("messages", body)
+    sent = admin.say("messages", body)
     assert sent.json["from"] == "operator" and sent.json["status"] == "accepted"
-    (message,) = heard(desk, "ann")  # no presence of anybody
+    (message,) = heard(admin, "ann")  # no presence of anybody
     assert (message["id"], message["from"], message["kind"]) == (sent.json["id"], "operator", "chat")
     assert message["payload"] == body["payload"] and message["to"] == ["ann"]
     assert message["correlation_id"] == ["x-1"]
-    (shown,) = desk.operator.get("/v1/spaces").json["spaces"]
+    (shown,) = admin.operator.get("/v1/spaces").json["spaces"]
     assert "operator" not in [who["id"] for who in shown["participants"]]
 
-    rows = desk.operator.get("/v1/journal/rows", columns="door,event,channel,sender,id,corr")
+    rows = admin.operator.get("/v1/journal/rows", columns="door,event,channel,sender,id,corr")
     table = pa.ipc.open_stream(io.BytesIO(rows.body)).read_all().to_pylist()
     (row,) = [row for row in table if row["id"] == sent.json["id"]]  # answered, so it is there
     assert (row["event"], row["channel"], row["sender"], row["corr"]) == (
@@ -210,7 +210,7 @@ def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
     )
 
     large = {"kind": "chat", "payload": {"text": "x" * 200_000}}
-    assert desk.say("messages", large).status == 200
+    assert admin.say("messages", large).status == 200
 
 
 @pytest.mark.promise(
@@ -231,47 +231,47 @@ def test_the_operator_speaks_and_nobody_sees_it_come_and_go(desk: Desk) -> None:
     ],
 )
 def test_what_participants_may_not_say_the_operator_may_not_either(
-    desk: Desk, body: Any, status: int, code: str
+    admin: AdminDriver, body: Any, status: int, code: str
 ) -> None:
-    answer = desk.say("messages", body)
+    answer = admin.say("messages", body)
     assert (answer.status, answer.code) == (status, code)
 
 
 @pytest.mark.promise(
     "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
 )
-def test_inviting_and_kicking(desk: Desk) -> None:
-    answer = desk.say("invite", {"participant": "guest", "capabilities": ["chat", {"kind": "note/*"}]})
+def test_inviting_and_kicking(admin: AdminDriver) -> None:
+    answer = admin.say("invite", {"participant": "guest", "capabilities": ["chat", {"kind": "note/*"}]})
     assert answer.status == 200 and answer.json["participant"] == "guest"
     token = answer.json["token"]
-    heard(desk, "guest", token)
-    assert desk.say("invite", {"participant": "guest"}).code == "IdConflict"
+    heard(admin, "guest", token)
+    assert admin.say("invite", {"participant": "guest"}).code == "IdConflict"
     assert (
-        desk.say("invite", {"participant": "x", "capabilities": [{"payload": {}}]}).code == "InvalidRequest"
+        admin.say("invite", {"participant": "x", "capabilities": [{"payload": {}}]}).code == "InvalidRequest"
     )
-    assert desk.say("invite", {"participant": "a/../b"}).code == "InvalidRequest"
+    assert admin.say("invite", {"participant": "a/../b"}).code == "InvalidRequest"
 
-    assert desk.say("kick", {"participant": "guest", "reason": "done"}).json == {"participant": "guest"}
+    assert admin.say("kick", {"participant": "guest", "reason": "done"}).json == {"participant": "guest"}
     bearer = {"Authorization": f"Bearer {token}"}
-    gone = desk.http.get("/participants/guest/messages", bearer, space="demo")
+    gone = admin.http.get("/participants/guest/messages", bearer, space="demo")
     assert gone.status == 403 and "done" in gone.json["message"]
-    assert desk.say("kick", {"participant": "nobody-here"}).code == "UnknownParticipant"
-    assert desk.say("kick", {"participant": "operator"}).code == "InvalidRequest"
-    assert token not in desk.process.log()
+    assert admin.say("kick", {"participant": "nobody-here"}).code == "UnknownParticipant"
+    assert admin.say("kick", {"participant": "operator"}).code == "InvalidRequest"
+    assert token not in admin.process.log()
 
 
 @pytest.mark.parametrize("what", ["messages", "invite", "kick"])
-def test_a_space_that_is_not_there_and_somebody_who_may_not(desk: Desk, what: str) -> None:
+def test_a_space_that_is_not_there_and_somebody_who_may_not(admin: AdminDriver, what: str) -> None:
     body = {"kind": "note", "payload": {}} if what == "messages" else {"participant": "ann"}
-    answer = desk.say(what, body, "nowhere")
+    answer = admin.say(what, body, "nowhere")
     assert answer.status == 404 and "space ls" in answer.error["hint"]
-    assert desk.http.post(f"/v1/spaces/demo/{what}", body).code == "Unauthorized"
-    ann = Http(desk.process.http, "ann-token")
+    assert admin.http.post(f"/v1/spaces/demo/{what}", body).code == "Unauthorized"
+    ann = Http(admin.process.http, "ann-token")
     assert ann.post(f"/v1/spaces/demo/{what}", body).code == "Unauthorized"
 
 
-def test_without_a_relay_there_are_no_topics(desk: Desk) -> None:
-    assert desk.operator.get("/v1/relay/topics").json == {
+def test_without_a_relay_there_are_no_topics(admin: AdminDriver) -> None:
+    assert admin.operator.get("/v1/relay/topics").json == {
         "running": False,
         "topics": [],
         "more": 0,
@@ -289,74 +289,74 @@ async def end_of(peer: Peer) -> int:
 
 
 @pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
-def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(desk: Desk) -> None:
+def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(admin: AdminDriver) -> None:
     async def follow() -> None:
-        async with sockets(desk.process.http) as ends:
+        async with sockets(admin.process.http) as ends:
             anonymous = await ends.subscribe("jobs")
             space = await ends.open("/?space=demo&token=tom-token&participant=tom")
             await space.read()
-            token = desk.mint("ci", agent="sam")
+            token = admin.mint("ci", agent="sam")
             assert await end_of(anonymous) == 1008
-            assert desk.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
-            holder = Http(desk.process.http, token)
+            assert admin.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
+            holder = Http(admin.process.http, token)
             holder.enqueue("jobs", "1")
             assert holder.get("/v1/tokens").code == "Forbidden"
             own = await ends.subscribe("jobs", "credit=1", headers=holder.headers)
             await own.deliveries(1)
 
-            listed = desk.operator.get("/v1/tokens").json
+            listed = admin.operator.get("/v1/tokens").json
             assert listed["required"] is True and listed["kept"] is True
             (row,) = listed["tokens"]
             assert (row["name"], row["agent"], row["origin"]) == ("ci", "sam", "minted")
             assert token not in str(listed) and "digest" not in row
 
-            gone = desk.revoke("ci")
+            gone = admin.revoke("ci")
             assert gone.json == {"name": "ci", "required": False, "closed": 1}
             assert await end_of(own) == 1008
             assert holder.get("/v1/stats", stream="jobs").code == "Unauthorized"
-            assert desk.http.get("/v1/stats", stream="jobs").status == 200
+            assert admin.http.get("/v1/stats", stream="jobs").status == 200
             # A participant came in by a token of its space, so it stayed all the while.
-            desk.say("messages", {"kind": "note", "payload": {"still": "there"}})
+            admin.say("messages", {"kind": "note", "payload": {"still": "there"}})
             assert (await space.read())["payload"] == {"still": "there"}
-            assert token not in desk.process.log()
+            assert token not in admin.process.log()
 
     run(follow())
 
 
 @pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
-def test_tokens_of_the_config_are_shown_and_left_alone(desk: Desk) -> None:
-    token = desk.mint("ci")
-    desk.reload(SPACE + TOKENS)
-    assert Http(desk.process.http, token).get("/v1/stats", stream="jobs").status == 200  # a reload keeps it
-    rows = desk.operator.get("/v1/tokens").json["tokens"]
+def test_tokens_of_the_config_are_shown_and_left_alone(admin: AdminDriver) -> None:
+    token = admin.mint("ci")
+    admin.reload(SPACE + TOKENS)
+    assert Http(admin.process.http, token).get("/v1/stats", stream="jobs").status == 200  # a reload keeps it
+    rows = admin.operator.get("/v1/tokens").json["tokens"]
     assert [(row["name"], row["tenant"], row["origin"]) for row in rows] == [
         ("plain", None, "config"),
         ("boss", None, "config"),
         ("al", "acme", "config"),
         ("ci", None, "minted"),
     ]
-    refused = desk.revoke("plain")
+    refused = admin.revoke("plain")
     assert refused.code == "TokenInConfig" and "auth.tokens" in refused.error["hint"]
-    assert desk.revoke("nobody").code == "UnknownToken"
-    again = desk.operator.post("/v1/tokens", {"name": "boss", "scopes": ["streams:*:*"]})
+    assert admin.revoke("nobody").code == "UnknownToken"
+    again = admin.operator.post("/v1/tokens", {"name": "boss", "scopes": ["streams:*:*"]})
     assert again.code == "IdConflict"
-    wrong = desk.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:fly"]})
+    wrong = admin.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:fly"]})
     assert wrong.code == "InvalidRequest" and "fly" in wrong.error["message"]
 
 
 @pytest.mark.promise(
     "Administration", "a session ends with its token, survives a restart, and no token is logged"
 )
-def test_an_administrators_session_ends_with_its_minted_token(desk: Desk) -> None:
-    cookie = desk.cookie(desk.mint("ops", "admin:*"))
-    assert desk.http.get("/v1/tokens", cookie).status == 200
-    assert desk.http.ask("DELETE", "/v1/tokens/ops", headers=cookie).status == 200
-    assert desk.http.get("/console/session", cookie).code == "Unauthorized"
+def test_an_administrators_session_ends_with_its_minted_token(admin: AdminDriver) -> None:
+    cookie = admin.cookie(admin.mint("ops", "admin:*"))
+    assert admin.http.get("/v1/tokens", cookie).status == 200
+    assert admin.http.ask("DELETE", "/v1/tokens/ops", headers=cookie).status == 200
+    assert admin.http.get("/console/session", cookie).code == "Unauthorized"
 
 
-def test_where_everybody_is_let_in_no_token_is_made(desk: Desk) -> None:
-    desk.reload(SPACE + "auth: {allowAnonymous: true}\n")
-    answer = desk.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:*"]})
+def test_where_everybody_is_let_in_no_token_is_made(admin: AdminDriver) -> None:
+    admin.reload(SPACE + "auth: {allowAnonymous: true}\n")
+    answer = admin.operator.post("/v1/tokens", {"name": "x", "scopes": ["streams:*:*"]})
     assert answer.code == "InvalidRequest" and "allowAnonymous" in answer.error["hint"]
 
 
@@ -364,10 +364,10 @@ def test_where_everybody_is_let_in_no_token_is_made(desk: Desk) -> None:
     "Administration", "a session ends with its token, survives a restart, and no token is logged"
 )
 def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerProcess]) -> None:
-    before = Desk(start_server())
+    before = AdminDriver(start_server())
     token, cookie = before.mint("ci"), before.cookie()
     before.process.kill()
-    after = Desk(start_server("--json"))
+    after = AdminDriver(start_server("--json"))
     assert after.token != before.token
     assert after.http.get("/v1/stats", stream="jobs").code == "Unauthorized"
     assert Http(after.process.http, token).get("/v1/stats", stream="jobs").code == "UnknownStream"

@@ -1,4 +1,5 @@
 """`/v1/relay/topics`: figures of token streams by the hashes of their topics, never by name."""
+# size: one route; the others of this folder concern other parts
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The registry of payload schemas that a machine asks, and the log lines for payloads that do not match."""
+# size: the schema files are read and compiled in `files/schema_files.py`
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A listed site is echoed exactly, never as `*`, and credentials are not allowed: a page sends a token like any client.
 Requests from other sites are refused earlier.
 """
+# size: one concern, apart from the entry that applies it
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.sessions.view_feed import LiveQuery
-from penstock.dialects.courier.triggers import admin as triggers
+from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit
@@ -73,20 +73,20 @@ ROUTES = (
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why a stream does not flow",
           lambda s, r: queries.explain(s.machine, r.now, r.principal, r.values[0]), answer=answers.EXPLAINED),
     Route("GET", "/v1/triggers", "triggers", "Every trigger, with its counts (admin)",
-          lambda s, r: triggers.listed(s.machine, r.now, r.principal), answer=answers.TRIGGERS),
+          lambda s, r: admin.listed(s.machine, r.now, r.principal), answer=answers.TRIGGERS),
     Route("POST", "/v1/triggers/try", "trigger_try", "What the triggers would do with an envelope (admin)",
-          lambda s, r: triggers.tried(s.machine, r.now, r.principal, r.body),
+          lambda s, r: admin.tried(s.machine, r.now, r.principal, r.body),
           body=TryRequest, answer=answers.TRIGGERS_TRIED),
     Route("GET", "/v1/triggers/{rule}", "trigger", "One trigger (admin)",
-          lambda s, r: triggers.shown(s.machine, r.now, r.principal, r.values[0]), answer=answers.TRIGGER),
+          lambda s, r: admin.shown(s.machine, r.now, r.principal, r.values[0]), answer=answers.TRIGGER),
     Route("PUT", "/v1/triggers/{rule}", "trigger_put", "Create or replace a trigger at run time (admin)",
-          lambda s, r: triggers.put(s.machine, r.now, r.principal, r.values[0], r.body),
+          lambda s, r: admin.put(s.machine, r.now, r.principal, r.values[0], r.body),
           body=Trigger, answer=answers.TRIGGER_PUT),
     Route("DELETE", "/v1/triggers/{rule}", "trigger_remove", "Remove a trigger that was created at run time (admin)",
-          lambda s, r: triggers.remove(s.machine, r.now, r.principal, r.values[0]),
+          lambda s, r: admin.remove(s.machine, r.now, r.principal, r.values[0]),
           answer=answers.TRIGGER_REMOVED),
     Route("GET", "/v1/triggers/{rule}/explain", "trigger_explain", "Why a trigger fires or does not (admin)",
-          lambda s, r: triggers.explained(s.machine, r.now, r.principal, r.values[0]),
+          lambda s, r: admin.explained(s.machine, r.now, r.principal, r.values[0]),
           answer=answers.TRIGGER_EXPLAINED),
     Route("GET", "/v1/schemas", "schemas", "The payload schemas of the server",
           lambda s, r: payload_schemas.listing(s.machine), answer=answers.SCHEMAS),
