@@ -166,7 +166,7 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
     expect(page.get_by_role("log", name="What was done")).to_contain_text("to agents/sam/inbox")
     page.get_by_role("link", name="agents/sam/inbox").first.click()
     heading(page, "agents/sam/inbox")
-    expect(page.get_by_text("nobody is subscribed", exact=False).first).to_be_visible()
+    expect(page.get_by_text("no consumer is subscribed", exact=False).first).to_be_visible()
     page.get_by_role("link", name="Live tail").last.click()
     rows = page.get_by_role("grid", name="Rows of the journal")
     expect(rows).to_contain_text("greeting")

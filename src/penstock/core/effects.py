@@ -1,4 +1,4 @@
-"""What a machine asks its runtime to do. Effects are applied in order, before the machine is called again."""
+"""Effects: what a machine asks its runtime to do. The runtime applies them in order before it calls the machine again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Deliver(msgspec.Struct, gc=False, eq=False):
 
 
 class Expire(msgspec.Struct, gc=False, eq=False):
-    """Tell a consumer, which asked to know, that its lease ended."""
+    """Notify a consumer that asked for it that its lease ended."""
 
     consumer: Consumer
     record: Record
@@ -36,7 +36,7 @@ class Job(msgspec.Struct, eq=False):
 
 
 class Send(msgspec.Struct, gc=False, eq=False):
-    """Put a record into another channel, wherever it lives, then tell the origin's machine with `sent`."""
+    """Put a record into another channel, wherever it lives, then report the outcome to the origin's machine with `sent`."""
 
     channel: str
     record: Record

@@ -45,7 +45,7 @@ _ROWS = (
      "a stream appears with its first enqueue, subscribe or pull"),
     ("UnknownView", 404, None, False, "there is no such view", "the views are `latestPerAgent`, `inflight` and `metrics:streams`"),
     ("UnknownTrigger", 404, None, False, "there is no such trigger", "`penstock trigger ls`, or `GET /v1/triggers`, lists them"),
-    ("UnknownParticipant", 404, None, False, "the space knows nobody of this name", "`penstock space ls --space NAME` lists them"),
+    ("UnknownParticipant", 404, None, False, "the space has no participant of this name", "`penstock space ls --space NAME` lists them"),
     ("UnknownToken", 404, None, False, "there is no token of this name", "`penstock token ls`, or `GET /v1/tokens`, lists them"),
     ("UnknownEnvelope", 404, None, False, "no envelope with this id is known here",
      "ids are remembered for `streams.dedupWindowMs` after they are settled"),
@@ -57,7 +57,7 @@ _ROWS = (
     ("AlreadyAcked", 409, None, False, "the envelope was settled before", "nothing is left to do"),
     ("LeaseExpired", 409, None, False, "the lease ended before it was settled",
      "take a longer lease or extend it while working"),
-    ("NotLeaseHolder", 409, None, False, "somebody else holds this envelope, or nobody does",
+    ("NotLeaseHolder", 409, None, False, "this envelope is leased by another consumer, or not leased",
      "settle only what was delivered to you"),
     ("IdConflict", 409, None, False, "the id was used before with other content",
      "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
@@ -68,11 +68,11 @@ _ROWS = (
     ("KeyConflict", 409, None, False, "the `Idempotency-Key` was used before with another request",
      "make a new key for each request; repeat the very same bytes to retry one"),
     ("RangeGone", 410, None, False, "the rows are no longer kept",
-     "start at the oldest row that is; `GET /v1/journal` tells which"),
+     "start at the oldest row that is; `GET /v1/journal` shows which"),
     ("UnknownSchema", 422, None, False, "the stream wants a known schema, and the envelope names none",
      "`GET /v1/schemas` lists them; the operator adds files to `schemas.dir`"),
     ("SchemaMismatch", 422, None, False, "the payload does not fit the schema that the envelope names",
-     "mend the payload at the path that is named, or name another version of the schema"),
+     "fix the payload at the named path, or name another version of the schema"),
     ("TooLarge", 413, 1009, False, "the message is larger than we accept",
      "put large content elsewhere and send a reference"),
     ("UnsupportedEncoding", 415, None, False, "the body comes in an encoding that we do not read",
@@ -94,7 +94,7 @@ _ROWS = (
      "`penstock pipeline status` says more"),
     ("StreamGap", 502, None, False, "messages of a token stream are missing and could not be had again",
      "ask for the stream anew; a larger `relay.max_pending_per_topic` or `relay.message_ttl` bridges longer gaps"),
-    ("StreamTampered", 502, None, False, "somebody else's messages arrive in place of the next one of a token stream",
+    ("StreamTampered", 502, None, False, "messages of another sender arrive in place of the next one of a token stream",
      "trust nothing beyond what was read; look at who may publish to the relay"),
     ("StreamTruncated", 502, None, False, "a token stream stopped without saying that it is over",
      "the publisher or the way to it is gone; ask for the stream anew"),
@@ -104,7 +104,7 @@ _ROWS = (
      "stop generating; the stream was ended properly"),
     ("Draining", 503, 1001, True, "the server is shutting down", "reconnect in a moment"),
     ("JournalUnavailable", 503, None, True, "the journal cannot take new records",
-     "free disk space or mend the disk; Penstock goes on by itself"),
+     "free disk space or repair the disk; Penstock continues by itself"),
     ("Timeout", 504, None, True, "no answer in time", "retry, or wait longer"),
     ("Unreachable", 503, None, True, "the server does not answer",
      "is it running? start it with `penstock up`"),
@@ -157,7 +157,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class PenstockError(Exception):
-    """A refusal, raised where Python code called us. Its text has the code, what happened, and the cure.
+    """A refusal, raised where Python code called us. Its text has the code, what happened, and the hint.
 
     Example:
         try:

@@ -1,4 +1,7 @@
-"""Every bound of the server in one place, each with the reason for its default."""
+"""Section `limits` of the config: every bound that an operator can set for the queue and the spaces, with its reason.
+
+The relay has its own section (`core/relay/limits.py`). Bounds that no operator needs to tune are constants next to their code.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dormant_max: int = 1_000_000
     """Unloaded streams whose numbering is remembered: about 200 bytes each."""
     idle_unload_ms: int = 60_000
-    """An empty stream nobody listens to leaves memory after this."""
+    """An empty stream without consumers leaves memory after this."""
     dedup_max: int = 2_000_000
     """Settled ids remembered in all streams together: about 300 bytes each."""
     memory_max: int = 2048 * MIB
@@ -23,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pending_max: int = 64 * MIB
     """Bytes accepted but not yet committed: a journal further behind than this refuses."""
     undecided_max: int = 500_000
-    """Facts the journal has not answered for: beyond that nothing more is read from anybody."""
+    """Facts the journal has not answered for: beyond that the server reads from no connection."""
     envelope_max: int = 1 * MIB
     """Bytes of one envelope."""
     frame_max: int = 8 * MIB
@@ -89,15 +92,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space_streams_max: int = 10_000
     """Streams of one space that are open at once."""
     space_streams_bytes_max: int = 8 * MIB
-    """Bytes of what is known of all open streams of one space: every participant that joins is told all of it."""
+    """Bytes of what is known of all open streams of one space: each joining participant receives all of it."""
     space_request_max: int = 16 * 1024
-    """Bytes of the payload of a request for a stream: every participant that joins is told of it."""
+    """Bytes of the payload of a request for a stream: each joining participant receives it."""
     space_frame_max: int = 4 * MIB
     """Bytes of one message of a participant, frame or envelope."""
     space_rate: int = 1_000_000
     """Messages of one participant in a second: further ones are refused."""
     space_outbox_max: int = 8 * MIB
-    """Bytes of envelopes that a participant has not read: then it is let go."""
+    """Bytes of envelopes that a participant has not read: then it is disconnected."""
     space_telemetry_max: int = 8 * MIB
     """Bytes of frames that a participant has not read: then the oldest are dropped and counted."""
     invites_max: int = 10_000
@@ -113,23 +116,23 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner_grace_ms: int = 30_000
     """How long a stream waits for an owner that is gone."""
     ping_ms: int = 30_000
-    """How often participants are asked for a sign of life; one that gives none until the next time is let go."""
+    """Interval of pings to participants; one that does not answer before the next ping is disconnected."""
     poll_ms: int = 60_000
     """A participant that polls over HTTP counts as present for this long after each time."""
     stage_bytes_max: int = 64 * MIB
     """Bytes of parts that applications have staged and not committed, all together."""
     stage_envelopes_max: int = 50_000
-    """Envelopes of one staged batch: its commit holds everybody else up for a moment."""
+    """Envelopes of one staged batch: its commit delays all other work."""
     stage_apps_max: int = 10_000
     """Applications whose newest batch is remembered, for good, of each tenant: about 300 bytes each."""
     stage_ms: int = 30 * 60_000
-    """Staged parts that nobody adds to or commits go after this: an application that died leaves some."""
+    """Staged parts that are neither added to nor committed are dropped after this, for example when an application died."""
     rules_max: int = 1_000
     """Triggers: each costs a moment where it could fit."""
     rule_actions_max: int = 16
     """Actions of one trigger."""
     trigger_hops_max: int = 8
-    """Triggers in a row: an envelope that so many had a hand in sets off no further one."""
+    """Triggers in a row: an envelope that so many have acted on fires no further one."""
     trigger_fanout_max: int = 256
     """Envelopes that one envelope may cause, directly and indirectly."""
     cooldowns_max: int = 100_000
@@ -153,18 +156,18 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_max: int = 16 * MIB
     """Bytes of recorded frames that wait for the disk: further ones are dropped and counted."""
     view_rows_max: int = 10_000
-    """Rows of one view: beyond that the one that changed longest ago goes, and its removal is told."""
+    """Rows of one view: beyond that the least recently changed row is evicted and its removal sent."""
     view_bytes_max: int = 8 * MIB
     """Bytes of those rows: a snapshot is one message, and must fit a connection's outbox."""
     view_log_max: int = 10_000
     """Removed rows that a view remembers: a follower who was away longer gets a fresh snapshot."""
     view_flush_ms: int = 100
-    """Changes of a view are gathered this long before its followers are told."""
+    """Changes of a view are gathered this long before they are sent to followers."""
     view_beat_ms: int = 500
-    """How often a view that is made on demand is made again while somebody follows it."""
+    """Interval at which an on-demand view is rebuilt while it has followers."""
     live_heartbeat_ms: int = 15_000
-    """How often a silent follower hears that the connection lives: proxies cut silent ones."""
+    """Interval of heartbeats to idle followers: proxies cut silent connections."""
     drain_ms: int = 5_000
-    """Time for leases to settle when the server is told to stop."""
+    """Time for leases to settle when the server stops."""
     metric_streams_max: int = 1_000
     """Streams with their own label in /metrics, where that is asked for; the rest is summed as `other`."""

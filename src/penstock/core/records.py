@@ -101,7 +101,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
     @property
     def meta(self) -> str | None:
-        """What its row says beside the columns."""
+        """The `meta` column of its row."""
         if self.reserved:
             return '{"moved":true}'
         if self.check is not None:
@@ -130,7 +130,7 @@ class Settle(msgspec.Struct, gc=False, eq=False):
 
     @property
     def meta(self) -> str | None:
-        """What its row says beside the columns."""
+        """The `meta` column of its row."""
         if self.error is not None:
             return msgspec.json.encode({"error": self.error}).decode()
         if self.fate:
@@ -173,7 +173,7 @@ class Applied(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> str:
-        """What its row says beside the columns."""
+        """The `meta` column of its row."""
         return msgspec.json.encode(
             {"app": self.app, "batch": self.batch, "envelopes": self.envelopes}
         ).decode()
@@ -193,13 +193,13 @@ class Ruled(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def meta(self) -> str:
-        """What its row says beside the columns."""
+        """The `meta` column of its row."""
         rule = None if self.text is None else msgspec.Raw(self.text.encode())
         return msgspec.json.encode({"trigger": self.id, "rule": rule}).decode()
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A row of a door that keeps no queue: a fact, or an observation. Complete in itself."""
+    """A complete row of a protocol without a queue: a fact, or an observation."""
 
     door: str
     event: str

@@ -1,4 +1,4 @@
-"""A journal row: the one shape in which every door's facts and observations are kept.
+"""A journal row: the one shape of the facts and observations of every protocol.
 
 Names and meanings are frozen: columns may be added, never renamed or retyped.
 """

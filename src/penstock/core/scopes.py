@@ -103,7 +103,7 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     anonymous: bool = False
     """Whether it showed no token, and so depends on where the peer sits."""
     credential: str = ""
-    """Which token it showed, by a part of its digest: one that is revoked is told from another of the same name."""
+    """Which token it showed, by a part of its digest: distinguishes a revoked token from another of the same name."""
 
     def allows(self, verb: str, channel: str) -> bool:
         """Whether it may do this on the channel."""
@@ -131,7 +131,7 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         return self.operator or any(scope.kind == "admin" for scope in self.scopes)
 
     def vouches(self, from_: str) -> bool:
-        """Whether it may send as this `from`: an agent only as itself, everybody else as anyone."""
+        """Whether it may send as this `from`: an agent only as itself, other principals as anyone."""
         if self.agent is None or from_ == self.agent:
             return True
         name, *rest = from_.removeprefix(AGENTS).split("/") if from_.startswith(AGENTS) else [""]

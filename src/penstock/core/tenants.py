@@ -39,7 +39,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def tenant_of(name: str) -> str | None:
-    """Whose channel this is; None is nobody's in particular."""
+    """The tenant of a channel; None if it has none."""
     prefix, _ = split(name)
     return prefix[len(TENANTS) : -1] if prefix else None
 
@@ -83,7 +83,7 @@ class Holding:
         """Never less than there is: what left since the last count is still in it."""
         self._counted_us = -COUNT_EVERY_US
 
-    def crowding(self, quota: Quota) -> Refusal | None:
+    def streams_problem(self, quota: Quota) -> Refusal | None:
         """Why it may not have another stream in memory."""
         if len(self.channels) < quota.streams_max:
             return None
@@ -133,13 +133,13 @@ class Tenants:
         self.holdings: dict[str, Holding] = {}
         self.quota_for: Callable[[str], Quota] = lambda name: Quota()
 
-    def crowding(self, name: str) -> Refusal | None:
+    def streams_problem(self, name: str) -> Refusal | None:
         """Why this channel may not come into memory."""
         tenant = tenant_of(name)
         holding = None if tenant is None else self.holdings.get(tenant)
         if tenant is None or holding is None or name in holding.channels:
             return None
-        return holding.crowding(self.quota_for(tenant))
+        return holding.streams_problem(self.quota_for(tenant))
 
     def loaded(self, channel: Channel) -> None:
         tenant = tenant_of(channel.name)

@@ -1,4 +1,4 @@
-"""The server put together from its config: machine, journal, doors, and the files that tell where they are."""
+"""The server assembled from its config: cell, listeners, supervisors, and the files in `run/`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ GC_THRESHOLDS = (20_000, 20, 20)
 
 
 class Endpoints(msgspec.Struct):
-    """What `run/endpoints.json` says; null stands for a door that is not open."""
+    """What `run/endpoints.json` says; null means that a listener is off."""
 
     pid: int
     version: str
@@ -144,7 +144,7 @@ class Service:
         self._advertising: Advertisement | None = None
 
     async def start(self) -> Endpoints:
-        """Open every door, then say where they are."""
+        """Open every listener, then write where they are."""
         config = self._config
         address = parse_host_port(config.listen.http)
         alias = parse_alias(config.listen.ws)
@@ -323,7 +323,7 @@ class Service:
         self.pipeline.start()
 
     def pipeline_status(self) -> PipelineStatus | None:
-        """What the pipeline says of itself, beside how far the journal is now."""
+        """The status of the pipeline, with the current end of the journal."""
         if self.pipeline is None or self.archive is None:
             return None
         status = self.pipeline.status()

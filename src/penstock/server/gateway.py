@@ -1,6 +1,6 @@
-"""`penstock gateway start`: the door of one space alone, in the place of upstream's command of the same words.
+"""`penstock gateway start`: a server for one space, in place of the upstream command of the same name.
 
-There is no config file: the space's own file and the flags say everything. The journal is kept beside the space's tokens.
+There is no config file: the space's own file and the flags say everything. The journal lies next to the space's tokens.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from penstock.server.config.spaces.files import LoadedSpace, mewdir_of
 from penstock.server.files.addresses import HostPort, parse_host_port
 from penstock.server.files.yaml_tree import ConfigError
 from penstock.server.logging import logs
-from penstock.server.up import EXIT_USAGE, Cures, drain, run, stop_signals
+from penstock.server.up import EXIT_USAGE, StartHints, drain, run, stop_signals
 
 if TYPE_CHECKING:
     from penstock.server.assembly import Endpoints
     from penstock.server.logging.logs import LogWriter
 
 DATA = "penstock"
-"""The journal's directory, beside `tokens` and `logs`."""
+"""The journal's directory, next to `tokens` and `logs`."""
 IGNORE_ALL = "*\n"
-CURES = Cures("`--port PORT` (0 takes a free one)", "`--space-config`: the journal is kept beside that file")
+START_HINTS = StartHints(
+    "`--port PORT` (0 takes a free one)", "`--space-config`: the journal lies next to that file"
+)
 
 
 class GatewayOptions(msgspec.Struct):
@@ -73,13 +75,13 @@ def main(options: GatewayOptions) -> int:
         for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
         print(
-            "hint: the gateway does not start with a file that it cannot read whole; mend it, or name another "
+            "hint: the gateway does not start with a file that it cannot read whole; fix it, or name another "
             "with `--space-config`",
             file=sys.stderr,
         )
         return EXIT_USAGE
     writer = logs.setup(config.logs)
-    return run(lambda: _run(config, writer, options), writer, CURES)
+    return run(lambda: _run(config, writer, options), writer, START_HINTS)
 
 
 async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> int:
@@ -95,8 +97,8 @@ async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> in
         logs.warning("config.notice", note=notice)
     (space,) = service.spaces
     if options.as_json:
-        told = {**msgspec.to_builtins(endpoints), "run": str(service.run_dir), "space": space.settings.id}
-        print(msgspec.json.encode(told).decode(), flush=True)
+        printed = {**msgspec.to_builtins(endpoints), "run": str(service.run_dir), "space": space.settings.id}
+        print(msgspec.json.encode(printed).decode(), flush=True)
     else:
         _announce(endpoints, space, options)
     await stopping.wait()
@@ -104,7 +106,7 @@ async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> in
 
 
 def _announce(endpoints: Endpoints, space: LoadedSpace, options: GatewayOptions) -> None:
-    """What upstream's command says, so that whoever waits for its words finds them."""
+    """What upstream's command says, for scripts that wait for its words."""
     port = endpoints.http.rpartition(":")[2]
     lines = [
         f"Space ID: {space.settings.id}",

@@ -1,6 +1,6 @@
 """`penstock stdio`: Control v1 on stdin and stdout, a queue inside another program's process tree.
 
-Exits when stdin ends, after writing what is still to be answered, or when nobody reads stdout any more. Logs go to stderr.
+Exits when stdin ends, after writing what is still to be answered, or when stdout is closed. Logs go to stderr.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _run(config: Config) -> None:
         return None if isinstance(connection, Refusal) else connection
 
     ended, output = await open_stdio(accept)
-    # Nobody to listen is an end too: a parent that died may leave our stdin open.
+    # A closed stdout ends the process too: a parent that died may leave stdin open.
     ends = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(output.closed.wait())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if output.closed.is_set():

@@ -1,4 +1,4 @@
-"""`penstock up`: run the server until it is told to stop."""
+"""`penstock up`: run the server until it is stopped."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Options(msgspec.Struct):
     as_json: bool = False
 
 
-class Cures(msgspec.Struct, frozen=True):
+class StartHints(msgspec.Struct, frozen=True):
     """The flags of a command that help when the system refuses something."""
 
     port: str = "`--http localhost:PORT` or `--control 127.0.0.1:PORT` (0 takes a free one)"
-    place: str = "`--data`"
+    directory: str = "`--data`"
 
 
-CURES = Cures()
+START_HINTS = StartHints()
 
 
 def configure(options: Options, env: Mapping[str, str]) -> Config:
@@ -101,8 +101,10 @@ def main(options: Options) -> int:
     return run(lambda: _run(config, data, writer, options), writer)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, cures: Cures = CURES) -> int:
-    """Run a server on the quickest loop there is, and say every failure with its cure."""
+def run(
+    work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: StartHints = START_HINTS
+) -> int:
+    """Run a server on the fastest event loop available; print every failure with a hint."""
     try:
         import uvloop
 
@@ -123,7 +125,7 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, cures: 
             )
         return EXIT_ERROR
     except OSError as error:
-        print(f"error: {_fault(error)}\nhint: {_cure(error, cures)}", file=sys.stderr)
+        print(f"error: {_fault(error)}\nhint: {_hint(error, hints)}", file=sys.stderr)
         return EXIT_ERROR
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -137,16 +139,16 @@ def _fault(error: OSError) -> str:
     return f"`{error.filename}`: {said}" if error.filename else said
 
 
-def _cure(error: OSError, cures: Cures) -> str:
+def _hint(error: OSError, hints: StartHints) -> str:
     match error.errno:
         case 98 | 48:
-            return f"another program listens there; stop it, or choose another port with {cures.port}"
+            return f"another program listens there; stop it, or choose another port with {hints.port}"
         case 13 | 1:
             return "choose a directory or port that you may use"
         case 28:
-            return f"the disk is full: free some space, or choose another directory with {cures.place}"
+            return f"the disk is full: free some space, or choose another directory with {hints.directory}"
         case 2 | 20 | 30:
-            return f"choose another directory with {cures.place}"
+            return f"choose another directory with {hints.directory}"
         case _:
             return "`penstock doctor` checks the machine"
 
@@ -173,9 +175,9 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
 
 
 def stop_signals(writer: LogWriter, reload: Callable[[], object] | None = None) -> asyncio.Event:
-    """What is set when somebody wants the server to stop; the second who wants it ends the process.
+    """Set by the first signal to stop; a second signal ends the process.
 
-    Call it before anybody can know that we are there: a signal that comes with the first light must drain too.
+    Call it before the server can be reached: a signal at that moment must drain too.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""Fan-out: a room of members, and routes whose frames go to some of them or to all.
+"""The frame router of a space: members, and routes whose frames go to some of them or to all.
 
-A route has an owner, writers, and targets that never change; without targets it goes to everybody, its writer included. Frames are
+A route has an owner, writers, and targets that never change; without targets it goes to all members, its writer included. Frames are
 forwarded as they came: nothing but the route's id is read. Frames of one route that follow one another are handed over as one piece,
 made once however many receive it, so a burst costs a recipient one entry. Per sender nothing overtakes: a run ends as soon as
-anything else is told. Cost of `publish`: O(1), and O(recipients) once a run; after somebody came or went also O(targets), once a route.
+any other message is sent. Cost of `publish`: O(1), and O(recipients) once a run; after a member came or left also O(targets), once a route.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RUN_MAX = 64 * 1024
 
 
 class Member:
-    """Somebody in a room, under a name; several may be the same party under names of their own."""
+    """A member of the space, under a name; several members may be one party."""
 
     __slots__ = ("name", "outbox", "party")
 
@@ -66,12 +66,12 @@ class FrameRoute:
         self.owner = owner
         self.writers: dict[str, None] = {owner: None}
         self.targets = targets
-        """Who receives its frames; nobody named means everybody. Never changes."""
+        """Who receives its frames; empty means all members. Never changes."""
         self.keep = keep
         """What the journal keeps of its frames: `full`, `counts` or `off`."""
         self.is_kept = keep == "full"
         self.sheds = sheds
-        """Whether a reader that is slow misses the oldest frames; otherwise it is let go."""
+        """Whether a slow reader misses the oldest frames; otherwise it is disconnected."""
         self.mark = len(self.key) + 2
         """Where the data of a frame begins."""
         self.base = 0
@@ -117,7 +117,7 @@ Keep = Callable[[FrameRoute, str, bytes, int, int], None]
 
 
 class FrameRouter:
-    """Members and routes. Nothing is shared with another room."""
+    """The members and routes of one space."""
 
     def __init__(self, head: Head, keep: Keep) -> None:
         self._head = head
@@ -137,13 +137,13 @@ class FrameRouter:
         self._version = 0
         """Grows with every change of who is there."""
         self._everybody: tuple[Outbox, ...] | None = None
-        """Where a route without targets goes, until somebody comes or goes."""
+        """Audience of a route without targets, until a member comes or leaves."""
         self._route: FrameRoute | None = None
         self._run: list[bytes] = []
         self._size = 0
 
     def enter(self, member: Member) -> None:
-        """Somebody is there, perhaps in the place of somebody of the same name."""
+        """Add a member; it replaces one of the same name."""
         self.flush()
         self._forget(member.name)
         self.members[member.name] = member
@@ -229,7 +229,7 @@ class FrameRouter:
         route.broadcast += count * len(self.members)
 
     def broadcast(self, data: bytes, but: str | None = None) -> None:
-        """Give everybody a message, behind every frame that came before it."""
+        """Send a message to all members, after the frames before it."""
         self.flush()
         touched = self.touched
         for name, member in self.members.items():
@@ -238,7 +238,7 @@ class FrameRouter:
                 touched[member.outbox] = None
 
     def send(self, outbox: Outbox, data: bytes) -> None:
-        """Give one member a message, behind every frame that came before it."""
+        """Send a message to one member, after the frames before it."""
         self.flush()
         outbox.put(data)
         self.touched[outbox] = None

@@ -1,7 +1,7 @@
-"""The way out of one connection that is told things it did not ask for: bounded, with a policy at each bound.
+"""The outbox of one participant: bounded, with a policy at each bound.
 
 While the peer reads, everything is handed on at the end of the turn. While it does not, telemetry makes room for newer telemetry, and
-is counted; what must not be lost is kept up to a bound, and beyond that the peer is to be let go. Memory is what is bounded, so an
+is counted; what must not be lost is kept up to a bound, and beyond that the peer is disconnected. Memory is what is bounded, so an
 entry counts with what it costs to keep. Cost of `put`: O(1), amortised.
 """
 
@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Protocol
 
 ENTRY_COST = 256
-"""Bytes that an entry takes beside its data."""
+"""Overhead of an entry in bytes."""
 COMPACT_MIN = 1_024
 """Dropped entries that are left standing before they are swept out."""
 
@@ -49,11 +49,11 @@ class Outbox:
         self.stuck = False
         """The peer does not read: nothing leaves."""
         self.is_over = False
-        """More is waiting than may be kept and must not be lost: the peer is to be let go."""
+        """Too much is waiting that must not be dropped: the peer is to be disconnected."""
         self.firm = 0
         """Bytes that must not be lost."""
         self.lost: dict[DropPolicy, int] = {}
-        """Messages dropped since the peer was last told, by where they came from."""
+        """Messages dropped since the last report to the peer, by source."""
         self._queue: deque[list[Any]] = deque()
         self._shed: deque[list[Any]] = deque()
         self._telemetry = 0

@@ -1,8 +1,8 @@
 """A channel: an ordered, bounded, addressable sequence of records, and what it remembers of past ones.
 
 Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
-timers and no journal: the machine in `queue.py` tells it what happens. Each operation is O(1), in `head` order
-O(log n). What a line other than a plain queue costs is in `lines.py`.
+timers and no journal: the machine calls it. Each operation is O(1), in `head` order
+O(log n). `ready_order.py` has the cost of orders other than a plain queue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     held: int = 0
     settled: dict[str, Seen] = {}
     order: deque[str] = msgspec.field(default_factory=lambda: NO_IDS)
-    """Settled ids, oldest first; beside the dict because a dict is slow at losing its first key."""
+    """Settled ids, oldest first; kept apart from the dict because deleting the first key of a dict is slow."""
     consumers: dict[int, Consumer] = {}
     ring: deque[Consumer] = msgspec.field(default_factory=lambda: NO_CONSUMERS)
     """Consumers that can take a record now, next one first."""

@@ -106,12 +106,12 @@ def _withdraw(state: QueueState, now: Now, facts: list[Fact]) -> None:
             rule_set.unchange(state, fact)
         elif isinstance(fact, Settle) and fact.fate:
             _spare(state, now, fact.record)
-    for channel in restored:  # somebody may have come to wait for them meanwhile
+    for channel in restored:  # consumers may have joined meanwhile
         dispatch(state, now, channel)
 
 
 def _spare(state: QueueState, now: Now, record: Record) -> None:
-    """Nobody was told that a record is given up: it is not, and will be delivered again, as after a crash."""
+    """The answer that a record is given up was never sent: the record is delivered again, as after a crash."""
     record.due_wall_us = 0
     if record.state == HELD:
         record.channel.leave(record)
@@ -143,7 +143,7 @@ def _restore(state: QueueState, now: Now, fact: Settle) -> None:
         channel.make_ready(record, now.us, first=True)
         return
     if fact.event == "dead" and record.fate and record.due_wall_us:
-        channel.make_held(record)  # it had been told that this one is given up
+        channel.make_held(record)  # its consumer has the answer that it is given up
     else:
         channel.make_delayed(record)
     state.timers.arm(now.us + SETTLE_RETRY_US, record)

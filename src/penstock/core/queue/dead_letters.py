@@ -143,7 +143,7 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
     if send.event == "dead":
         state.totals.dead_blocked += 1
         if record.due_wall_us == 0:
-            # Whoever gave it up may be told so: it must not be delivered again, not even after a crash.
+            # The consumer may get the answer that it was given up, so it must not be delivered again, not even after a crash.
             record.due_wall_us = now.wall_us
             blocked = Settle("nack", record, None, record.attempt, record.first_wall_us, record.error)
             blocked.fate = record.fate

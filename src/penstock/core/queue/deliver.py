@@ -28,13 +28,13 @@ def subscribe(state: QueueState, now: Now, link: Link, name: str, lease_us: int 
     """Add a consumer to a channel, with no credit."""
     if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down")
-    channel = _crowding(state, link) or state.open_channel(name)
+    channel = _subscriptions_problem(state, link) or state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     return _join(state, link, channel, lease_us)
 
 
-def _crowding(state: QueueState, link: Link) -> Refusal | None:
+def _subscriptions_problem(state: QueueState, link: Link) -> Refusal | None:
     """Why one connection may not have another consumer: it must not use up what others need."""
     limit = state.limits.subscriptions_max
     if len(link.consumers) < limit:
@@ -50,7 +50,7 @@ def pull(
         return Refusal("Draining", "the server is shutting down")
     if state.waiting_pulls >= state.limits.waiters_max:
         return Refusal("QuotaExceeded", f"{state.waiting_pulls} pulls wait already", retry_after_ms=1_000)
-    channel = _crowding(state, link) or state.open_channel(name)
+    channel = _subscriptions_problem(state, link) or state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     consumer = _join(state, link, channel, lease_us)
@@ -160,13 +160,15 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         consumer = ring[0]
         link = consumer.link
         if consumer.credit <= 0 or link.room <= 0:
+            # Out of the ring until `grant` or `writable` puts it back, so an idle consumer costs no look a dispatch.
             ring.popleft()
             consumer.ringed = False
             if consumer.credit > 0:
                 link.stalled = True
             continue
         ring.rotate(-1)
-        # A lone consumer takes what it can in one go; otherwise one each.
+        # A lone consumer takes what it can in one go. Several take one record each in turn, so that a consumer with much
+        # credit does not starve the others.
         share = min(consumer.credit, len(ready), room_leases) if len(ring) == 1 else 1
         records = handed.get(consumer)
         if records is None:
@@ -175,6 +177,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         deadline_us = now_us + consumer.lease_us
         taken = 0
         room = link.room
+        # One record may overdraw the room: a body larger than the outbox must still be deliverable.
         while taken < share and room > 0:
             record = ready.popleft()
             ticket += 1
@@ -194,6 +197,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
             else:
                 counters.re += 1
             leases[ticket] = record
+            # `timers.arm` inlined: the ticket is the lease number too, and stale heap entries are recognised by it.
             heappush(heap, (deadline_us, ticket, record))
             records.append(record)
             room -= len(record.body) + FRAME_BYTES
@@ -208,6 +212,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     if out:
         counters.out += out
         channel.rate_out.add(now_us, out)
+    # One effect a consumer, after the loop: the session writes them as one message, and a pull ends only once.
     for consumer, records in handed.items():
         state.effects.append(Deliver(consumer, records))
         if consumer.pull:

@@ -1,4 +1,4 @@
-"""Intake: a record is checked, numbered, proposed to the journal, and visible once that has it.
+"""Enqueue: check a record, number it, and add it to the open batch. It is visible once the journal has it.
 
 Keeps "visible only when durable" and "a duplicate of an uncommitted id waits for the same commit". A refused
 request changes nothing; an array is taken whole or not at all. O(1) a record.
@@ -20,9 +20,9 @@ from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Cascade
 
 RETRY_FULL_MS = 1_000
-"""What a producer is told to wait when a stream is full: about one look of a person."""
+"""Retry hint for a producer when a stream is full."""
 RETRY_WRITE_MS = 50
-"""What a producer is told to wait for an earlier request of its own: a few commits."""
+"""Retry hint while an earlier request with the same ids is being written: a few commits."""
 
 
 class Admitted(msgspec.Struct, gc=False):

@@ -156,7 +156,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         because("draining", "the server is shutting down and delivers nothing more")
     if channel.ready:
         if not consumers:
-            because("no_consumer", "nobody is subscribed; start a consumer, or pull")
+            because("no_consumer", "no consumer is subscribed; start one, or pull")
         elif not able:
             dry = [c for c in consumers if c.credit <= 0]
             if dry:

@@ -1,9 +1,9 @@
-"""Lines: the orders in which ready records wait, other than a plain queue's.
+"""The order of ready records, where it is more than a plain queue.
 
-A channel's policy chooses one: `HeadFirst` by number, `Keyed` by partition key, `Levels` by priority; a plain channel has a
-deque. Each line holds the ready records of one channel and nothing else. `Keyed` keeps "at most one record of a key is out,
-and the smallest number of a key goes first", `Levels` keeps "the most urgent first, and nobody waits for ever". No
-operation scans what waits: each is O(1), O(log n) by number, and O(n of one key or level) for what comes out of its turn.
+The policy of a channel chooses it: `SeqOrder` by number, `KeyedOrder` by partition key, `PriorityOrder` by priority; a plain
+channel has a deque. Each order holds the ready records of one channel. `KeyedOrder` keeps "at most one record of a key is
+leased, and the smallest number of a key goes first"; `PriorityOrder` keeps "the most urgent first, and no record starves".
+No operation scans all records: each is O(1), O(log n) by number, and O(n of one key or level) out of order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEVELS = 10
 NORMAL = 5
 """The level of a record that asks for none."""
 AGED_EVERY = 4
-"""Of so many deliveries one goes to whoever has waited too long: urgent work keeps three quarters of the consumers."""
+"""One of so many deliveries goes to a record that has waited too long; urgent work keeps three quarters."""
 
 
 class SeqOrder:
@@ -112,7 +112,7 @@ class PartitionKey:
 
 
 class LeasableKeys:
-    """What of a keyed line may be leased now: the first record of each key that is free, next key first."""
+    """What may be leased now: the first record of each free key, next key first."""
 
     __slots__ = ("_order",)
 
@@ -213,7 +213,7 @@ class KeyedOrder:
             self.ring[key] = None
 
     def remove(self, record: Record) -> None:
-        """A ready record leaves the line other than by a delivery."""
+        """A ready record leaves other than by a delivery."""
         key = self._keys[self._name(record)]
         key.remove(record)
         self._count -= 1
@@ -311,7 +311,7 @@ class PriorityOrder:
         self._insert(level, index, record, now_us)
 
     def _insert(self, level: deque[tuple[int, Record]], index: int, record: Record, now_us: int) -> None:
-        # Nobody may hide that those behind have waited longer.
+        # Waiting times never decrease along the level, or a record in front would hide older ones from `_aged`.
         since_us = min(now_us, level[index][0]) if level else now_us
         level.insert(index, (since_us, record))
 
@@ -341,13 +341,13 @@ class PriorityOrder:
         return level.popleft()[1]
 
     def block(self, record: Record) -> None:
-        """Nobody waits for another here."""
+        """Records of a level do not block each other."""
 
     def free(self, record: Record) -> None:
-        """Nobody waits for another here."""
+        """Records of a level do not block each other."""
 
     def remove(self, record: Record) -> None:
-        """A ready record leaves the line other than by a delivery."""
+        """A ready record leaves other than by a delivery."""
         level = self._level(record)
         assert level is not None
         index = next(n for n, entry in enumerate(level) if entry[1] is record)
@@ -371,7 +371,7 @@ ReadyOrder = KeyedOrder | PriorityOrder
 
 
 def ready_order_for(policy: Policy) -> ReadyOrder | None:
-    """The line that a channel's policy asks for; None when a plain queue will do."""
+    """The order that a policy asks for; None for a plain queue."""
     if policy.partitioned:
         return KeyedOrder()
     if policy.priority:
@@ -380,7 +380,7 @@ def ready_order_for(policy: Policy) -> ReadyOrder | None:
 
 
 def take_out(ready: deque[Record] | SeqOrder | ReadyOrder, count: int) -> list[Record]:
-    """Take the next records out of a line, other than by deliveries. O(1) a record, by number O(log n)."""
+    """Take the next records out, other than by deliveries. O(1) a record, by number O(log n)."""
     if isinstance(ready, KeyedOrder | PriorityOrder):
         taken = list(islice(ready, count))
         for record in taken:

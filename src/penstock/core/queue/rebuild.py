@@ -2,7 +2,7 @@
 
 `snapshot` gives the state as rows; `resume` takes them back. `restore` takes rows of history in offset order and changes
 state without effects or facts; `recovered` then makes what was leased or due ready. A row about a record that is not
-live is skipped: it was settled before the rows we were given begin. Other doors' machines have the same four verbs.
+live is skipped: it was settled before the rows we were given begin. The machines of other protocols have the same four verbs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OUTCOMES = {
 
 
 class _Meta(msgspec.Struct, omit_defaults=True):
-    """What the rows of a record keep beside the columns."""
+    """The `meta` column of the rows of a record."""
 
     due: int = 0
     moved: bool = False
@@ -56,7 +56,7 @@ class _Gauge(msgspec.Struct):
 
 
 class _MinuteGauge(_Gauge):
-    """What a gauge in the history says more than one in a snapshot: enough to need no other gauge beside it."""
+    """A gauge in the history. It says more than one in a snapshot, so that readers need no other gauge."""
 
     minute: int = 0
     """Start of the minute that it closes."""
@@ -213,7 +213,7 @@ def resume(state: QueueState, now: Now, row: Row) -> None:
         _restore_tick(state, row)
         return
     if row.event == "gauge":
-        # Asleep until something of it turns out to be live: most streams of a long history are empty.
+        # Keep it dormant until a live record shows up: most streams of a long history are empty.
         gauge = msgspec.json.decode(row.meta or "{}", type=_Gauge)
         counters = gauge.counters
         state.dormant[row.channel] = Dormant(row.seq, counters, {}, deque(), gauge.last, replace(counters))

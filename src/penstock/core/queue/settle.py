@@ -81,7 +81,7 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
 
 
 def _late(channel: Channel, consumer: Consumer, record: Record) -> Record | None:
-    """With `late_ack: accept`, an expired record that nobody else got may still be acked."""
+    """With `late_ack: accept`, an expired record that was not redelivered may still be acked."""
     if channel.policy.late_ack == "accept" and record.state == READY and record.lapsed is consumer:
         channel.leave(record)
         return record
@@ -266,7 +266,7 @@ def abandon(state: QueueState, now: Now, consumer: Consumer) -> None:
 
 
 def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
-    """A holder speaks for itself; the operator speaks for everybody."""
+    """A holder settles its own leases; the operator settles any."""
     return principal.operator or principal.name == holder.link.principal.name
 
 
@@ -310,5 +310,5 @@ def holder_for(
         if _may_settle_for(principal, record.holder):
             return record.holder
         return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
-    nobody = Consumer(0, channel_, Link(0, principal, None, 0), 0)
-    return _deny(state, channel_, nobody, id_)
+    stranger = Consumer(0, channel_, Link(0, principal, None, 0), 0)
+    return _deny(state, channel_, stranger, id_)

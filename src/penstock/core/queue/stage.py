@@ -2,7 +2,7 @@
 
 Owns the memory of each application's newest batch, which is a fact of the very commit that brings the batch's records
 in: after any crash both are there or neither. Keeps "a refused batch changes nothing" over all its streams, "a batch
-that was taken is never taken again", and "visible only when durable": whoever repeats a batch that is being written
+that was taken is never taken again", and "visible only when durable": a client that repeats a batch that is being written
 waits for the same commit. It knows neither parts nor uploads. O(1) a record.
 """
 
@@ -169,7 +169,7 @@ def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Dra
 
 
 def numbered(draft: Draft, number: int) -> Draft:
-    """One of several equal rows, told apart from the others by its number."""
+    """One of several equal rows, distinguished by its number."""
     id_ = f"{draft.id}-{number}"
     place = draft.body.index(draft.id.encode()) + len(draft.id)
     added = b"-%d" % number

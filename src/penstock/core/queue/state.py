@@ -1,11 +1,10 @@
-"""The state of the queue machine: its channels, the open batch of facts, timers and effects.
+"""The state of the queue machine: channels, consumers, timers, effects.
 
 `QueueState` is data and the small operations that all verbs share. The verbs are modules of this folder (`enqueue`,
 `deliver`, `settle`, `dead_letters`, `inspect`, `rebuild`); `machine.QueueMachine` joins them. It must never know a
 wire format, a clock or a journal's medium.
 
-Facts are gathered in an open batch. The runtime takes it at the end of its turn and gives it to the journal;
-`gate` is the open batch's number, and whoever must not be answered before a fact is durable waits for that number.
+Facts go to the commit log, which other machines share; `core/commit_log.py` explains gates.
 """
 
 from __future__ import annotations
@@ -115,13 +114,13 @@ class QueueState:
         self.entropy = entropy
         self.auto_create = auto_create
         self.schemas: Schemas | None = None
-        """Set where payloads are checked; without it nobody asks."""
+        """Set where payloads are checked against schemas."""
         self.boot = entropy(3).hex()
         """Marks this run's leases: one from before a restart is never mistaken for a new one."""
         self.channels: dict[str, Channel] = {}
         self.dormant: dict[str, Dormant] = {}
         self.asleep = Counters()
-        """What all unloaded channels have counted, those whose numbering was forgotten included."""
+        """Counters of all unloaded channels, including those whose numbering was evicted."""
         self.seq_floor = 0
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
@@ -180,7 +179,7 @@ class QueueState:
     def _fullness(self, name: str) -> Refusal | None:
         """Why no further channel may be in memory, be it new or one that was unloaded."""
         if len(self.channels) < self.limits.streams_max:
-            return self.tenants.crowding(name)
+            return self.tenants.streams_problem(name)
         return Refusal(
             "QuotaExceeded",
             f"{len(self.channels)} streams are in memory and `limits.streams_max` allows no more",
@@ -207,7 +206,7 @@ class QueueState:
         return channel
 
     def sort(self, channel: Channel, records: list[Record]) -> Refusal | None:
-        """Give records the place that their channel's line sorts by, or say what is wrong with it; they have none then."""
+        """Set the sort key of records as their channel orders them. Returns why one has none."""
         problem: Refusal | None = None
         order = channel.ready_order
         for record in records if order is not None else ():
@@ -243,7 +242,7 @@ class QueueState:
         self.ids -= channel.trim(now.us, self.commit_log.decided)
         self.drop_channel(channel)
         if channel.seq <= self.seq_floor and channel.counters.changes == 0:
-            return  # nothing ever came here: names that somebody only tried must not push out real ones
+            return  # nothing was ever enqueued: names that were only tried must not evict real ones
         dormant = Dormant(
             channel.seq,
             channel.counters,

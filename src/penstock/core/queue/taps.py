@@ -2,7 +2,7 @@
 
 A tap has no credit and no lease, and never makes, wakes or holds back a channel. It is shown a record once, when that is durable,
 in the order of commits. What its link's peer has not read is bounded: what does not fit is left out and counted. Room comes back
-with `report_missed`, so the peer hears how many it missed before it sees anything newer. Cost: nothing without a tap, one look-up a
+with `report_missed`, so the peer learns how many it missed before it sees newer ones. Cost: nothing without a tap, one look-up a
 record of each commit with one.
 """
 
@@ -31,7 +31,7 @@ class Tap:
         self.link = link
         self.name = name
         self.lost = 0
-        """Records left out since the peer was last told."""
+        """Records left out since the last report to the peer."""
 
 
 def tap(state: QueueState, link: Link, name: str) -> Refusal | None:

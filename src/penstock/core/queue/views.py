@@ -1,4 +1,4 @@
-"""Views: small tables that a reader may look at and follow, kept beside the queue.
+"""Views: small tables that a reader may look at and follow, kept with the queue.
 
 Owns the rows of each view, the number of its latest change, and enough of the past for a reader who was away. A row carries the
 number of its latest change and stands in that order, so what changed since a number is the end of the table: there is no log of
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     addr: str
     stream: str
-    """The stream it tells about: who may not look at that, does not see the row."""
+    """The stream it describes: a reader without access to that stream does not see the row."""
     data: bytes
     """JSON."""
     version: int
@@ -65,7 +65,7 @@ class Gone(msgspec.Struct, gc=False, eq=False):
 
 
 class Change(msgspec.Struct, gc=False, frozen=True):
-    """What a reader is told about one row."""
+    """A change of one row, as sent to readers."""
 
     op: Literal["add", "update", "remove"]
     addr: str
@@ -87,7 +87,7 @@ class View:
         self.bytes = 0
         self.version = 0
         self.floor = 0
-        """Changes up to here can no longer be told one by one."""
+        """Changes up to here are no longer available one by one."""
         self.evicted = 0
         """Rows that had to go for others."""
         self.todo: list[str] = []
@@ -145,13 +145,13 @@ class View:
     def changes(
         self, since: int, base: int | None = None, sent: Mapping[str, bool] = NOTHING_SENT
     ) -> list[Change] | None:
-        """What a reader who is at `since` has to be told, in order; None when it needs the whole table.
+        """The changes that a reader at `since` needs, in order; None when it needs the whole table.
 
-        One that was told only some of the changes since `base` names the rows that it was `sent`, and whether they were
+        A reader that received only some of the changes since `base` names the rows it was `sent`, and whether they were
         there then; it knows these, and those that were there at `base`.
         """
         base = since if base is None else base
-        # A row that went and came again after `base` was there then: what it was told of is found by its first birth.
+        # A row that went and came again after `base` existed then: its first birth shows whether the reader knows it.
         known_from = min(base, since)
         if not self.floor <= known_from or since > self.version:
             return None

@@ -1,1 +1,1 @@
-"""relay."""
+"""The relay of token streams: topics, held messages, replays. It knows neither sockets nor signatures."""

@@ -41,11 +41,11 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detach_grace_ms: Positive = 30_000
     """How long a topic waits for a subscriber that is gone; a cut connection comes back sooner."""
     early_max: Positive = 10_000
-    """Topics with subscribers that nobody has registered yet; then the oldest are forgotten after `early_ms`, and before it the new."""
+    """Unregistered topics that have subscribers. When full: evict entries older than `early_ms`, otherwise reject new ones."""
     early_ms: Positive = 30_000
     """How long those subscribers are remembered at least; while there is room, for as long as they are connected."""
     replay_interval_ms: Positive = 100
-    """Time between two replays of one topic, which all of its subscribers hear: those asked for meanwhile become one."""
+    """Minimum time between two replays of one topic, which go to all of its subscribers; requests in between are merged."""
     lifetime_max_s: Positive = 86_400
     """Longest life of a registration, whatever it asks for."""
     facts_max: Positive = 100_000

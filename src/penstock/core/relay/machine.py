@@ -1,14 +1,14 @@
 """The relay: hold until subscribed, forward, and send again after a mark. It never looks into a message.
 
-A topic exists from its registration until it expires, nobody uses it, or its last subscriber stays away longer than the grace. Every
+A topic exists from its registration until it expires, stays unused, or its last subscriber stays away longer than the grace. Every
 message is kept for a while, sent or not, so that a subscriber that lost some can ask for what followed the last one it has.
-Subscribers cannot be told apart, so what is sent again goes to all of a topic's; such replays are spaced out and merged.
+Subscribers cannot be distinguished, so a replay goes to all of a topic; replays are spaced out and merged.
 
-A topic's name is a secret: whoever knows it may listen. What is remembered across restarts is its hash, and a topic that is
+A topic's name is a secret: anyone who knows it may listen. What is remembered across restarts is its hash, and a topic that is
 known by its hash alone gets its name back from the first message or subscriber.
 
 Keeps: a message is forwarded once when it comes, or once when its topic's first subscriber does; a topic's messages go out in the order
-they came; what is kept stays within every bound; nobody but its signer changes a registration. Cost of `publish`: O(1).
+they came; what is kept stays within every bound; only its signer changes a registration. Cost of `publish`: O(1).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Resumed(NamedTuple):
     found: bool
     messages: list[Message]
     should_notify: bool = False
-    """Whether the subscribers are to be told that the mark is gone."""
+    """Whether to notify the subscribers that the mark is gone."""
 
 
 class Ended(NamedTuple):
-    """A topic that is over, or a registration that nobody came back to."""
+    """A topic that ended, or a registration that was not used again."""
 
     hash: str
     reason: str
@@ -65,7 +65,7 @@ class Totals(msgspec.Struct):
     lost: int = 0
     """Never sent, and too old or too many."""
     unregistered: int = 0
-    """Of topics that nobody registered."""
+    """Of unregistered topics."""
     oversized: int = 0
     unkept: int = 0
     """Forwarded, but not kept for want of room."""
@@ -81,7 +81,7 @@ class Relay:
     """Topics and their messages."""
 
     def __init__(self, limits: RelayLimits, mark_of: Callable[[Message], Mark | None]) -> None:
-        """`mark_of` tells what a message is known by; only a dialect knows where that is."""
+        """`mark_of` returns the mark of a message; only a dialect knows where it is."""
         self.limits = limits
         self.topics: dict[bytes, Topic] = {}
         self.remembered: dict[str, Remembered] = {}
@@ -91,7 +91,7 @@ class Relay:
         """What all messages cost that are held."""
         self.totals = Totals()
         self.counted: list[Topic] = []
-        """Topics that came past another `COUNTED_EVERY` messages; whoever counts them empties it."""
+        """Topics that came past another `COUNTED_EVERY` messages; the reader of the counts empties it."""
         self._mark_of = mark_of
         self._signers: dict[str, int] = {}
         self._replays: dict[bytes, Topic] = {}
@@ -197,7 +197,7 @@ class Relay:
         return None
 
     def publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
-        """Take messages of one topic that came together: as one by one, for a fraction of the cost while somebody listens."""
+        """Take messages of one topic that came together: the same as one by one, but cheaper while there are subscribers."""
         topic = self.topics.get(name)
         count = len(messages)
         if topic is None or not topic.live or count == 1 or count > self._count_max:
@@ -245,7 +245,7 @@ class Relay:
     # Subscribers
 
     def subscribe(self, now: Now, name: bytes) -> list[Message]:
-        """Somebody listens to a topic: what it is to be sent now."""
+        """A subscriber joined a topic. Returns what to send it now."""
         topic = self._find(now.us, name)
         if topic is None:
             early = self.early.get(name)
@@ -275,7 +275,7 @@ class Relay:
         early[name] = [subscribers, now.us]
 
     def unsubscribe(self, now: Now, name: bytes) -> None:
-        """Somebody listens no more, or is gone. What is kept stays for a while."""
+        """A subscriber left. Held messages stay for the grace."""
         topic = self.topics.get(name)
         if topic is None:
             early = self.early.get(name)
@@ -291,7 +291,7 @@ class Relay:
                 self._stop(topic)
 
     def _stop(self, topic: Topic) -> None:
-        """Nobody is there to hear a topic."""
+        """The last subscriber of a topic left."""
         if topic.live:
             topic.live = False
             topic.sent = topic.seq
@@ -299,7 +299,7 @@ class Relay:
         self._replays.pop(topic.name, None)
 
     def forget_subscribers(self, now: Now) -> None:
-        """Everybody is cut off, and those who want to will subscribe again."""
+        """All subscribers are disconnected and may subscribe again."""
         self.early.clear()
         for topic in self.topics.values():
             if topic.subscribers:
@@ -322,11 +322,11 @@ class Relay:
                 topic.denied_us = now.us
             return Resumed(False, [], should_notify)
         if not topic.subscribers or found == topic.seq:
-            return Resumed(True, [])  # whoever subscribes is sent everything
+            return Resumed(True, [])  # the next subscriber receives everything
         return Resumed(True, self._replay(now, topic, found + 1))
 
     def _number_of(self, topic: Topic, mark: Mark) -> int | None:
-        """The number of the first message with a mark: behind a copy that somebody pushed later, what followed it would be left out.
+        """The number of the first message with a mark: a later copy of it would leave out what followed the first.
         One that only mentions the mark is no match."""
         for no, message in enumerate(topic.held, topic.first):
             if (len(message) > _SEARCHED_MAX or mark in message) and self._mark_of(message) == mark:
@@ -375,7 +375,7 @@ class Relay:
     # Time
 
     def compact(self, now: Now) -> list[Ended]:
-        """Let go of what is too old, and of topics that are over."""
+        """Drop messages that are too old, and topics that ended."""
         limits = self.limits
         oldest_us = now.us - limits.ttl_us
         ended: list[Ended] = []
@@ -429,7 +429,7 @@ class Relay:
         return sums
 
     def unsent(self) -> Iterator[tuple[Topic, int]]:
-        """Topics with messages that nobody was sent yet."""
+        """Topics with messages that were not sent yet."""
         for topic in self.topics.values():
             count = min(len(topic.held), topic.seq - topic.newest_sent)
             if count:

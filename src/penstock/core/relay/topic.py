@@ -16,7 +16,7 @@ Message: TypeAlias = bytes | tuple[bytes, ...]
 Mark: TypeAlias = bytes
 """What a message is known by."""
 HELD_COST = 100
-"""Bytes that a message takes beside its own."""
+"""Overhead of a held message in bytes."""
 COUNTED_EVERY = 256
 """A topic is counted at least this often, in messages: a power of two."""
 _LONG_AGO = -(10**12)
@@ -75,9 +75,9 @@ class Topic:
         """Messages of earlier runs."""
         self.subscribers = 0
         self.live = False
-        """What comes is forwarded: somebody is subscribed, and has what was held."""
+        """Messages are forwarded: there is a subscriber, and it has what was held."""
         self.detached_us = 0
-        """Since when nobody is subscribed who once was; 0 while somebody is, or nobody ever was."""
+        """When the last subscriber left; 0 while there is one, or before the first."""
         self.was_used = False
         self.held: deque[Message] = deque(maxlen=count_max)
         self.has_blocks = False
@@ -105,7 +105,7 @@ class Topic:
         self.replay_due_us = 0
         self.replayed_us = _LONG_AGO
         self.denied_us = _LONG_AGO
-        """When somebody was last told that a mark is gone."""
+        """When subscribers were last notified that a mark is gone."""
 
     @property
     def first(self) -> int:

@@ -2,7 +2,7 @@
 
 What a rule sends is a `Send` effect that re-enters through the router in the same turn, so cause and consequence are one
 commit: after a crash both are there or neither. Its id follows from the rule and its source, so a source that comes again sends
-nothing twice. Keeps: a rule never fires on a record it had a hand in; no chain is longer than `trigger_hops_max` and no
+nothing twice. Keeps: a rule never fires on a record it has acted on; no chain is longer than `trigger_hops_max` and no
 cause has more than `trigger_fanout_max` consequences; a failing rule never fails its producer, and rests after
 `breaker_failures` in a row; what a cooldown suppresses is counted. O(1) a record that no rule fits.
 """
@@ -142,7 +142,7 @@ def _suppress(state: QueueState, cooling: Cooling, record: Record, body: bytes) 
     triggers.kept_bytes -= cooling.bytes
     cooling.last = (record, body)
     triggers.kept_bytes += cooling.bytes
-    if cooling.ticket == 0:  # nobody is woken for a cooldown that suppressed nothing
+    if cooling.ticket == 0:  # a cooldown that suppressed nothing needs no timer
         state.timers.arm(cooling.until_us, cooling)
     while triggers.kept_bytes > state.limits.cooldown_bytes_max and len(triggers.cooling) > 1:
         _evict(state, spared=cooling)
@@ -170,7 +170,7 @@ def _evict(state: QueueState, spared: Cooling | None = None) -> None:
 
 
 def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
-    """A cooldown that suppressed something is over: its timer says so, or whoever comes before that."""
+    """A cooldown that suppressed something ended, by its timer or by a record that came first."""
     cooling.ticket = 0
     key = (cooling.rule.id, cooling.key)
     if state.triggers.cooling.get(key) is not cooling:
@@ -315,7 +315,7 @@ def withdrawn(state: QueueState, now: Now, firing: Firing) -> None:
     rule.activity.undone += 1
     cooling = firing.cooling
     if cooling is not None and state.triggers.cooling.get((rule.id, cooling.key)) is cooling:
-        if cooling.suppressed:  # what it suppressed meanwhile would never be heard of
+        if cooling.suppressed:  # what it suppressed meanwhile would never be reported
             cooling.is_owed = True
             state.timers.arm(now.us, cooling)
         else:

@@ -5,7 +5,7 @@ and no envelope. A bucket is a debt that time pays off: `count` units a microsec
 debt may reach `burst` envelopes. All of it is whole numbers, so nothing is lost to rounding however often one asks:
 
 - over any time T, at most `burst + rate * (T + 1 us)` envelopes come in;
-- whoever keeps to the rate is never refused: a reading of the clock may be short by less than a microsecond, and that one is granted;
+- a sender that keeps to the rate is never refused: a reading of the clock may be short by less than a microsecond, and that one is granted;
 - a clock that is stepped back pays nothing off, and one that leaps ahead fills a bucket and no more.
 
 Asking changes nothing. All buckets are asked before any is charged. O(1) a question.
@@ -39,7 +39,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @classmethod
     def per_second(cls, rate: float, burst: int) -> Rate:
-        """The rate that somebody wrote as a number a second."""
+        """The rate of a config value per second."""
         exact = Fraction(rate).limit_denominator(DENOMINATOR_MAX)
         return cls(exact.numerator, SECOND_US * exact.denominator, burst)
 
@@ -86,7 +86,7 @@ class Bucket:
         )
 
     def wait_us(self, count: int) -> int:
-        """Time until so many fit, if nobody else comes."""
+        """Time until so many fit, without further traffic."""
         rate = self.rate
         over = self.debt + (count - rate.burst) * rate.period_us - rate.count
         return max(0, -(-over // rate.count))
@@ -133,7 +133,7 @@ class Meter:
     ) -> Refusal | None:
         """Why so many envelopes may not come in now; nothing is charged.
 
-        `whole`: they cannot be told apart, so more than a burst waits for a full bucket.
+        `whole`: they cannot be distinguished, so more than a burst waits for a full bucket.
         """
         worst: tuple[int, Key, Rate] | None = None
         for key, bucket in self._asked(now_us, who, address, stream):

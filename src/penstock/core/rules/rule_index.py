@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, gc=False):
-    """What a script knows beside the envelope. It counts its own warnings here."""
+    """What a script knows apart from the envelope. It counts its own warnings here."""
 
     wall_us: int
     rule: str
@@ -57,11 +57,11 @@ class Moment(msgspec.Struct, gc=False):
 
 
 class Source(Protocol):
-    """A record as a script sees it, read no further than somebody asks."""
+    """A record as a script sees it, parsed only as far as needed."""
 
     @property
     def hops(self) -> int:
-        """How many rules had a hand in it."""
+        """How many rules have acted on it."""
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -105,9 +105,9 @@ class Activity(msgspec.Struct):
     """Placeholders that stood for nothing."""
     enriched: int = 0
     looped: int = 0
-    """Matches on records that the rule itself had a hand in."""
+    """Matches on records that the rule itself has acted on."""
     hops: int = 0
-    """Matches on records that too many rules had a hand in."""
+    """Matches on records that too many rules have acted on."""
     blocked: int = 0
     """Matches while the breaker was open."""
     undone: int = 0
@@ -128,7 +128,7 @@ class Rule(msgspec.Struct, eq=False, kw_only=True):
     senders: tuple[str, ...] | None = None
     enriches: bool = False
     acts: bool = True
-    """Whether it does anything beside enriching."""
+    """Whether it does more than enrich."""
     enabled: bool = True
     origin: Literal["config", "runtime"] = "config"
     cooldown_us: int = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.state import QueueState
 
 RETRY_WRITE_MS = 50
-"""What somebody who changes a rule is told to wait for an earlier change: a few commits."""
+"""Retry hint while an earlier change of the same rule is being written: a few commits."""
 
 
 class Cascade(msgspec.Struct):
@@ -33,7 +33,7 @@ class Cooling(msgspec.Struct, eq=False):
     key: str
     until_us: int
     is_owed: bool = False
-    """The journal refused the firing that began it: what it suppressed has to be told of. It holds no firing itself, and so no source."""
+    """The journal refused the firing that began it, so what it suppressed must still be reported. It keeps no firing, and so no source."""
     suppressed: int = 0
     last: tuple[Record, bytes] | None = None
     """The newest suppressed source, and its bytes."""

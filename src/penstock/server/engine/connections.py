@@ -89,7 +89,7 @@ class Connection:
         self.opened_us = 0
         self.is_brief = False
         self.stuck = False
-        """The transport has more than it likes: nothing new is handed to it."""
+        """The transport buffer is full: nothing new is handed to it."""
         self.held = False
         """We do not read from the peer."""
         self.closed = False
@@ -105,7 +105,7 @@ class Connection:
         self._runtime.lost(self)
 
     def gone(self, now: Now) -> None:
-        """The runtime has let go of it."""
+        """The runtime has removed the connection."""
 
     def congested(self, on: bool) -> None:
         self._runtime.congested(self, on)

@@ -1,4 +1,4 @@
-"""Beats: ticks and gauges among the rows of history, so that windows over it close.
+"""Ticks and gauges among the rows of history, so that windows over it close.
 
 A tick comes every 30 s while rows come, at the full and at the half minute on the wall; the full minute also writes a gauge of each
 stream that changed, a few a turn. They go on until what came last is closed and gauged, and then nothing wakes up.
@@ -43,7 +43,7 @@ class MinuteTicker:
         self._schedule()
 
     def _expect_after(self, now: Now, wall_us: int) -> None:
-        """Beat at the next full or half minute after `wall_us`."""
+        """Tick at the next full or half minute after `wall_us`."""
         if not self._is_expected:
             self._is_expected = True
             due_us = (wall_us // TICK_US + 1) * TICK_US
@@ -62,7 +62,7 @@ class MinuteTicker:
             self._next(now, due_us)
 
     def _close_minute(self, due_us: int, channels: list[Channel], first: int = 0) -> None:
-        """Gauge every changed channel, so many a turn that nobody notices."""
+        """Gauge every changed channel, a bounded number per turn."""
         now = self._scheduler.now()
         end = first + GAUGES_A_TURN
         self._machine.close_minute(now, due_us - MINUTE_US, channels[first:end])

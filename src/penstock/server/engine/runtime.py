@@ -45,7 +45,7 @@ Log = Callable[..., None]
 
 
 class Runtime:
-    """A machine at work."""
+    """The loop around one machine."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Runtime:
         self.events = events
         """The log of every event, where one is kept."""
         self._ticker = MinuteTicker(machine, scheduler, self.schedule_turn) if keeps_history else None
-        """Where somebody will read the rows, ticks and gauges are written among them."""
+        """Writes ticks and gauges into the history, where one is kept."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
         self.slow_cut = 0
@@ -145,14 +145,14 @@ class Runtime:
         try:
             connection.session.receive(self.scheduler.now(), data)
         except Exception as error:
-            # A bug of ours. The peer is told and the others go on; the log has the trace.
+            # A bug of the server. Close this peer only; the log has the trace.
             connection.session.closing = (1011, "Internal")
             if self._log is not None:
                 self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
         self.touch(connection)
 
     def lost(self, connection: Connection) -> None:
-        """A peer is gone, or as good as gone."""
+        """A connection is lost or was closed."""
         link = connection.link
         if self._connections.pop(link.no, None) is None:
             return
@@ -280,7 +280,7 @@ class Runtime:
     # Turns
 
     def schedule_turn(self) -> None:
-        """Have a turn end soon."""
+        """Schedule the end of this turn."""
         if not self._turning:
             self._turning = True
             self.scheduler.soon(self._turn)
@@ -350,7 +350,7 @@ class Runtime:
                     self.apply(now)
 
     def _hang_up(self, connection: Connection) -> None:
-        """A connection is about to close and hears nothing more: it gets no deliveries, and no pull keeps it waiting."""
+        """A connection is about to close: stop its deliveries and end its pulls."""
         now = self.scheduler.now()
         link = connection.link
         for consumer in [consumer for consumer in link.consumers if consumer.pull]:
@@ -384,7 +384,7 @@ class Runtime:
             listener.decided(now, batch.no, fresh, whole)
         if self.live.followed:
             self.live.changed(now)
-        # Only now: a delivery that fills a pull's answer must not pass this outcome by.
+        # Only after `apply`: it may fill the answer of a pull, which must not overtake answers of this batch.
         self.finished = batch.no
         for answers in list(self._waiting.values()):
             if not answers.finished(batch.no, fresh, whole):
@@ -400,12 +400,12 @@ class Runtime:
             batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)
         ):
             self._ticker.expect(now)
-        # A scheduled turn comes later in this very turn of the loop and writes then; else write now.
+        # If a turn is scheduled, it writes these answers in one go with its own. Otherwise write now.
         if not self._turning:
             self._turn()
 
     def _note_trouble(self, trouble: str | None) -> None:
-        """Say once that the journal refuses records, and once that it takes them again."""
+        """Log once when the journal refuses records, and once when it accepts them again."""
         if trouble == self.trouble:
             return
         self.trouble = trouble
@@ -454,7 +454,7 @@ class Runtime:
         return list(self._connections.values())
 
     def dismiss(self, connection: Connection, refusal: Refusal) -> None:
-        """Tell a peer why, answer what it asked before, and close."""
+        """Close a connection with a reason, after answers that are still due."""
         connection.session.drain(refusal)
         self.touch(connection)
 

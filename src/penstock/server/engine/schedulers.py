@@ -43,7 +43,7 @@ class HandTimer:
 
 
 class HandScheduler:
-    """Runs turns when told to, on whatever clock it is given."""
+    """Runs turns on demand, on a given clock."""
 
     def __init__(self, clock: Callable[[], Now]) -> None:
         self._clock = clock

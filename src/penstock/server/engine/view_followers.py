@@ -1,6 +1,6 @@
-"""Who follows which view, and when they are told: changes are gathered for a moment, then each connection gets one write.
+"""Followers of views: changes are gathered for a moment, then each connection gets one write.
 
-Timers only: what is written is made in `dialects/courier/sessions/view_feed.py`. A view nobody follows costs nothing here. There is one timer
+Timers only: what is written is made in `dialects/courier/sessions/view_feed.py`. A view without followers costs nothing here. There is one timer
 for what changed, one for views that are made on demand, and one for all heartbeats; an idle follower has none of its own.
 """
 
@@ -89,12 +89,12 @@ class Live:
             self.wake(self._runtime.scheduler.now())
 
     def changed(self, now: Now) -> None:
-        """A view may have changed: tell its followers soon, but not too often."""
+        """A view may have changed: notify its followers soon, but not too often."""
         if any(feed.view.version != feed.version for feed in self.followed.values()):
             self.wake(now)
 
     def wake(self, now: Now) -> None:
-        """Somebody may be behind."""
+        """A follower may be behind."""
         if self._is_flushing or not self.followed:
             return
         self._is_flushing = True
@@ -152,7 +152,7 @@ class Live:
             self._runtime.scheduler.at(due_us, self._heartbeat)
 
     def _heartbeat(self) -> None:
-        """Let those hear from us who heard nothing for a while."""
+        """Send a heartbeat to followers that received nothing for a while."""
         self._is_alive = False
         for session, watchers in self._sessions.items():
             heartbeat = watchers[0].style.heartbeat

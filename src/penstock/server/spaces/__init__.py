@@ -1,1 +1,1 @@
-"""spaces."""
+"""The spaces of a server: their host in the runtime, connections, files and HTTP endpoint. Rules of MEW are in `dialects/mew`."""

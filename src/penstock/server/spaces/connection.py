@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Somebody who is present without a connection."""
+    """A participant without a connection, such as a file."""
 
     def taken(self, now: Now, outbox: Outbox) -> None:
         """There is something in its outbox."""
 
 
 class SpaceConnection(Connection):
-    """A participant's WebSocket. Frames take the short way."""
+    """A participant's WebSocket. Frames bypass the session's parser, because they are most of the traffic."""
 
     __slots__ = ("spaces",)
 

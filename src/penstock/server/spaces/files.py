@@ -1,4 +1,4 @@
-"""The spaces of a config at work: their files of tokens and messages beside the machines."""
+"""The spaces of a config with their files: invited tokens, output logs, gateway logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.server.spaces.pollers import FileSink
 
 
 def _transport(kind: str) -> Transport:
-    """How upstream calls the way that somebody is reached."""
+    """The upstream name of a transport."""
     if kind in ("http", "polling"):
         return "http"
     return "websocket" if kind == "websocket" else "virtual"
@@ -111,7 +111,7 @@ class HostedSpaces:
             space.url = space.url or f"ws://{f'[{shown}]' if ':' in shown else shown}:{port}/"
 
     def _keep_token(self, space: str, participant: str, token: str) -> None:
-        """Write the token of somebody who was invited where its peers look for it."""
+        """Write the token of an invited participant where its peers look for it."""
         try:
             write_invited_token(self._directories[space], participant, token)
         except (OSError, ValueError) as error:  # the id may be too long for the name of a file

@@ -1,7 +1,7 @@
 """The spaces of a server in its runtime: their commits, timers and connections, one write per connection per turn.
 
-The machines are pure (`dialects/mew`); here they are given time, the wires, and the journal they share with the queue. Nothing wakes up for
-a connection that is idle, but for the sign of life that each is asked for now and then.
+The machines are pure (`dialects/mew`); here they get time, transports, and the commit log they share with the queue. An idle
+connection costs nothing but its pings.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Spaces:
         self.is_turn_due = False
         self.is_operator = is_operator
         self.log = log
-        """Who has joined, and whom we let go."""
+        """Logs joins and disconnects."""
         self._watch = watch
         self._keep_token = keep_token
         self._timer: Timer | None = None
@@ -153,13 +153,15 @@ class Spaces:
             self.runtime.scheduler.at(due_us, self._ping)
 
     def _ping(self) -> None:
-        """Ask everybody for a sign of life; let go of those who gave none since the last time."""
+        """Ping all participants; disconnect those that did not answer the last ping."""
         self._is_pinging = False
         for session in list(self.sessions):
             connection = self.runtime.connection(session)
             if connection is None:
                 continue
-            if connection.held and not connection.stuck:  # what we do not read we cannot hear
+            if (
+                connection.held and not connection.stuck
+            ):  # its pong may be among the bytes that we do not read
                 continue
             if not session.is_alive:
                 connection.wire.abort()
@@ -211,7 +213,7 @@ class Spaces:
         if not isinstance(session, MewSession):
             session.taken(now, outbox)
             if outbox.is_over:
-                self.schedule_turn()  # the others hear that it is gone
+                self.schedule_turn()  # the others are notified
             return
         if outbox.is_over and session.closing is None:
             space.slow_cut += 1
@@ -221,7 +223,7 @@ class Spaces:
                 f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             )
             session.evict(now, MewRefusal("slow_consumer", message, status=429), SLOW)
-            self.schedule_turn()  # the others hear of it
+            self.schedule_turn()  # the others are notified
         elif outbox.stuck and session.closing is None:
             return
         else:
@@ -263,7 +265,7 @@ class Spaces:
     # Time
 
     def _count_soon(self, now: Now) -> None:
-        """While streams are used, count once a second; while anybody sends, give everybody a new second."""
+        """Write stream counts and reset rate counters once a second while there is traffic."""
         if not self._is_counting:
             self._is_counting = True
             self.runtime.scheduler.at(now.us + COUNT_US, self._count)
@@ -307,7 +309,7 @@ class Spaces:
             self.enter(space, name, sink, "virtual")
 
     def enter(self, space: SpaceMachine, name: str, sink: Sink, kind: str) -> Participant:
-        """Have somebody present who has no connection."""
+        """Add a participant without a connection."""
         limits = self.limits
         outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
         participant = Participant(name, name, outbox, kind)
@@ -349,7 +351,7 @@ class Spaces:
             known = space.settings.participants.get(writer)
             if known is not None and known.is_pipeline:
                 return space, found.id, writer
-        hint = "its owner, or somebody it lets write, has to be a participant of `type: pipeline`"
+        hint = "its owner, or a writer it has added, must be a participant of `type: pipeline`"
         return Refusal(
             "Forbidden", f"the pipeline may not write to `{stream}` in `{name}`", ref=ref, hint=hint
         )

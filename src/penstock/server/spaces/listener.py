@@ -1,6 +1,6 @@
-"""The door of spaces on the HTTP port: WebSockets of participants, and `/participants` for those who come with requests.
+"""Spaces on the HTTP port: WebSockets of participants, and `/participants` for requests.
 
-Answers have upstream's bodies and status codes, always as JSON. Whoever asks is identified before its body is read.
+Answers have upstream's bodies and status codes, always as JSON. A client is identified before its body is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = "/participants"
 
 
 def is_for_spaces(exchange: Exchange) -> bool:
-    """Whether a request is for this door: any WebSocket that no other door names, and `/participants`."""
+    """Whether a request is for spaces: any WebSocket that no other route names, and `/participants`."""
     path = exchange.path
     if exchange.is_upgrade:
         return not path.startswith(ELSEWHERE) and path != "/v1"
@@ -139,7 +139,7 @@ class SpaceEndpoint:
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
         id_, party = known
         if id_ != party and exchange.method == "POST" and id_ not in space.present:
-            message = f"nobody is here under `{id_}`; send as `{party}`, or join under that id first"
+            message = f"no participant has joined as `{id_}`; send as `{party}`, or join under that id first"
             return json_reply(403, {"error": "Invalid token for participant", "message": message})
         return Asked(space, id_, party, exchange.method)
 

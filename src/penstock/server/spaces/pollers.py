@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lines(Protocol):
-    """A file of what somebody received."""
+    """The file of what a participant received."""
 
     def envelope(self, data: bytes) -> None: ...
 
@@ -42,7 +42,7 @@ class FileSink:
 
 
 class Poller:
-    """Somebody who asks now and then what there is."""
+    """A participant that polls over HTTP."""
 
     def __init__(
         self, space: SpaceMachine, party: str, id_: str, outbox_max: int, telemetry_max: int
@@ -61,17 +61,17 @@ class Poller:
 
 
 class Pollers:
-    """Everybody who polls."""
+    """All polling participants."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._spaces = spaces
         self._pollers: dict[tuple[str, str], Poller] = {}
 
     def poll(self, now: Now, space: SpaceMachine, id_: str, party: str) -> Reply:
-        """What somebody was sent since it last asked; the first time it joins the space."""
+        """What a participant was sent since its last poll; the first poll joins the space."""
         there = space.present.get(id_)
         if there is not None and there.kind != "polling":
-            message = f"`{id_}` is here already, as `{there.kind}`, and is told everything there"
+            message = f"`{id_}` is here already, as `{there.kind}`, and receives everything there"
             return json_reply(409, {"error": "already_connected", "message": message})
         poller = self._pollers.get((space.id, id_))
         if poller is None or there is not poller.participant:
@@ -96,7 +96,7 @@ class Pollers:
         self._spaces.runtime.scheduler.at(due_us, lambda: self._look(poller))
 
     def _look(self, poller: Poller) -> None:
-        """Somebody who polls may have stopped."""
+        """A participant may have stopped polling."""
         now = self._spaces.runtime.scheduler.now()
         participant = poller.participant
         is_fresh = now.us - poller.seen_us < self._spaces.limits.poll_ms * 1000
@@ -104,7 +104,7 @@ class Pollers:
             self._expect(now, poller)
             return
         key = (poller.space.id, participant.id)
-        if self._pollers.get(key) is poller:  # it may have come back since it was let go
+        if self._pollers.get(key) is poller:  # it may have joined again since
             del self._pollers[key]
         join.leave(poller.space, now, participant, "stopped polling")
         self._spaces.schedule_turn()
@@ -130,7 +130,7 @@ def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:
 
 
 def polled(messages: list[bytes]) -> dict[str, Any]:
-    """What somebody who polls is given."""
+    """The answer to a poll."""
     envelopes: list[msgspec.Raw] = []
     frames: list[dict[str, str]] = []
     for is_envelope, data in data_of(messages):
