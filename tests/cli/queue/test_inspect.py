@@ -1,0 +1,44 @@
+"""Streams and envelopes are shown, and errors have a code and a hint."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.cli.conftest import ok
+
+
+@pytest.mark.promise("SDK and command line", "`stats`, `peek`, `where`")
+def test_looking(cli, stream):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "hi [red]you"))
+    (line,) = [line for line in ok(cli("stats")).splitlines() if line.startswith(f"{stream} ")]
+    assert re.search(r" \d+s ago$", line.rstrip())
+    assert "hi [red]you" in ok(cli("peek", stream))
+    assert "ready" in ok(cli("where", stream))
+    assert "not flowing" in ok(cli("explain", stream))
+    assert json.loads(ok(cli("explain", stream, "--json")))["flowing"] is False
+    for words in (["stats"], ["peek", stream], ["where", stream], ["explain", stream]):
+        assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
+
+
+@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
+def test_refusals_have_a_code_a_message_and_a_hint(cli):
+    done = cli("stats", "tests/nothing-here")
+    assert (done.returncode, done.stdout) == (1, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: UnknownStream: ") and second.startswith("hint: ")
+    done = cli("stats", "tests/nothing-here", "--json")
+    assert json.loads(done.stdout)["error"]["code"] == "UnknownStream" and done.returncode == 1
+
+
+def test_nobody_there(cli):
+    done = cli("stats", "--url", "tcp://127.0.0.1:1")
+    assert done.returncode == 1 and done.stderr.startswith("error: Unreachable:")
+    assert "nobody listens there" in done.stderr and "Errno" not in done.stderr
+
+
+def test_the_http_port_taken_for_the_control_port_is_told_so(cli, server):
+    done = cli("stats", "--url", server.http.replace("http://", "tcp://"))
+    assert done.returncode == 1 and "`http://HOST:PORT`" in done.stderr
