@@ -217,4 +217,4 @@ def test_invite_prints_the_token_and_kick_puts_out(command):
 def test_ls_says_how_to_add_a_space_where_there_is_none(server, capsys):
     token = (server.data / "run" / "operator.token").read_text().strip()
     assert main(["space", "ls", "--url", server.http, "--token", token]) == 0
-    assert "the config section `spaces` adds them" in capsys.readouterr().out
+    assert "add them in the config section `spaces`" in capsys.readouterr().out
