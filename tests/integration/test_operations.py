@@ -20,7 +20,7 @@ spaces:
     participants: {ada: {tokens: [ada-token], capabilities: [{kind: chat}]}}
 """
 ELSEWHERE = {"pipeline"}
-"""Groups whose metrics need Spark; `tests/server/test_printed_files.py` looks at them."""
+"""Groups whose metrics need Spark; `tests/server/metrics/test_grafana.py` looks at them."""
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from penstock.server.relay.subscriptions import BURST, REQUESTS
 from tests.integration import token_peers as peers
-from tests.integration.test_stream_service import PATIENCE_S, Running, Start, start
+from tests.server.relay.test_service import PATIENCE_S, Running, Start, start
 
 __all__ = ["start"]
 

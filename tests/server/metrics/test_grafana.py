@@ -1,0 +1,135 @@
+"""Dashboard and alert rules: every name is an exported metric, and every expression is one that Prometheus takes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from penstock.server.metrics import alert_rules, grafana
+from penstock.server.metrics.metric_names import BY_NAME, METRICS
+
+SAMPLES = {metric.sample for metric in METRICS}
+FUNCTIONS = {"rate": True, "increase": True, "resets": True, "predict_linear": True, "label_values": False}
+"""What expressions call, and whether it takes a range."""
+WORDS = {"and", "or", "unless", "by", "e9"}
+THEIRS = {"up"}
+"""Metrics that Prometheus makes itself."""
+
+
+def names(expression: str) -> set[str]:
+    """The metrics of an expression."""
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]", "", expression)
+    found = set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_]*", re.sub(r"\d+e\d+", "", bare)))
+    return found - set(FUNCTIONS) - WORDS
+
+
+def faults(expression: str) -> list[str]:
+    """What Prometheus would not take, as far as that can be said without it."""
+    found = [
+        f"{one} and {other} do not match"
+        for one, other in ("()", "[]", "{}")
+        if expression.count(one) != expression.count(other)
+    ]
+    for call, has_range in re.findall(r"(\w+)\([\w_]+(?:\{[^}]*\})?(\[[^]]+\])?", expression):
+        if call not in FUNCTIONS:
+            found.append(f"there is no function {call}")
+        elif FUNCTIONS[call] is not bool(has_range):
+            found.append(f"{call} is not given what it takes")
+    matchers = re.findall(r"\{([^}]*)\}", expression)
+    found += [f"{{{one}}} is no matcher" for one in matchers if not re.fullmatch(r'\w+=~?"[^"]*"', one)]
+    lengths = re.findall(r"\[([^]]*)\]", expression)
+    found += [
+        f"[{one}] is no range" for one in lengths if not re.fullmatch(r"\d+[smhd]|\$__rate_interval", one)
+    ]
+    return found
+
+
+def expressions() -> list[str]:
+    rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
+    board = json.loads(grafana.dashboard())
+    targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    return [rule["expr"] for rule in rules] + targets
+
+
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
+def test_every_expression_names_metrics_that_are_exported_and_reads_like_one() -> None:
+    found = expressions()
+    assert len(found) > 80
+    for expression in found:
+        assert names(expression) and names(expression) <= SAMPLES | THEIRS, expression
+        assert faults(expression) == [], expression
+
+
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "rate(penstock_q_in_total)",
+        "rte(penstock_q_in_total[5m])",
+        "rate(penstock_q_in_total[5m]",
+        "penstock_q_lat_ms{quantile=0.99}",
+        "rate(penstock_q_in_total[5 minutes])",
+    ],
+)  # fmt: skip
+def test_a_wrong_expression_is_noticed(wrong: str) -> None:
+    assert faults(wrong)
+
+
+def test_a_rule_that_names_no_metric_cannot_be_printed() -> None:
+    with pytest.raises(KeyError):
+        alert_rules.expression("@no_such_metric > 0")
+
+
+@pytest.mark.promise(
+    "Operations",
+    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+)
+def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
+    for expression in expressions():
+        for name in names(expression) - THEIRS:
+            metric = next(one for one in METRICS if one.sample == name)
+            if name == "penstock_uptime_seconds" and "resets(" in expression:
+                continue  # a gauge that only falls when it begins again
+            called = f"rate({name}" in expression or f"increase({name}" in expression
+            assert called is (metric.kind == "counter"), expression
+
+
+@pytest.mark.promise("Operations", "every metric is in a plot, or on the list of those that are not")
+def test_every_metric_is_on_the_dashboard_or_on_the_list_of_those_that_are_not() -> None:
+    shown = [name for plots in grafana.board().values() for plot in plots for name in plot.metrics]
+    assert len(shown) == len(set(shown)), "a metric is in two plots"
+    hidden = set(grafana.NOT_SHOWN)
+    assert not hidden & set(shown)
+    assert {f"penstock_{name}" for name in [*shown, *hidden]} == set(BY_NAME)
+
+
+def test_panels_have_places_of_their_own() -> None:
+    board = json.loads(grafana.dashboard())
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
+        taken |= cells
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.promise("Operations", "every alert says what to do")
+def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
+    rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
+    alerts = [rule["alert"] for rule in rules]
+    assert len(alerts) == len(set(alerts)) >= 15
+    for rule in rules:
+        assert re.fullmatch(r"\d+[smh]", rule["for"])
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"]
