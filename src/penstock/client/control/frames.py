@@ -1,7 +1,7 @@
-"""The frames of Control v1 as the client sees them, and the few values it makes of their results.
+"""The frames of Control v1 as the client decodes them, and the values it makes of their results.
 
-This module owns the spelling of the wire: camelCase stays here. Envelopes stay raw bytes until somebody
-looks at them, so a payload that is only passed on is never decoded.
+The camelCase of the wire stays in this module. Envelopes stay raw bytes until the application reads them, so a payload that is only passed on
+is never decoded.
 """
 
 from __future__ import annotations

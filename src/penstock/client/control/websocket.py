@@ -130,7 +130,7 @@ class WebSocketTransport:
 
 
 async def open_websocket(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
-    """Dial; raises OSError when nobody answers there or what answers is no control door."""
+    """Dial. Raises OSError when that fails, or when the server has no control endpoint there."""
     session = aiohttp.ClientSession()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:

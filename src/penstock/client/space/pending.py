@@ -82,7 +82,7 @@ class PendingEnvelopes:
         return settled
 
     def fail(self, error: PenstockError) -> None:
-        """Nobody can know any more what became of those that are open."""
+        """Fail all pending envelopes: their outcome is unknown."""
         for exchange in self._open.values():
             if not exchange.future.done():
                 exchange.future.set_exception(error)

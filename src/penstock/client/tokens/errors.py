@@ -58,7 +58,7 @@ class StreamCancelled(PenstockError):  # noqa: N818 - not an error of the publis
 
 
 def error_of(ending: Ending) -> PenstockError | None:
-    """What an ending is for somebody who reads tokens; none for the proper one."""
+    """The exception for an ending; None for the normal one."""
     match ending:
         case Complete():
             return None
