@@ -45,7 +45,7 @@ def counting_entropy() -> Callable[[int], bytes]:
     return draw
 
 
-class Bench:
+class QueueDriver:
     """One machine, its clock, and what it asked for."""
 
     def __init__(

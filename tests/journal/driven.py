@@ -17,7 +17,7 @@ from penstock.journal.disk import Disk
 from penstock.journal.log import Log
 from penstock.journal.port import Committed
 from penstock.server.engine.machines import make_machine
-from tests.core.driving import Bench
+from tests.core.driving import QueueDriver
 from tests.journal.histories import rebuilt, reopened
 
 POLICY = Policy(
@@ -29,7 +29,7 @@ def make() -> QueueMachine:
     return make_machine(Limits(), lambda _: POLICY, bytes)
 
 
-class Driven(Bench):
+class Driven(QueueDriver):
     """A bench whose commits go to a log, facts first and observations after them."""
 
     def __init__(self, disk: Disk) -> None:

@@ -17,7 +17,7 @@ from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
 from penstock.server.engine.machines import install_rules
 from penstock.spark.lake.schemas import EVENTS, TABLES
 from penstock.spark.lake.table import LakeTable
-from tests.core.driving import Bench
+from tests.core.driving import QueueDriver
 from tests.journal.histories import FOREVER, sealer
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, holder
 
@@ -152,7 +152,7 @@ def speak(story: JournalBuilder, first: int) -> None:
     story.note(Entry("streamservice", "expire", short, reason="idle"))
 
 
-def rule(bench: Bench, *told: dict[str, Any]) -> None:
+def rule(bench: QueueDriver, *told: dict[str, Any]) -> None:
     """Have these triggers tried, and no others."""
     install_rules(bench.machine, [msgspec.convert(one, Trigger) for one in told])
 

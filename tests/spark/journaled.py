@@ -16,7 +16,7 @@ from penstock.core.scopes import ANONYMOUS, Principal, require
 from penstock.dialects.courier.wire import envelopes
 from penstock.journal.columns import encode_rows
 from penstock.journal.parquet_table import FILE_SCHEMA, with_identity
-from tests.core.driving import START_WALL_US, Bench
+from tests.core.driving import START_WALL_US, QueueDriver
 
 JOURNAL = "0123456789abcdef" * 2
 BEAT_US = 30_000_000
@@ -32,7 +32,7 @@ def holder(name: str) -> Principal:
     return Principal(name, scopes=require(["streams:*:enqueue", "streams:*:subscribe"]))
 
 
-class Journaled(Bench):
+class Journaled(QueueDriver):
     """A bench with a journal and a heart beat, as a server has them."""
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -71,7 +71,7 @@ class Journaled(Bench):
 
     def restart(self) -> None:
         """Another machine goes on from the rows."""
-        fresh = Bench(self.machine.policy_for("any"))
+        fresh = QueueDriver(self.machine.policy_for("any"))
         self.machine = fresh.machine
         for row in self.rows:
             self.machine.restore(self.now, row)

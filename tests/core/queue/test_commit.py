@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 
 
 def test_a_batch_refused_whole_never_was() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.subscribe("a", 10)
     bench.offer("a", record_of("1"), record_of("2"))
     bench.refuse()
@@ -23,14 +23,14 @@ def test_a_batch_refused_whole_never_was() -> None:
 
 
 def test_numbers_never_go_back() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.offer("a", record_of("1"))
     bench.refuse()
     assert bench.put("a", "2") == [2]
 
 
 def test_a_refused_ack_brings_the_record_back_after_a_pause() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("a", 5)
     bench.put("a", "1")
     bench.machine.ack(bench.now, consumer, ["1"])
@@ -44,7 +44,7 @@ def test_a_refused_ack_brings_the_record_back_after_a_pause() -> None:
 
 
 def test_a_refused_drop_puts_the_victims_back_in_their_order() -> None:
-    bench = Bench(Policy(max_depth=3, overflow="drop-oldest"))
+    bench = QueueDriver(Policy(max_depth=3, overflow="drop-oldest"))
     bench.put("a", "1", "2", "3")
     bench.offer("a", record_of("4"), record_of("5"))
     bench.refuse()
@@ -53,7 +53,7 @@ def test_a_refused_drop_puts_the_victims_back_in_their_order() -> None:
 
 
 def test_a_victim_that_comes_back_goes_to_whoever_waits() -> None:
-    bench = Bench(Policy(max_depth=1, overflow="drop-oldest"))
+    bench = QueueDriver(Policy(max_depth=1, overflow="drop-oldest"))
     bench.put("a", "1")
     bench.offer("a", record_of("2"))
     bench.subscribe("a", 1)
@@ -62,7 +62,7 @@ def test_a_victim_that_comes_back_goes_to_whoever_waits() -> None:
 
 
 def test_a_refused_purge_and_a_refused_dead_letter_are_undone() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("a", 1)
     bench.put("a", "1", "2")
     bench.machine.purge(bench.now, bench.channel("a"))
@@ -76,7 +76,7 @@ def test_a_refused_purge_and_a_refused_dead_letter_are_undone() -> None:
 
 
 def test_when_only_fresh_facts_are_refused_settles_stand() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("a", 5)
     bench.put("a", "1", "2")
     bench.offer("a", record_of("3"))
@@ -92,7 +92,7 @@ def test_when_only_fresh_facts_are_refused_settles_stand() -> None:
 
 
 def test_batches_still_under_way_survive_the_refusal_of_an_earlier_one() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.offer("a", record_of("1"))
     assert bench.machine.commit_log.take_batch() is not None
     bench.offer("a", record_of("2"))

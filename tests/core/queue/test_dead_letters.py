@@ -10,18 +10,18 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import row_of
-from tests.core.driving import Bench, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of
 
 THREE = Policy(max_deliveries=3)
 
 
-def letter(bench: Bench, stream: str = "dlq/a", id_: str = "1") -> dict[str, object]:
+def letter(bench: QueueDriver, stream: str = "dlq/a", id_: str = "1") -> dict[str, object]:
     envelope = msgspec.json.decode(bench.channel(stream).live[id_].body)
     header: dict[str, object] = envelope["headers"]["x-courier"]
     return header
 
 
-def redrive(bench: Bench, limit: int = 1_000) -> Job:
+def redrive(bench: QueueDriver, limit: int = 1_000) -> Job:
     job = bench.machine.redrive(bench.now, "a", limit)
     assert isinstance(job, Job), job
     bench.apply()
@@ -32,7 +32,7 @@ def redrive(bench: Bench, limit: int = 1_000) -> Job:
 class TestMaxDeliveries:
     @pytest.mark.promise("Delivery", "`maxDeliveries` and dead letters")
     def test_the_last_failure_moves_the_record_to_the_dead_letters(self) -> None:
-        bench = Bench(THREE)
+        bench = QueueDriver(THREE)
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1")
         for n in range(3):
@@ -50,7 +50,7 @@ class TestMaxDeliveries:
         }
 
     def test_expiries_count_like_failures(self) -> None:
-        bench = Bench(Policy(max_deliveries=2, lease_us=1_000_000))
+        bench = QueueDriver(Policy(max_deliveries=2, lease_us=1_000_000))
         bench.subscribe("a", 10)
         bench.put("a", "1")
         bench.advance(2_000)
@@ -58,7 +58,7 @@ class TestMaxDeliveries:
         assert bench.channel("a").counters.timeout == 2
 
     def test_without_a_limit_it_is_delivered_for_ever(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 100)
         bench.put("a", "1")
         for _ in range(60):
@@ -66,7 +66,7 @@ class TestMaxDeliveries:
         assert bench.deliveries[-1] == ("c", "1", 61)
 
     def test_the_envelope_keeps_its_other_headers(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         raw = b'{"id":"1","headers":{"k":1e400},"payload":{"deep":[1.10]}}'
         record = record_of("1")
@@ -80,7 +80,7 @@ class TestMaxDeliveries:
         assert letter_reason(body) == ("term", "never")
 
     def test_a_dead_id_is_still_a_duplicate_at_its_origin(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.term(consumer, "1")
@@ -95,8 +95,8 @@ def letter_reason(body: bytes) -> tuple[object, object]:
 
 
 class TestFullDeadLetters:
-    def bench(self) -> Bench:
-        return Bench(policies={"dlq/a": Policy(max_depth=1)})
+    def bench(self) -> QueueDriver:
+        return QueueDriver(policies={"dlq/a": Policy(max_depth=1)})
 
     @pytest.mark.promise("Delivery", "`maxDeliveries` and dead letters")
     def test_nothing_is_lost_it_stays_held_and_is_tried_again(self) -> None:
@@ -119,7 +119,7 @@ class TestFullDeadLetters:
         assert letter(bench, id_="2")["lastError"] == "for a reason"
 
     def test_a_journal_that_refuses_the_giving_up_spares_the_record(self) -> None:
-        bench = Bench(policies={"dlq/a": Policy(max_depth=0)})
+        bench = QueueDriver(policies={"dlq/a": Policy(max_depth=0)})
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1")
         record = bench.channel("a").live["1"]
@@ -132,7 +132,7 @@ class TestFullDeadLetters:
         assert bench.deliveries[-1][1:] == ("1", 2)
 
     def test_a_held_record_counts_in_the_depth_of_its_origin(self) -> None:
-        bench = Bench(policies={"dlq/a": Policy(max_depth=0), "a": Policy(max_depth=1)})
+        bench = QueueDriver(policies={"dlq/a": Policy(max_depth=0), "a": Policy(max_depth=1)})
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1")
         bench.term(consumer, "1")
@@ -141,7 +141,7 @@ class TestFullDeadLetters:
 
     def test_another_record_under_the_same_id_is_not_lost(self) -> None:
         """The id may come again after its window, while its first life still lies in the dead letters."""
-        bench = Bench(Policy(dedup_us=1_000_000))
+        bench = QueueDriver(Policy(dedup_us=1_000_000))
         consumer = bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.term(consumer, "1")
@@ -153,7 +153,7 @@ class TestFullDeadLetters:
         assert any(b"second life" in body for body in bodies)
 
     def test_dead_letters_need_no_stream_of_their_own(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.machine.auto_create = False
@@ -163,7 +163,7 @@ class TestFullDeadLetters:
 
 class TestDeadLettersAreAStream:
     def test_they_are_delivered_like_any_other(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         bench.subscribe("dlq/a", 1, label="undertaker")
         bench.put("a", "1")
@@ -171,7 +171,7 @@ class TestDeadLettersAreAStream:
         assert bench.deliveries[-1] == ("undertaker", "1", 1)
 
     def test_what_dies_there_ends_there(self) -> None:
-        bench = Bench(policies={"dlq/a": Policy(max_deliveries=1)})
+        bench = QueueDriver(policies={"dlq/a": Policy(max_deliveries=1)})
         consumer = bench.subscribe("a", 2)
         dead = bench.subscribe("dlq/a", 2)
         bench.put("a", "1", "2")
@@ -185,8 +185,8 @@ class TestDeadLettersAreAStream:
 
 
 class TestRedrive:
-    def bench(self, count: int = 3) -> Bench:
-        bench = Bench()
+    def bench(self, count: int = 3) -> QueueDriver:
+        bench = QueueDriver()
         consumer = bench.subscribe("a", count)
         ids = [str(n + 1) for n in range(count)]
         bench.put("a", *ids)
@@ -219,7 +219,7 @@ class TestRedrive:
         assert [record.id for record in bench.channel("dlq/a").ready] == ["3"]
 
     def test_keeps_what_is_live_at_home(self) -> None:
-        bench = Bench(Policy(dedup_us=1_000_000))
+        bench = QueueDriver(Policy(dedup_us=1_000_000))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.term(consumer, "1")
@@ -237,7 +237,7 @@ class TestRedrive:
         assert job.moved == 1
 
     def test_of_a_stream_without_dead_letters_is_refused_and_makes_nothing(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         refusal = bench.machine.redrive(bench.now, "a", 10)
         assert isinstance(refusal, Refusal)
@@ -265,7 +265,7 @@ class TestRedrive:
 
 class TestPurge:
     def test_drops_ready_and_delayed_as_facts_and_leaves_leases(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3", "4")
         bench.nack(consumer, "2", 1_000)
@@ -282,7 +282,7 @@ class TestPurge:
         assert bench.ack(consumer, "1") == []
 
     def test_leaves_what_is_not_yet_committed(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("a", record_of("1"))
         assert bench.machine.purge(bench.now, bench.channel("a")) == 0
         bench.commit()
@@ -291,7 +291,7 @@ class TestPurge:
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "term", "expire", "purge", "redrive"])
 def test_the_identity_holds_after_every_way_out(verb: str) -> None:
-    bench = Bench(Policy(lease_us=1_000_000, max_deliveries=2))
+    bench = QueueDriver(Policy(lease_us=1_000_000, max_deliveries=2))
     consumer = bench.subscribe("a", 3)
     bench.put("a", "1", "2", "3", "4")
     match verb:
@@ -318,7 +318,7 @@ def test_the_identity_holds_after_every_way_out(verb: str) -> None:
 
 
 def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("a", 1)
     bench.put("a", "1")
     bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "not an image")
@@ -331,7 +331,7 @@ def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
 
 def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() -> None:
     urgent = Policy(priority=True, max_deliveries=1)
-    bench = Bench(policies={"q": Policy(max_deliveries=1, max_depth=4), "dlq/q": urgent})
+    bench = QueueDriver(policies={"q": Policy(max_deliveries=1, max_depth=4), "dlq/q": urgent})
     consumer = bench.subscribe("q", 4)
     bench.put("q", "1", "2", "3", "4")
     for id_ in "1234":
@@ -346,7 +346,7 @@ def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() ->
 
 
 def test_a_redrive_that_the_journal_refuses_leaves_the_memory_of_ids_as_it_was() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("q", 9)
     bench.put("q", "1", "2", "3")
     bench.term(consumer, "1")

@@ -10,14 +10,14 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
-from tests.core.driving import Bench, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of
 
 IDS = [str(n) for n in range(1, 11)]
 
 
 class TestCredit:
     def test_nothing_is_delivered_without_credit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a")
         bench.put("a", *IDS)
         assert bench.deliveries == []
@@ -26,7 +26,7 @@ class TestCredit:
     @pytest.mark.promise("The document's testing strategy", "Unit: subscribe")
     @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
     def test_grants_add_up_and_each_delivery_uses_one(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
         bench.grant(consumer, 3)
         bench.put("a", *IDS)
@@ -34,7 +34,7 @@ class TestCredit:
         assert (consumer.credit, consumer.granted, consumer.delivered) == (0, 5, 5)
 
     def test_an_ack_a_nack_and_an_expiry_give_no_credit_back(self) -> None:
-        bench = Bench(Policy(lease_us=1_000_000))
+        bench = QueueDriver(Policy(lease_us=1_000_000))
         consumer = bench.subscribe("a", 3)
         bench.put("a", *IDS)
         bench.ack(consumer, "1")
@@ -45,7 +45,7 @@ class TestCredit:
 
     @pytest.mark.parametrize("n", [0, -1, -(10**30)])
     def test_a_grant_of_less_than_one_is_refused(self, n: int) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         refusal = bench.machine.grant(bench.now, consumer, n)
         assert refusal is not None
@@ -54,7 +54,7 @@ class TestCredit:
 
     @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
     def test_a_grant_over_the_cap_is_refused_whole(self) -> None:
-        bench = Bench(limits=Limits(credit_max=10))
+        bench = QueueDriver(limits=Limits(credit_max=10))
         consumer = bench.subscribe("a", 6)
         refusal = bench.machine.grant(bench.now, consumer, 5)
         assert refusal is not None
@@ -64,14 +64,14 @@ class TestCredit:
         assert consumer.credit == 10
 
     def test_credit_dies_with_its_subscription(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.unsubscribe(bench.subscribe("a", 5))
         bench.subscribe("a")
         bench.put("a", "1")
         assert bench.deliveries == []
 
     def test_automatic_credit_keeps_the_window(self) -> None:
-        bench = Bench(Policy(lease_us=60_000_000))
+        bench = QueueDriver(Policy(lease_us=60_000_000))
         consumer = bench.subscribe("a", auto=2)
         bench.put("a", *IDS)
         assert bench.ids() == ["1", "2"]
@@ -85,7 +85,7 @@ class TestCredit:
         assert consumer.credit + len(consumer.leases) == 2
 
     def test_a_late_ack_does_not_widen_the_automatic_window(self) -> None:
-        bench = Bench(Policy(lease_us=60_000_000, late_ack="accept"))
+        bench = QueueDriver(Policy(lease_us=60_000_000, late_ack="accept"))
         consumer = bench.subscribe("a", auto=1)
         bench.put("a", "1", "2", "3")
         bench.advance(60_000)
@@ -99,7 +99,7 @@ class TestOrder:
         "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
     )
     def test_first_deliveries_follow_the_numbers(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", *IDS)
         bench.subscribe("a", 3, label="x")
         bench.subscribe("a", 7, label="y")
@@ -107,7 +107,7 @@ class TestOrder:
 
     @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
     def test_by_default_what_comes_back_goes_to_the_tail(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1", "2", "3")
         bench.nack(consumer, "1")
@@ -117,7 +117,7 @@ class TestOrder:
 
     @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
     def test_with_head_the_smallest_number_comes_first(self) -> None:
-        bench = Bench(Policy(redelivery="head", lease_us=5_000_000))
+        bench = QueueDriver(Policy(redelivery="head", lease_us=5_000_000))
         consumer = bench.subscribe("a", 3)
         bench.put("a", "1", "2", "3", "4")
         bench.nack(consumer, "3")
@@ -126,7 +126,7 @@ class TestOrder:
         assert bench.ids() == ["1", "2", "3", "1", "3", "4"]
 
     def test_with_head_an_expired_lease_goes_before_newer_ones(self) -> None:
-        bench = Bench(Policy(redelivery="head", lease_us=5_000_000))
+        bench = QueueDriver(Policy(redelivery="head", lease_us=5_000_000))
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3")
         bench.advance(5_000)
@@ -134,7 +134,7 @@ class TestOrder:
         assert bench.ids() == ["1", "2", "1", "2", "3"]
 
     def test_one_lease_at_a_time_gives_strict_processing_order(self) -> None:
-        bench = Bench(Policy(max_inflight=1))
+        bench = QueueDriver(Policy(max_inflight=1))
         one = bench.subscribe("a", 5, label="x")
         two = bench.subscribe("a", 5, label="y")
         bench.put("a", "1", "2", "3")
@@ -149,7 +149,7 @@ class TestOrder:
 class TestFairness:
     @pytest.mark.promise("Delivery", "round-robin fairness")
     def test_a_thousand_credits_do_not_drain_past_single_ones(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 1_000, label="greedy")
         bench.subscribe("a", 1, label="modest 1")
         bench.subscribe("a", 1, label="modest 2")
@@ -160,7 +160,7 @@ class TestFairness:
 
     @pytest.mark.promise("Delivery", "round-robin fairness")
     def test_single_credits_share_evenly_and_nobody_starves(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumers = [bench.subscribe("a", 1, label=str(n)) for n in range(5)]
         for n in range(50):
             bench.put("a", f"e{n}")
@@ -171,7 +171,7 @@ class TestFairness:
         assert counts == [10] * 5
 
     def test_who_gets_credit_again_goes_to_the_back(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         first = bench.subscribe("a", 1, label="first")
         bench.subscribe("a", 1, label="second")
         bench.put("a", "1")
@@ -183,7 +183,7 @@ class TestFairness:
 
 class TestRoom:
     def test_no_more_is_leased_than_the_link_has_room_for(self) -> None:
-        bench = Bench(Policy(lease_us=1_000_000), limits=Limits(outbox_max=100))
+        bench = QueueDriver(Policy(lease_us=1_000_000), limits=Limits(outbox_max=100))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1", "2")
         assert bench.ids() == ["1"]
@@ -194,7 +194,7 @@ class TestRoom:
         assert bench.ids() == ["2"]
 
     def test_the_lease_clock_starts_with_the_room(self) -> None:
-        bench = Bench(Policy(lease_us=1_000_000), limits=Limits(outbox_max=100))
+        bench = QueueDriver(Policy(lease_us=1_000_000), limits=Limits(outbox_max=100))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1", "2")
         bench.ack(consumer, "1")
@@ -204,7 +204,7 @@ class TestRoom:
         assert bench.held(consumer, "2").deadline_us == bench.us + 1_000_000
 
     def test_a_full_link_does_not_stop_another(self) -> None:
-        bench = Bench(limits=Limits(outbox_max=100))
+        bench = QueueDriver(limits=Limits(outbox_max=100))
         bench.subscribe("a", 10, label="full")
         bench.subscribe("a", 10, label="free", link=bench.connect())
         bench.put("a", "1", "2", "3")
@@ -214,7 +214,7 @@ class TestRoom:
         assert bench.deliveries[-1] == ("full", "3", 1)
 
     def test_a_large_record_passes_when_there_is_any_room(self) -> None:
-        bench = Bench(limits=Limits(outbox_max=10))
+        bench = QueueDriver(limits=Limits(outbox_max=10))
         bench.subscribe("a", 1)
         bench.offer("a", record_of("1", "x" * 1_000))
         bench.commit()
@@ -223,20 +223,20 @@ class TestRoom:
 
 class TestPull:
     def test_takes_what_is_there_up_to_its_count(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", *IDS)
         bench.pull("a", 4)
         assert bench.ids() == IDS[:4]
         assert bench.machine.waiting_pulls == 0
 
     def test_answers_at_once_when_told_not_to_wait(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.pull("a")
         assert len(bench.empty_pulls) == 1
         assert bench.machine.consumers == {}
 
     def test_waits_and_then_takes_the_first(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.pull("a", 5, wait_ms=1_000)
         bench.advance(500)
         bench.put("a", "1", "2")
@@ -245,7 +245,7 @@ class TestPull:
         assert bench.empty_pulls == []
 
     def test_ends_empty_when_its_wait_is_over(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.pull("a", 5, wait_ms=1_000)
         bench.advance(999)
         assert bench.empty_pulls == []
@@ -255,7 +255,7 @@ class TestPull:
         assert bench.ids() == []
 
     def test_its_leases_outlive_its_link(self) -> None:
-        bench = Bench(Policy(lease_us=1_000_000))
+        bench = QueueDriver(Policy(lease_us=1_000_000))
         bench.put("a", "1")
         bench.pull("a")
         bench.disconnect(bench.link)
@@ -265,7 +265,7 @@ class TestPull:
         assert bench.machine.consumers == {}
 
     def test_a_waiting_pull_ends_with_its_link(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.pull("a", wait_ms=1_000)
         bench.disconnect(bench.link)
         bench.put("a", "1")
@@ -273,7 +273,7 @@ class TestPull:
         assert (bench.machine.waiting_pulls, bench.machine.consumers) == (0, {})
 
     def test_waiting_pulls_are_bounded(self) -> None:
-        bench = Bench(limits=Limits(waiters_max=2))
+        bench = QueueDriver(limits=Limits(waiters_max=2))
         bench.pull("a", wait_ms=1_000)
         bench.pull("b", wait_ms=1_000)
         refusal = bench.machine.pull(bench.now, bench.link, "c", 1, 1_000_000)
@@ -281,7 +281,7 @@ class TestPull:
         assert refusal.code == "QuotaExceeded"
 
     def test_pulls_and_subscriptions_take_turns(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 5)
         bench.pull("a", 2, wait_ms=1_000)
         bench.put("a", "1", "2", "3", "4")
@@ -290,7 +290,7 @@ class TestPull:
 
 class TestLinks:
     def test_connections_are_bounded(self) -> None:
-        bench = Bench(limits=Limits(links_max=2))
+        bench = QueueDriver(limits=Limits(links_max=2))
         link = bench.connect()
         refusal = bench.machine.connect(link.principal, None)
         assert isinstance(refusal, Refusal)
@@ -299,7 +299,7 @@ class TestLinks:
         bench.connect()
 
     def test_subscriptions_of_a_connection_are_bounded(self) -> None:
-        bench = Bench(limits=Limits(subscriptions_max=2))
+        bench = QueueDriver(limits=Limits(subscriptions_max=2))
         first = bench.subscribe("a")
         bench.subscribe("a")
         refusal = bench.machine.subscribe(bench.now, bench.link, "a")
@@ -310,7 +310,7 @@ class TestLinks:
 
 
 def test_one_connection_cannot_use_up_all_waiting_pulls() -> None:
-    bench = Bench(limits=Limits(subscriptions_max=3))
+    bench = QueueDriver(limits=Limits(subscriptions_max=3))
     for _ in range(3):
         bench.pull("a", wait_ms=1_000)
     refusal = bench.machine.pull(bench.now, bench.link, "a", 1, 1_000_000)
@@ -321,7 +321,7 @@ def test_one_connection_cannot_use_up_all_waiting_pulls() -> None:
 
 
 def test_while_draining_nothing_is_delivered_but_leases_settle() -> None:
-    bench = Bench(Policy(lease_us=1_000_000))
+    bench = QueueDriver(Policy(lease_us=1_000_000))
     consumer = bench.subscribe("a", 1)
     bench.put("a", "1", "2")
     bench.pull("b", wait_ms=60_000)
@@ -351,7 +351,7 @@ def test_while_draining_nothing_is_delivered_but_leases_settle() -> None:
     )
 )
 def test_never_more_deliveries_than_credit_and_first_ones_in_order(steps: list[tuple[str, int]]) -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumers = [bench.subscribe("a", label=str(n)) for n in range(3)]
     count = 0
     for verb, n in steps:

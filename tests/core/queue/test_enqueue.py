@@ -10,11 +10,11 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
-from tests.core.driving import Bench, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of
 
 
 def test_numbers_count_from_one_in_each_stream() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     assert bench.put("a", "1", "2") == [1, 2]
     assert bench.put("b", "1") == [1]
     assert bench.put("a", "3") == [3]
@@ -23,7 +23,7 @@ def test_numbers_count_from_one_in_each_stream() -> None:
 @pytest.mark.promise("The document's testing strategy", "Unit: enqueue")
 @pytest.mark.promise("Ground", "visible only when durable")
 def test_a_record_is_invisible_until_its_batch_is_committed() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.subscribe("a", 10)
     bench.offer("a", record_of("1"))
     assert bench.deliveries == []
@@ -35,13 +35,13 @@ def test_a_record_is_invisible_until_its_batch_is_committed() -> None:
 
 
 def test_an_array_is_one_batch() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.put("a", "1", "2", "3")
     assert bench.batches == [["enqueue", "enqueue", "enqueue"]]
 
 
 def test_offsets_are_dense_over_the_facts_of_a_batch() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.put("a", "1", "2")
     bench.put("a", "3")
     assert [record.offset for record in bench.channel("a").live.values()] == [0, 1, 2]
@@ -51,7 +51,7 @@ class TestDuplicates:
     @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
     @pytest.mark.parametrize("where", ["ready", "leased", "delayed", "settled"])
     def test_the_same_bytes_again_get_the_first_number_and_change_nothing(self, where: str) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         if where == "delayed":
             bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 1_000_000))
             bench.commit()
@@ -73,7 +73,7 @@ class TestDuplicates:
     @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
     @pytest.mark.parametrize("where", ["pending", "ready", "settled"])
     def test_other_bytes_under_the_same_id_conflict(self, where: str) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("a", record_of("1"))
         if where != "pending":
             bench.commit()
@@ -84,7 +84,7 @@ class TestDuplicates:
         assert bench.channel("a").counters.reject == 1
 
     def test_a_duplicate_of_a_pending_id_waits_for_the_same_commit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         first = bench.offer("a", record_of("1"))
         batch = bench.machine.commit_log.take_batch()
         assert batch is not None
@@ -96,7 +96,7 @@ class TestDuplicates:
         assert again.duplicates == ["1"]
 
     def test_an_id_twice_in_one_array_is_taken_once(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         answer = bench.offer("a", record_of("1"), record_of("2"), record_of("1"))
         assert isinstance(answer, Admitted)
         assert (answer.seqs, answer.duplicates) == ([1, 2, 1], ["1"])
@@ -104,20 +104,20 @@ class TestDuplicates:
         assert bench.state("a") == (2, 0, 0)
 
     def test_an_array_that_contradicts_itself_is_refused_whole(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         refusal = bench.refusal("a", record_of("1"), record_of("1", "other"))
         assert refusal.code == "IdConflict"
         bench.commit()
         assert bench.put("a", "1") == [1]
 
     def test_streams_do_not_share_their_ids(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         assert isinstance(bench.offer("b", record_of("1", "other")), Admitted)
 
     @pytest.mark.promise("Idempotency", "window by count and by age")
     def test_settled_ids_are_kept_up_to_a_count(self) -> None:
-        bench = Bench(Policy(dedup_count=2))
+        bench = QueueDriver(Policy(dedup_count=2))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1", "2", "3")
         bench.ack(consumer, "1", "2", "3")
@@ -125,7 +125,7 @@ class TestDuplicates:
         assert list(bench.channel("a").settled) == ["2", "3"]
 
     def test_an_id_whose_settle_may_still_be_refused_stays_pinned(self) -> None:
-        bench = Bench(Policy(dedup_count=0))
+        bench = QueueDriver(Policy(dedup_count=0))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.machine.ack(bench.now, consumer, ["1"])
@@ -135,7 +135,7 @@ class TestDuplicates:
 
     def test_one_answer_does_not_stand_on_two_commits(self) -> None:
         """A duplicate of what is being written, beside something new: each could end differently."""
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("a", record_of("1"))
         assert bench.machine.commit_log.take_batch() is not None
         refusal = bench.refusal("a", record_of("1"), record_of("2"))
@@ -146,7 +146,7 @@ class TestDuplicates:
 
     @pytest.mark.promise("Idempotency", "window by count and by age")
     def test_settled_ids_are_kept_up_to_an_age_which_a_hit_does_not_refresh(self) -> None:
-        bench = Bench(Policy(dedup_us=10_000_000))
+        bench = QueueDriver(Policy(dedup_us=10_000_000))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1")
         bench.ack(consumer, "1")
@@ -158,7 +158,7 @@ class TestDuplicates:
 
     @pytest.mark.promise("Idempotency", "pinned while live")
     def test_an_id_is_pinned_while_its_record_lives(self) -> None:
-        bench = Bench(Policy(dedup_count=1, dedup_us=1_000_000, lease_us=10**12))
+        bench = QueueDriver(Policy(dedup_count=1, dedup_us=1_000_000, lease_us=10**12))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1", "2", "3", "4")
         bench.ack(consumer, "2", "3", "4")
@@ -166,7 +166,7 @@ class TestDuplicates:
         assert bench.put("a", "1") == [1]
 
     def test_all_streams_together_remember_a_bounded_number_of_ids(self) -> None:
-        bench = Bench(limits=Limits(dedup_max=10))
+        bench = QueueDriver(limits=Limits(dedup_max=10))
         consumer = bench.subscribe("a", 100)
         ids = [str(n) for n in range(40)]
         bench.put("a", *ids)
@@ -177,7 +177,7 @@ class TestDuplicates:
         assert bench.put("a", "39") == [40], "the newest ids are the ones kept"
 
     def test_a_rejected_enqueue_is_not_remembered(self) -> None:
-        bench = Bench(Policy(max_depth=1))
+        bench = QueueDriver(Policy(max_depth=1))
         consumer = bench.subscribe("a")
         bench.put("a", "1")
         assert bench.refusal("a", record_of("2")).code == "StreamFull"
@@ -191,7 +191,7 @@ class TestDuplicates:
 class TestBounds:
     @pytest.mark.promise("Streams", "`maxDepth` counts ready, leased and delayed")
     def test_depth_counts_ready_leased_and_delayed(self) -> None:
-        bench = Bench(Policy(max_depth=3))
+        bench = QueueDriver(Policy(max_depth=3))
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3")
         bench.nack(consumer, "1", 1_000)
@@ -203,12 +203,12 @@ class TestBounds:
         assert bench.put("a", "4") == [4]
 
     def test_pending_records_count_too(self) -> None:
-        bench = Bench(Policy(max_depth=1))
+        bench = QueueDriver(Policy(max_depth=1))
         bench.offer("a", record_of("1"))
         assert bench.refusal("a", record_of("2")).code == "StreamFull"
 
     def test_an_array_that_does_not_fit_is_refused_whole(self) -> None:
-        bench = Bench(Policy(max_depth=2))
+        bench = QueueDriver(Policy(max_depth=2))
         assert bench.refusal("a", record_of("1"), record_of("2"), record_of("3")).code == "StreamFull"
         assert bench.machine.commit_log.take_batch() is None
         assert bench.put("a", "1", "2") == [1, 2]
@@ -216,12 +216,12 @@ class TestBounds:
         assert bench.channel("a").counters.reject == 2
 
     def test_duplicates_of_an_array_need_no_room(self) -> None:
-        bench = Bench(Policy(max_depth=2))
+        bench = QueueDriver(Policy(max_depth=2))
         bench.put("a", "1")
         assert bench.put("a", "1", "2") == [1, 2]
 
     def test_a_requeue_always_fits(self) -> None:
-        bench = Bench(Policy(max_depth=1))
+        bench = QueueDriver(Policy(max_depth=1))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.nack(consumer, "1")
@@ -230,7 +230,7 @@ class TestBounds:
     @pytest.mark.promise("Streams", "`maxBytes`")
     def test_bytes_are_bounded_and_freed(self) -> None:
         size = len(body_of("1"))
-        bench = Bench(Policy(max_bytes=2 * size))
+        bench = QueueDriver(Policy(max_bytes=2 * size))
         consumer = bench.subscribe("a", 9)
         bench.put("a", "1", "2")
         refusal = bench.refusal("a", record_of("3"))
@@ -241,7 +241,7 @@ class TestBounds:
     @pytest.mark.promise("Invariants", "8: every bound holds")
     def test_memory_of_all_streams_is_bounded(self) -> None:
         size = len(body_of("1"))
-        bench = Bench(limits=Limits(memory_max=2 * size))
+        bench = QueueDriver(limits=Limits(memory_max=2 * size))
         bench.put("a", "1")
         bench.put("b", "1")
         refusal = bench.refusal("c", record_of("1"))
@@ -249,7 +249,7 @@ class TestBounds:
 
     def test_what_waits_for_the_journal_is_bounded_until_it_answers(self) -> None:
         size = len(body_of("1"))
-        bench = Bench(limits=Limits(pending_max=2 * size))
+        bench = QueueDriver(limits=Limits(pending_max=2 * size))
         bench.offer("a", record_of("1"), record_of("2"))
         assert bench.refusal("a", record_of("3")).code == "JournalUnavailable"
         bench.commit()
@@ -257,7 +257,7 @@ class TestBounds:
 
     @pytest.mark.promise("Streams", "`maxStreams`")
     def test_streams_are_bounded(self) -> None:
-        bench = Bench(limits=Limits(streams_max=2))
+        bench = QueueDriver(limits=Limits(streams_max=2))
         bench.put("a", "1")
         bench.put("b", "1")
         assert bench.refusal("c", record_of("1")).code == "QuotaExceeded"
@@ -265,7 +265,7 @@ class TestBounds:
         assert not bench.machine.known("c")
 
     def test_without_auto_create_an_unknown_stream_stays_unknown(self) -> None:
-        bench = Bench(auto_create=False)
+        bench = QueueDriver(auto_create=False)
         assert bench.refusal("a", record_of("1")).code == "UnknownStream"
         refusal = bench.machine.subscribe(bench.now, bench.link, "a")
         assert isinstance(refusal, Refusal)
@@ -275,7 +275,7 @@ class TestBounds:
 class TestDropOldest:
     @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
     def test_the_oldest_ready_record_makes_room_and_is_counted(self) -> None:
-        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.put("a", "1", "2")
         assert bench.put("a", "3") == [3]
         assert [record.id for record in bench.channel("a").ready] == ["2", "3"]
@@ -284,7 +284,7 @@ class TestDropOldest:
 
     @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
     def test_what_is_leased_is_never_dropped(self) -> None:
-        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.subscribe("a", 1)
         bench.put("a", "1", "2")
         bench.put("a", "3")
@@ -294,7 +294,7 @@ class TestDropOldest:
         assert bench.channel("a").counters.drop == 1
 
     def test_an_array_larger_than_the_stream_drops_nothing(self) -> None:
-        bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.put("a", "1", "2")
         refusal = bench.refusal("a", record_of("3"), record_of("4"), record_of("5"))
         assert refusal.code == "StreamFull"
@@ -302,13 +302,13 @@ class TestDropOldest:
 
     def test_bytes_make_room_too(self) -> None:
         size = len(body_of("1"))
-        bench = Bench(Policy(max_bytes=3 * size, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(max_bytes=3 * size, overflow="drop-oldest"))
         bench.put("a", "1", "2", "3")
         bench.put("a", "4", "5")
         assert [record.id for record in bench.channel("a").ready] == ["3", "4", "5"]
 
     def test_a_dropped_id_is_remembered(self) -> None:
-        bench = Bench(Policy(max_depth=1, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(max_depth=1, overflow="drop-oldest"))
         bench.put("a", "1")
         bench.put("a", "2")
         assert bench.put("a", "1") == [1]
@@ -318,7 +318,7 @@ class TestDropOldest:
 class TestScheduled:
     @pytest.mark.promise("Delivery", "delayed enqueue")
     def test_a_delayed_record_is_ready_when_due_and_not_before(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 10)
         bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 5_000_000))
         bench.commit()
@@ -329,7 +329,7 @@ class TestScheduled:
         assert bench.deliveries == [("c", "1", 1)]
 
     def test_they_come_by_due_time_and_ties_by_number(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 10)
         wall = bench.now.wall_us
         bench.offer("a", record_of("late", due_wall_us=wall + 3_000_000))
@@ -342,7 +342,7 @@ class TestScheduled:
         assert bench.ids() == ["now", "soon", "tie 1", "tie 2", "late"]
 
     def test_one_that_fell_due_before_its_commit_is_ready_at_once(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 1)
         bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 1_000))
         bench.us += 1_000
@@ -351,7 +351,7 @@ class TestScheduled:
 
 
 def test_a_drained_machine_takes_nothing() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.machine.drain(bench.now)
     assert bench.refusal("a", record_of("1")).code == "Draining"
     assert not bench.machine.known("a")
@@ -362,7 +362,7 @@ def test_a_drained_machine_takes_nothing() -> None:
 def test_any_order_of_enqueues_commits_and_refusals_keeps_the_books(
     steps: list[tuple[str, str, bool]],
 ) -> None:
-    bench = Bench(Policy(max_depth=2, overflow="drop-oldest"))
+    bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
     bench.subscribe("s", 3)
     for id_, note, good in steps:
         bench.offer("s", record_of(id_, note))

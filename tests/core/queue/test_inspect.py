@@ -9,25 +9,25 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.policy import Policy
-from tests.core.driving import START_WALL_US, Bench, record_of
+from tests.core.driving import START_WALL_US, QueueDriver, record_of
 
 
-def stats(bench: Bench, name: str = "a") -> dict[str, Any]:
+def stats(bench: QueueDriver, name: str = "a") -> dict[str, Any]:
     return bench.machine.stats(bench.now, bench.channel(name))
 
 
-def metrics(bench: Bench, name: str = "a") -> dict[str, Any]:
+def metrics(bench: QueueDriver, name: str = "a") -> dict[str, Any]:
     return bench.machine.metrics(bench.now, bench.channel(name))
 
 
-def reasons(bench: Bench) -> list[str]:
+def reasons(bench: QueueDriver) -> list[str]:
     explained = bench.machine.explain(bench.now, bench.channel("a"))
     return [reason["code"] for reason in explained["reasons"]]
 
 
 class TestStats:
     def test_depth_is_what_is_ready(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3", "4")
         bench.nack(consumer, "1", 1_000)
@@ -37,7 +37,7 @@ class TestStats:
         assert row["bytes"] == bench.channel("a").bytes > 0
 
     def test_latency_is_from_acceptance_to_first_delivery_by_our_clock(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a")
         bench.put("a", "1")
         bench.advance(250)
@@ -48,7 +48,7 @@ class TestStats:
         assert row["latP50"] == row["latP99"] == pytest.approx(250, rel=0.125)
 
     def test_rates_are_per_second_over_a_window(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 100)
         bench.put("a", *(str(n) for n in range(20)))
         bench.advance(1_000)
@@ -57,7 +57,7 @@ class TestStats:
         assert (stats(bench)["rateIn"], stats(bench)["rateOut"]) == (0.0, pytest.approx(2.0))
 
     def test_the_last_time_is_ours_and_duplicates_do_not_move_it(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.advance(1_000)
         bench.put("a", "1")
         bench.advance(1_000)
@@ -65,21 +65,21 @@ class TestStats:
         assert stats(bench)["lastTs"] == START_WALL_US + 1_000_000
 
     def test_the_oldest_record_has_its_age(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         assert bench.subscribe("a") and stats(bench)["oldestMs"] == 0
         bench.put("a", "1")
         bench.advance(1_500)
         assert stats(bench)["oldestMs"] == 1_500
 
     def test_what_is_not_yet_durable_has_none(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("a", record_of("1"))
         bench.us += 700_000
         assert stats(bench)["oldestMs"] == 0
 
 
 def test_metrics_count_by_the_seeds_names() -> None:
-    bench = Bench(Policy(lease_us=1_000_000, max_depth=4))
+    bench = QueueDriver(Policy(lease_us=1_000_000, max_depth=4))
     consumer = bench.subscribe("a", 4)
     bench.put("a", "1", "2", "3", "4")
     bench.put("a", "1")
@@ -98,8 +98,8 @@ def test_metrics_count_by_the_seeds_names() -> None:
 
 
 class TestPeek:
-    def bench(self) -> Bench:
-        bench = Bench()
+    def bench(self) -> QueueDriver:
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 3)
         bench.put("a", "1", "2", "3", "4", "5")
         bench.nack(consumer, "2", 1_000)
@@ -122,7 +122,7 @@ class TestPeek:
         assert len(self.bench().machine.peek(self.bench().now, self.bench().channel("a"), "ready", 1)) == 1
 
     def test_without_dead_letters_shows_none_and_makes_none(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         assert bench.machine.peek(bench.now, bench.channel("a"), "dead", 5) == []
         assert not bench.machine.known("dlq/a")
@@ -130,7 +130,7 @@ class TestPeek:
 
 class TestWhere:
     def test_follows_an_id_through_its_life(self) -> None:
-        bench = Bench(Policy(lease_us=5_000_000))
+        bench = QueueDriver(Policy(lease_us=5_000_000))
         where = lambda: bench.machine.where(bench.now, "1")  # noqa: E731  # read at each step
         bench.offer("a", record_of("1"))
         assert where() == []
@@ -150,7 +150,7 @@ class TestWhere:
         assert states == {"dlq/a": "ready", "a": "settled"}
 
     def test_finds_an_id_in_a_sleeping_stream(self) -> None:
-        bench = Bench(limits=Limits(idle_unload_ms=1_000))
+        bench = QueueDriver(limits=Limits(idle_unload_ms=1_000))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.ack(consumer, "1")
@@ -164,29 +164,29 @@ class TestWhere:
 
 class TestExplain:
     def test_an_empty_stream(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 1)
         assert reasons(bench) == ["empty"]
 
     def test_nobody_listens(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         assert reasons(bench) == ["no_consumer"]
 
     def test_nobody_has_credit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a")
         bench.put("a", "1")
         assert reasons(bench) == ["no_credit"]
 
     def test_nobody_reads(self) -> None:
-        bench = Bench(limits=Limits(outbox_max=1))
+        bench = QueueDriver(limits=Limits(outbox_max=1))
         bench.subscribe("a", 5)
         bench.put("a", "1", "2")
         assert reasons(bench) == ["slow_consumer"]
 
     def test_everything_is_leased(self) -> None:
-        bench = Bench(Policy(lease_us=5_000_000))
+        bench = QueueDriver(Policy(lease_us=5_000_000))
         bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.advance(2_000)
@@ -194,14 +194,14 @@ class TestExplain:
         assert (reason["code"], reason["nextExpiryMs"]) == ("all_leased", 3_000)
 
     def test_too_many_are_in_flight(self) -> None:
-        bench = Bench(Policy(max_inflight=1))
+        bench = QueueDriver(Policy(max_inflight=1))
         bench.subscribe("a", 5)
         bench.put("a", "1", "2")
         explained = bench.machine.explain(bench.now, bench.channel("a"))
         assert [reason["code"] for reason in explained["reasons"]] == ["max_inflight"]
 
     def test_what_waits_for_its_time(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("a", record_of("1", due_wall_us=bench.now.wall_us + 5_000_000))
         bench.commit()
         (reason,) = bench.machine.explain(bench.now, bench.channel("a"))["reasons"]
@@ -209,21 +209,21 @@ class TestExplain:
         assert reason["nextDueAt"] == (bench.now.wall_us + 5_000_000) // 1000
 
     def test_full_dead_letters_and_a_full_stream(self) -> None:
-        bench = Bench(Policy(max_depth=1), policies={"dlq/a": Policy(max_depth=0)})
+        bench = QueueDriver(Policy(max_depth=1), policies={"dlq/a": Policy(max_depth=0)})
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.term(consumer, "1")
         assert reasons(bench) == ["dead_letters_full", "full"]
 
     def test_draining(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 1)
         bench.machine.drain(bench.now)
         explained = bench.machine.explain(bench.now, bench.channel("a"))
         assert (explained["reasons"][0]["code"], explained["flowing"]) == ("draining", False)
 
     def test_consumers_are_listed(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 3)
         bench.put("a", "1")
         (row,) = bench.machine.explain(bench.now, bench.channel("a"))["consumers"]
@@ -233,11 +233,11 @@ class TestExplain:
 
 
 class TestOverview:
-    def whole(self, bench: Bench) -> dict[str, Any]:
+    def whole(self, bench: QueueDriver) -> dict[str, Any]:
         return overview(bench.machine, bench.machine.channels.values(), asleep=[bench.machine.asleep])
 
     def test_is_the_sum_of_what_each_stream_says(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3")
         bench.put("b", "1", "2")
@@ -247,13 +247,13 @@ class TestOverview:
         assert self.whole(bench)["q.in"] == 5
 
     def test_of_nothing_is_nothing(self) -> None:
-        assert set(self.whole(Bench()).values()) == {0}
+        assert set(self.whole(QueueDriver()).values()) == {0}
 
     @pytest.mark.promise(
         "Schemas, skills and seeing", "Prometheus: sums by default, labels where asked, no count that falls"
     )
     def test_no_count_falls_when_streams_go_to_sleep_wake_up_or_are_forgotten(self) -> None:
-        bench = Bench(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
+        bench = QueueDriver(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
         before = self.whole(bench)
         for name in ("a", "b", "c", "a", "b"):
             consumer = bench.subscribe(name, 1)

@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.ready_order import AGED_EVERY, KeyedOrder, PriorityOrder
 from penstock.core.queue.stage import Draft, Taken
 from penstock.core.records import Record
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 from tests.core.queue.test_rebuild import Recorded
 
 KEYED = Policy(partitioned=True)
@@ -31,7 +31,7 @@ def urgent(id_: str, priority: object) -> Record:
     return Record(id_, "test", msgspec.json.encode({"id": id_, "headers": {"priority": priority}}))
 
 
-def put(bench: Bench, *ids: str, stream: str = "q", due_ms: int = 0) -> None:
+def put(bench: QueueDriver, *ids: str, stream: str = "q", due_ms: int = 0) -> None:
     records = [keyed(id_) for id_ in ids]
     for record in records:
         record.due_wall_us = record.scheduled_wall_us = bench.now.wall_us + due_ms * 1000 if due_ms else 0
@@ -39,7 +39,7 @@ def put(bench: Bench, *ids: str, stream: str = "q", due_ms: int = 0) -> None:
     bench.commit()
 
 
-def explained(bench: Bench, stream: str = "q") -> dict[str, Any]:
+def explained(bench: QueueDriver, stream: str = "q") -> dict[str, Any]:
     row = bench.machine.explain(bench.now, bench.channel(stream))
     return {reason["code"]: reason for reason in row["reasons"]} | {"flowing": row["flowing"]}
 
@@ -47,7 +47,7 @@ def explained(bench: Bench, stream: str = "q") -> dict[str, Any]:
 class TestKeys:
     @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
     def test_one_of_a_key_is_out_and_other_keys_flow(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "b1", "a3", "b2")
         assert bench.ids() == ["a1", "b1"]
@@ -57,14 +57,14 @@ class TestKeys:
         assert sorted(bench.ids()) == ["a3", "b2"]
 
     def test_what_has_no_key_waits_for_nobody(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         bench.subscribe("q", 10)
         put(bench, "a1", "1", "a2", "2", "3")
         assert bench.ids() == ["a1", "1", "2", "3"]
 
     @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
     def test_keys_take_turns_whatever_waits_in_them(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         put(bench, *(f"a{n}" for n in range(50)), "b1", "c1", "b2")
         consumer = bench.subscribe("q", 1)
         order = []
@@ -80,7 +80,7 @@ class TestKeys:
     )
     @pytest.mark.parametrize("how", ["nack", "release", "expiry", "disconnect"])
     def test_what_comes_back_goes_to_the_head_of_its_key(self, how: str) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         link = bench.connect()
         first = bench.subscribe("q", 1, link=link, lease_ms=1_000)
         put(bench, "a1", "a2", "a3")
@@ -103,7 +103,7 @@ class TestKeys:
         "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
     )
     def test_a_delayed_nack_blocks_its_key_until_it_is_due(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "b1")
         bench.nack(consumer, "a1", 5_000)
@@ -115,7 +115,7 @@ class TestKeys:
         assert bench.deliveries == [("c", "a1", 2)]
 
     def test_so_does_the_back_off_after_an_expiry(self) -> None:
-        bench = Bench(Policy(partitioned=True, retry=Retry(2_000_000)))
+        bench = QueueDriver(Policy(partitioned=True, retry=Retry(2_000_000)))
         bench.subscribe("q", 10, lease_ms=1_000)
         put(bench, "a1", "a2")
         bench.advance(2_900)
@@ -128,7 +128,7 @@ class TestKeys:
     )
     @pytest.mark.parametrize("limit", [0, 1])
     def test_dead_letters_free_their_key(self, limit: int) -> None:
-        bench = Bench(Policy(partitioned=True, max_deliveries=limit))
+        bench = QueueDriver(Policy(partitioned=True, max_deliveries=limit))
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2")
         bench.nack(consumer, "a1") if limit else bench.term(consumer, "a1")
@@ -136,7 +136,7 @@ class TestKeys:
         assert [record.id for record in bench.channel("dlq/q").ready] == ["a1"]
 
     def test_dead_letters_that_have_no_room_free_their_key_too(self) -> None:
-        bench = Bench(policies={"q": KEYED, "dlq/q": Policy(max_depth=1)})
+        bench = QueueDriver(policies={"q": KEYED, "dlq/q": Policy(max_depth=1)})
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "a3")
         bench.term(consumer, "a1")
@@ -145,7 +145,7 @@ class TestKeys:
         assert bench.state("q") == (0, 1, 1)
 
     def test_what_is_scheduled_blocks_nobody_and_takes_its_place_by_number(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         put(bench, "a1", due_ms=1_000)
         put(bench, "a2", "a3")
         consumer = bench.subscribe("q", 1)
@@ -156,7 +156,7 @@ class TestKeys:
         assert bench.ids() == ["a1"]
 
     def test_an_ack_that_the_journal_refused_comes_back_and_never_beside_another_of_its_key(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "a3")
         bench.machine.ack(bench.now, consumer, ["a1"])
@@ -171,7 +171,7 @@ class TestKeys:
         assert bench.ids() == ["a3"]
 
     def test_a_late_ack_is_taken_and_lets_the_next_one_go(self) -> None:
-        bench = Bench(Policy(partitioned=True, late_ack="accept"))
+        bench = QueueDriver(Policy(partitioned=True, late_ack="accept"))
         consumer = bench.subscribe("q", 1, lease_ms=1_000)
         put(bench, "a1", "a2")
         bench.advance(1_000)
@@ -180,7 +180,7 @@ class TestKeys:
         assert bench.ids() == ["a1", "a2"]
 
     def test_the_bound_on_leases_counts_over_all_keys(self) -> None:
-        bench = Bench(Policy(partitioned=True, max_inflight=2))
+        bench = QueueDriver(Policy(partitioned=True, max_inflight=2))
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "b1", "c1", "a2")
         assert bench.ids() == ["a1", "b1"]
@@ -188,7 +188,7 @@ class TestKeys:
         assert bench.ids() == ["c1"]
 
     def test_the_first_in_line_is_dropped_for_room_and_what_is_out_is_not(self) -> None:
-        bench = Bench(Policy(partitioned=True, max_depth=4, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(partitioned=True, max_depth=4, overflow="drop-oldest"))
         consumer = bench.subscribe("q", 1)
         put(bench, "a1", "a2", "b1", "b2")
         put(bench, "c1", "c2")
@@ -201,14 +201,14 @@ class TestKeys:
         assert bench.ids() == ["a1", "d1"]
 
     def test_only_what_is_blocked_may_be_left_to_drop(self) -> None:
-        bench = Bench(Policy(partitioned=True, max_depth=3, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(partitioned=True, max_depth=3, overflow="drop-oldest"))
         bench.subscribe("q", 1)
         put(bench, "a1", "a2", "a3")
         put(bench, "a4", "a5")
         assert [record.id for record in bench.channel("q").ready] == ["a4", "a5"]
 
     def test_a_purge_leaves_what_is_out_and_its_key_goes_on(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "b1", "b2", "1")
         bench.nack(consumer, "b1", 60_000)
@@ -220,7 +220,7 @@ class TestKeys:
         assert bench.ids() == ["a3"]
 
     def test_dead_letters_may_be_keyed_themselves_and_go_home_all_the_same(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "b1")
         for id_ in ("a1", "b1", "a2"):
@@ -236,7 +236,7 @@ class TestKeys:
         assert bench.state("dlq/q") == (0, 0, 0)
 
     def test_a_key_that_is_no_text_is_refused_and_changes_nothing(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         for key in ("", "x" * 257, 7, 1.5, True, ["a"], {}):
             body = msgspec.json.encode({"id": "1", "partitionKey": key})
             refusal = bench.refusal("q", keyed("2"), Record("1", "test", body))
@@ -244,7 +244,7 @@ class TestKeys:
         assert not bench.machine.known("q")
 
     def test_a_staged_batch_is_sorted_or_refused_as_a_whole(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         bench.subscribe("q", 10)
         drafts = [Draft("q", id_, "t", keyed(id_).body) for id_ in ("a1", "a2", "b1")]
         bad = Draft("q", "x", "t", b'{"id":"x","headers":{"partitionKey":3}}')
@@ -255,7 +255,7 @@ class TestKeys:
         assert bench.ids() == ["a1", "b1"]
 
     def test_a_plain_stream_does_not_look_at_keys(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("q", 10)
         put(bench, "a1", "a2")
         bench.offer("q", Record("1", "t", b'{"id":"1","partitionKey":7}'))
@@ -280,7 +280,7 @@ class TestKeys:
 class TestExplain:
     @pytest.mark.promise("Streams", "`explain` says `key_blocked`")
     def test_says_how_many_wait_for_how_many_keys(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
         put(bench, "a1", "a2", "a3", "b1", "b2", "c1")
         why = explained(bench)
@@ -290,7 +290,7 @@ class TestExplain:
         assert "key_blocked" not in explained(bench)
 
     def test_a_stream_with_free_keys_flows(self) -> None:
-        bench = Bench(KEYED)
+        bench = QueueDriver(KEYED)
         first = bench.subscribe("q", 1)
         put(bench, "a1", "a2", "b1")
         why = explained(bench)
@@ -328,7 +328,7 @@ class TestRestart:
         bench = Recorded()
         bench.offer("q", Record("1", "t", b'{"id":"1","partitionKey":7}'), keyed("a1"), keyed("a2"))
         bench.commit()
-        fresh = Bench(KEYED)
+        fresh = QueueDriver(KEYED)
         for row in bench.rows:
             fresh.machine.restore(fresh.now, row)
         fresh.machine.recovered(fresh.now)
@@ -337,7 +337,7 @@ class TestRestart:
 
 
 class TestLevels:
-    def order(self, bench: Bench, count: int) -> list[str]:
+    def order(self, bench: QueueDriver, count: int) -> list[str]:
         """Deliver one at a time, and ack each."""
         consumer = bench.subscribe("q")
         for _ in range(count):
@@ -347,7 +347,7 @@ class TestLevels:
 
     @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
     def test_the_most_urgent_first_and_in_order_within_a_level(self) -> None:
-        bench = Bench(URGENT)
+        bench = QueueDriver(URGENT)
         asked = [0, "low", "normal", None, "whatever", "high", 9, "9", "7", 5]
         bench.offer("q", *(urgent(str(n), priority) for n, priority in enumerate(asked)))
         bench.commit()
@@ -355,7 +355,7 @@ class TestLevels:
 
     @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
     def test_low_gets_one_turn_in_four_once_it_waited_too_long(self) -> None:
-        bench = Bench(URGENT)
+        bench = QueueDriver(URGENT)
         bench.offer("q", urgent("low-1", "low"), urgent("low-2", "low"))
         bench.commit()
         bench.advance(9_999)
@@ -368,7 +368,7 @@ class TestLevels:
         assert got.index("low-1") == AGED_EVERY - 1
 
     def test_waiting_begins_anew_with_a_redelivery(self) -> None:
-        bench = Bench(URGENT)
+        bench = QueueDriver(URGENT)
         consumer = bench.subscribe("q", 1)
         bench.offer("q", urgent("1", "low"))
         bench.commit()
@@ -381,7 +381,7 @@ class TestLevels:
 
     @pytest.mark.parametrize(("redelivery", "order"), [("tail", ["2", "3", "1"]), ("head", ["1", "2", "3"])])
     def test_what_comes_back_keeps_its_level(self, redelivery: str, order: list[str]) -> None:
-        bench = Bench(Policy(priority=True, redelivery=redelivery))  # type: ignore[arg-type]
+        bench = QueueDriver(Policy(priority=True, redelivery=redelivery))  # type: ignore[arg-type]
         consumer = bench.subscribe("q", 1)
         bench.offer("q", *(urgent(id_, "high") for id_ in "123"), urgent("0", "low"))
         bench.commit()
@@ -390,7 +390,7 @@ class TestLevels:
         assert self.order(bench, 4) == [*order, "0"]
 
     def test_what_is_given_back_is_first_in_its_level(self) -> None:
-        bench = Bench(URGENT)
+        bench = QueueDriver(URGENT)
         consumer = bench.subscribe("q", 1)
         bench.offer("q", *(urgent(id_, "high") for id_ in "12"))
         bench.commit()
@@ -408,7 +408,7 @@ class TestLevels:
         assert [order.popleft().id for _ in range(8)] == ["high"] * 3 + ["back"] + ["high"] * 3 + ["old"]
 
     def test_the_least_urgent_is_dropped_for_room(self) -> None:
-        bench = Bench(Policy(priority=True, max_depth=3, overflow="drop-oldest"))
+        bench = QueueDriver(Policy(priority=True, max_depth=3, overflow="drop-oldest"))
         bench.offer("q", urgent("1", "high"), urgent("2", "low"), urgent("3", "low"))
         bench.commit()
         bench.offer("q", urgent("4", "low"), urgent("5", "normal"))
@@ -416,7 +416,7 @@ class TestLevels:
         assert [record.id for record in bench.channel("q").ready] == ["1", "5", "4"]
 
     def test_peek_purge_and_redrive_work(self) -> None:
-        bench = Bench(URGENT)
+        bench = QueueDriver(URGENT)
         consumer = bench.subscribe("q", 1)
         bench.offer("q", urgent("1", "low"), urgent("2", "high"), urgent("3", 9))
         bench.commit()

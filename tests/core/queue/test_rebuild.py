@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Note
 from penstock.core.rows import Row, row_of
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 
 
-class Recorded(Bench):
+class Recorded(QueueDriver):
     """A bench that keeps the rows of what it commits, as a journal would."""
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -32,9 +32,9 @@ class Recorded(Bench):
                 self.offset += 1
             self.apply()
 
-    def restarted(self, later_ms: int = 0) -> Bench:
+    def restarted(self, later_ms: int = 0) -> QueueDriver:
         """Another machine, some time later, given the rows."""
-        fresh = Bench(self.machine.policy_for("any"))
+        fresh = QueueDriver(self.machine.policy_for("any"))
         fresh.us = self.us + later_ms * 1000
         for row in self.rows:
             fresh.machine.restore(fresh.now, row)
@@ -129,7 +129,7 @@ def test_rows_about_records_that_the_rows_do_not_hold_are_passed_over() -> None:
     bench.put("a", "1", "2")
     bench.ack(consumer, "1")
     bench.nack(consumer, "2")
-    fresh = Bench()
+    fresh = QueueDriver()
     for row in bench.rows[1:]:
         fresh.machine.restore(fresh.now, row)
     fresh.machine.recovered(fresh.now)
@@ -190,12 +190,12 @@ def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[t
 
 
 def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> None:
-    before = Bench()
+    before = QueueDriver()
     before.put("full", "x")
     before.put("empty", "y")
     assert before.ack(before.subscribe("empty", 1), "y") == []
     before.commit()
-    after = Bench()
+    after = QueueDriver()
     for row in before.machine.snapshot(before.now):
         after.machine.resume(after.now, row)
     after.machine.recovered(after.now)
@@ -205,7 +205,7 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
     assert after.put("empty", "z") == [2]
 
 
-def tick(bench: Bench, minute_us: int) -> list[dict[str, Any]]:
+def tick(bench: QueueDriver, minute_us: int) -> list[dict[str, Any]]:
     """Close a minute; what the gauges say."""
     bench.machine.tick(bench.now, minute_us)
     notes = [
@@ -237,7 +237,7 @@ def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
 
 
 def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.ack(bench.pull("a", wait_ms=60_000), "none")
     bench.put("a", "1")
     consumer = next(iter(bench.machine.consumers.values()))
@@ -251,7 +251,7 @@ def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
 
 
 def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     consumer = bench.subscribe("a", 1)
     bench.put("a", "1")
     bench.machine.ack(bench.now, consumer, ["1"])
@@ -262,7 +262,7 @@ def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
 
 
 def test_the_oldest_ready_record_is_found_behind_leased_ones_and_within_a_bound() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.subscribe("a", 2)
     bench.put("a", "1", "2")
     bench.advance(1_000)

@@ -9,7 +9,7 @@ from penstock.core.links import Consumer
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.scopes import OPERATOR, Principal, require
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 
 SHORT = Policy(lease_us=5_000_000)
 SAM = Principal("sam", scopes=require(["streams:*:*"]))
@@ -24,7 +24,7 @@ class TestAck:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
     @pytest.mark.promise("Delivery", "ack")
     def test_settles_for_good(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 5)
         bench.put("a", "1")
         assert bench.ack(consumer, "1") == []
@@ -34,7 +34,7 @@ class TestAck:
         assert bench.ids() == ["1"]
 
     def test_twice_is_refused_as_already_acked(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         bench.put("a", "1")
         assert bench.ack(consumer, "1", "1") == ["AlreadyAcked"]
@@ -42,7 +42,7 @@ class TestAck:
         assert bench.channel("a").counters.ack == 1
 
     def test_a_refusal_because_of_an_uncommitted_ack_waits_for_its_commit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.machine.ack(bench.now, consumer, ["1"])
@@ -50,12 +50,12 @@ class TestAck:
         assert denied.gate == bench.machine.commit_log.gate
 
     def test_of_an_id_never_seen_is_unknown(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         assert bench.ack(consumer, "nobody") == ["UnknownEnvelope"]
 
     def test_of_an_id_not_yet_committed_is_unknown(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         bench.offer("a", record_of("1"))
         assert [one.refusal.code for one in bench.machine.ack(bench.now, consumer, ["1"])] == [
@@ -63,7 +63,7 @@ class TestAck:
         ]
 
     def test_of_what_another_holds_is_refused_and_leaves_it_alone(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.subscribe("a", 1, label="holder")
         other = bench.subscribe("a", 1, label="other")
         bench.put("a", "1")
@@ -71,13 +71,13 @@ class TestAck:
         assert bench.state("a") == (0, 1, 0)
 
     def test_of_what_was_never_delivered_is_refused(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a")
         bench.put("a", "1")
         assert bench.ack(consumer, "1") == ["NotLeaseHolder"]
 
     def test_after_expiry_is_refused_even_though_nobody_else_has_it(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.advance(5_000)
@@ -88,7 +88,7 @@ class TestAck:
         "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
     )
     def test_after_redelivery_to_another_never_settles_theirs(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         slow = bench.subscribe("a", 1, label="slow")
         bench.put("a", "1")
         quick = bench.subscribe("a", 1, label="quick")
@@ -98,7 +98,7 @@ class TestAck:
         assert bench.ack(quick, "1") == []
 
     def test_forgotten_ids_are_unknown_again(self) -> None:
-        bench = Bench(Policy(dedup_us=1_000_000))
+        bench = QueueDriver(Policy(dedup_us=1_000_000))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1", "2")
         bench.ack(consumer, "1")
@@ -113,7 +113,7 @@ class TestLateAck:
 
     @pytest.mark.parametrize("redelivery", ["tail", "head"])
     def test_settles_what_nobody_else_got(self, redelivery: str) -> None:
-        bench = Bench(Policy(lease_us=5_000_000, late_ack="accept", redelivery=redelivery))  # type: ignore[arg-type]
+        bench = QueueDriver(Policy(lease_us=5_000_000, late_ack="accept", redelivery=redelivery))  # type: ignore[arg-type]
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3")
         bench.advance(5_000)
@@ -123,7 +123,7 @@ class TestLateAck:
         assert bench.channel("a").counters.ack == 1
 
     def test_never_settles_anothers(self) -> None:
-        bench = Bench(self.POLICY)
+        bench = QueueDriver(self.POLICY)
         slow = bench.subscribe("a", 1, label="slow")
         bench.put("a", "1")
         bench.subscribe("a", 1, label="quick")
@@ -132,7 +132,7 @@ class TestLateAck:
         assert bench.state("a") == (0, 1, 0)
 
     def test_is_not_for_strangers(self) -> None:
-        bench = Bench(self.POLICY)
+        bench = QueueDriver(self.POLICY)
         bench.subscribe("a", 1)
         stranger = bench.subscribe("a")
         bench.put("a", "1")
@@ -145,7 +145,7 @@ class TestExpiry:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
     @pytest.mark.promise("Delivery", "expiry redelivers by itself")
     def test_redelivers_by_itself_to_whoever_has_credit(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.advance(4_999.999)
@@ -156,7 +156,7 @@ class TestExpiry:
         assert (counters.timeout, counters.re, counters.out, counters.nack) == (1, 1, 2, 0)
 
     def test_is_told_to_a_holder_that_asked(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         consumer.expiry_wanted = True
         bench.put("a", "1")
@@ -165,14 +165,14 @@ class TestExpiry:
         assert bench.expired == [("c", "1", lease_id)]
 
     def test_is_not_told_to_one_that_did_not_ask(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.advance(5_000)
         assert bench.expired == []
 
     def test_uses_the_subscriptions_own_lease(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1, lease_ms=60_000)
         bench.put("a", "1")
         bench.advance(59_999)
@@ -182,7 +182,7 @@ class TestExpiry:
         assert consumer.leases == {}
 
     def test_waits_for_the_back_off(self) -> None:
-        bench = Bench(Policy(lease_us=5_000_000, retry=Retry(base_us=2_000_000)))
+        bench = QueueDriver(Policy(lease_us=5_000_000, retry=Retry(base_us=2_000_000)))
         bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.advance(5_000)
@@ -191,7 +191,7 @@ class TestExpiry:
         assert bench.deliveries[-1] == ("c", "1", 2)
 
     def test_many_at_one_instant_keep_their_order(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 4)
         bench.put("a", "1", "2", "3", "4")
         bench.advance(5_000)
@@ -202,7 +202,7 @@ class TestExpiry:
 class TestExtend:
     @pytest.mark.promise("Delivery", "extend")
     def test_counts_from_now_and_keeps_the_lease(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         lease_id = bench.machine.lease_id(bench.held(consumer, "1"))
@@ -216,7 +216,7 @@ class TestExtend:
         assert bench.state("a") == (1, 0, 0)
 
     def test_takes_the_length_asked_for_even_a_shorter_one(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.extend(consumer, "1", 1_000)
@@ -224,7 +224,7 @@ class TestExtend:
         assert bench.state("a") == (1, 0, 0)
 
     def test_a_lease_is_bounded_as_a_whole(self) -> None:
-        bench = Bench(SHORT, limits=Limits(lease_max_ms=12_000))
+        bench = QueueDriver(SHORT, limits=Limits(lease_max_ms=12_000))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         start = bench.us
@@ -240,7 +240,7 @@ class TestExtend:
         assert code(bench.machine.extend(bench.now, consumer, bench.held(consumer, "1"), 0)) == "LeaseExpired"
 
     def test_an_expired_lease_cannot_be_extended(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.advance(5_000)
@@ -250,7 +250,7 @@ class TestExtend:
 class TestNack:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
     def test_requeues_at_once_and_counts(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1")
         bench.nack(consumer, "1", reason="boom")
@@ -261,7 +261,7 @@ class TestNack:
 
     @pytest.mark.promise("Delivery", "nack with delay")
     def test_a_delay_keeps_it_out_and_within_the_depth(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         bench.put("a", "1")
         bench.nack(consumer, "1", 700)
@@ -272,7 +272,7 @@ class TestNack:
         assert bench.deliveries[-1] == ("c", "1", 2)
 
     def test_without_a_delay_the_policy_backs_off(self) -> None:
-        bench = Bench(Policy(retry=Retry(base_us=1_000_000, factor=3.0, max_us=5_000_000)))
+        bench = QueueDriver(Policy(retry=Retry(base_us=1_000_000, factor=3.0, max_us=5_000_000)))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1")
         for wait in (1_000, 3_000, 5_000, 5_000):
@@ -284,7 +284,7 @@ class TestNack:
             assert bench.state("a") == (0, 1, 0)
 
     def test_a_delay_of_its_own_beats_the_policy(self) -> None:
-        bench = Bench(Policy(retry=Retry(base_us=60_000_000)))
+        bench = QueueDriver(Policy(retry=Retry(base_us=60_000_000)))
         consumer = bench.subscribe("a", 10)
         bench.put("a", "1")
         bench.nack(consumer, "1", 0)
@@ -292,7 +292,7 @@ class TestNack:
 
     @pytest.mark.parametrize(("draw", "delay_ms"), [(b"\x00\x00", 1_000), (b"\xff\xff", 750)])
     def test_jitter_shortens_by_its_share(self, draw: bytes, delay_ms: int) -> None:
-        bench = Bench(
+        bench = QueueDriver(
             Policy(retry=Retry(base_us=1_000_000, jitter=0.25)), entropy=lambda size: (draw * size)[:size]
         )
         consumer = bench.subscribe("a", 10)
@@ -304,7 +304,7 @@ class TestNack:
         assert bench.state("a") == (0, 1, 0)
 
     def test_a_held_lease_id_is_checked_exactly(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1")
         old = bench.machine.lease_id(bench.held(consumer, "1"))
@@ -318,7 +318,7 @@ class TestNack:
 class TestRelease:
     @pytest.mark.promise("Delivery", "release does not count")
     def test_gives_back_first_in_line_and_does_not_count(self) -> None:
-        bench = Bench(Policy(max_deliveries=2))
+        bench = QueueDriver(Policy(max_deliveries=2))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1", "2")
         for _ in range(5):
@@ -331,7 +331,7 @@ class TestRelease:
         assert "1" in bench.channel("a").live, "one failure of two"
 
     def test_is_an_observation_and_not_a_fact(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         bench.machine.release(bench.now, consumer, bench.held(consumer, "1"))
@@ -341,7 +341,7 @@ class TestRelease:
 
     @pytest.mark.promise("Invariants", "8: every bound holds")
     def test_observations_are_bounded_and_counted(self) -> None:
-        bench = Bench(limits=Limits(observations_max=2))
+        bench = QueueDriver(limits=Limits(observations_max=2))
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
         for _ in range(4):
@@ -353,7 +353,7 @@ class TestRelease:
 class TestDisconnect:
     @pytest.mark.promise("Delivery", "release on disconnect, or hold")
     def test_gives_leases_back_at_once_in_their_order(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         link = bench.connect()
         bench.subscribe("a", 2, label="gone", link=link)
         bench.put("a", "1", "2", "3")
@@ -363,7 +363,7 @@ class TestDisconnect:
         assert bench.channel("a").live["1"].attempt == 1
 
     def test_hands_them_to_whoever_waits(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         link = bench.connect()
         bench.subscribe("a", 1, label="gone", link=link)
         bench.put("a", "1")
@@ -373,7 +373,7 @@ class TestDisconnect:
 
     @pytest.mark.promise("Delivery", "release on disconnect, or hold")
     def test_hold_keeps_them_to_their_end(self) -> None:
-        bench = Bench(Policy(lease_us=5_000_000, on_disconnect="hold"))
+        bench = QueueDriver(Policy(lease_us=5_000_000, on_disconnect="hold"))
         link = bench.connect()
         bench.subscribe("a", 1, label="gone", link=link)
         bench.put("a", "1")
@@ -385,7 +385,7 @@ class TestDisconnect:
         assert [c.label for c in bench.machine.consumers.values()] == ["stays"]
 
     def test_hold_lets_the_same_principal_settle_from_elsewhere(self) -> None:
-        bench = Bench(Policy(lease_us=5_000_000, on_disconnect="hold"))
+        bench = QueueDriver(Policy(lease_us=5_000_000, on_disconnect="hold"))
         link = bench.connect(SAM)
         bench.subscribe("a", 1, link=link)
         bench.put("a", "1")
@@ -396,7 +396,7 @@ class TestDisconnect:
         assert bench.machine.consumers == {}
 
     def test_unsubscribing_one_of_two_leaves_the_other(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         one = bench.subscribe("a", 1, label="one")
         two = bench.subscribe("a", 1, label="two")
         bench.put("a", "1", "2")
@@ -409,7 +409,7 @@ class TestHolderFor:
     """Settles from outside a subscription: who is meant."""
 
     def test_by_lease_id(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         consumer = bench.pull("a")
         lease_id = bench.machine.lease_id(bench.held(consumer, "1"))
@@ -423,13 +423,13 @@ class TestHolderFor:
         "lease_id", ["", ".", "..", "zz.zz.000001", "1.1.000000", "1", "1.1.1.1", "\x00", "-1.-1.000001"]
     )
     def test_a_made_up_lease_id_is_nobodys(self, lease_id: str) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         bench.pull("a")
         assert code(bench.machine.holder_for(OPERATOR, "1", lease_id, None)) == "LeaseExpired"
 
     def test_an_ended_lease_id_is_expired(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         bench.put("a", "1")
         consumer = bench.pull("a")
         lease_id = bench.machine.lease_id(bench.held(consumer, "1"))
@@ -439,7 +439,7 @@ class TestHolderFor:
         assert code(bench.machine.holder_for(OPERATOR, "1", lease_id, None)) == "LeaseExpired"
 
     def test_by_stream(self) -> None:
-        bench = Bench(SHORT)
+        bench = QueueDriver(SHORT)
         bench.put("a", "1", "2")
         consumer = bench.pull("a")
         machine = bench.machine
@@ -453,7 +453,7 @@ class TestHolderFor:
         assert code(machine.holder_for(OPERATOR, "1", None, "a")) == "AlreadyAcked"
 
     def test_the_operator_speaks_for_everybody(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.link = bench.connect(SAM)
         bench.put("a", "1")
         consumer = bench.pull("a")
@@ -463,7 +463,7 @@ class TestHolderFor:
         assert bench.machine.holder_for(SAM, "1", lease_id, None) is consumer
 
     def test_a_lease_of_another_boot_is_not_this_ones(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("a", "1")
         consumer = bench.pull("a")
         lease_id = bench.machine.lease_id(bench.held(consumer, "1"))

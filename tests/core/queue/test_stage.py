@@ -15,7 +15,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.queue.stage import Draft, Taken, last_batch
 from penstock.core.records import Applied, Note, Record, is_fresh
 from penstock.core.rows import Row, row_of
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 
 APP = "report"
 
@@ -28,13 +28,13 @@ def made(id_: str, stream: str = "q") -> Draft:
     return draft_of(id_, stream, is_named=False)
 
 
-def take(bench: Bench, batch: int, *drafts: Draft, app: str = APP) -> Taken | Refusal:
+def take(bench: QueueDriver, batch: int, *drafts: Draft, app: str = APP) -> Taken | Refusal:
     answer = bench.machine.take(bench.now, app, batch, list(drafts))
     bench.apply()
     return answer
 
 
-def taken(bench: Bench, batch: int, *drafts: Draft, app: str = APP) -> Taken:
+def taken(bench: QueueDriver, batch: int, *drafts: Draft, app: str = APP) -> Taken:
     """Take a batch and commit it."""
     answer = take(bench, batch, *drafts, app=app)
     assert isinstance(answer, Taken), answer
@@ -42,19 +42,19 @@ def taken(bench: Bench, batch: int, *drafts: Draft, app: str = APP) -> Taken:
     return answer
 
 
-def refusal(bench: Bench, batch: int, *drafts: Draft, app: str = APP) -> Refusal:
+def refusal(bench: QueueDriver, batch: int, *drafts: Draft, app: str = APP) -> Refusal:
     answer = take(bench, batch, *drafts, app=app)
     assert isinstance(answer, Refusal), answer
     return answer
 
 
-def ready(bench: Bench, stream: str = "q") -> list[str]:
+def ready(bench: QueueDriver, stream: str = "q") -> list[str]:
     return [record.id for record in bench.channel(stream).ready]
 
 
 class TestOneBatch:
     def test_comes_in_with_its_memory_in_one_commit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         answer = taken(bench, 0, draft_of("a"), draft_of("b", "p"))
         assert (answer.enqueued, answer.duplicate) == (2, False)
         assert bench.batches == [["enqueue", "enqueue", "tick"]]
@@ -62,7 +62,7 @@ class TestOneBatch:
         assert bench.machine.last_batch(APP) == 0
 
     def test_is_invisible_until_it_is_durable(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         consumer = bench.subscribe("q", 5)
         answer = take(bench, 3, draft_of("a"))
         assert isinstance(answer, Taken) and answer.gate == bench.machine.commit_log.gate
@@ -75,7 +75,7 @@ class TestOneBatch:
 
     @pytest.mark.parametrize("first", [0, 7])
     def test_repeated_it_is_a_duplicate_that_brings_nothing(self, first: int) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         taken(bench, first, draft_of("a"))
         for batch in range(first + 1):
             again = taken(bench, batch, draft_of("a"), draft_of("new"))
@@ -84,7 +84,7 @@ class TestOneBatch:
         assert not taken(bench, first + 1, draft_of("new")).duplicate
 
     def test_repeated_while_it_is_written_it_waits_for_the_same_commit(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         first = take(bench, 0, draft_of("a"))
         batch = bench.machine.commit_log.take_batch()
         assert isinstance(first, Taken) and batch is not None
@@ -95,7 +95,7 @@ class TestOneBatch:
         assert ready(bench) == ["a"]
 
     def test_the_next_one_does_not_overtake_it(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         take(bench, 0, draft_of("a"))
         busy = refusal(bench, 1, draft_of("b"))
         assert (busy.code, busy.kind.retryable) == ("JournalUnavailable", True)
@@ -103,12 +103,12 @@ class TestOneBatch:
         assert taken(bench, 1, draft_of("b")).enqueued == 1
 
     def test_without_envelopes_it_is_not_worth_a_row(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         assert taken(bench, 4) == Taken(0)
         assert bench.batches == [] and bench.machine.last_batch(APP) is None
 
     def test_without_envelopes_it_is_remembered_when_it_has_something_else(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         answer = bench.machine.take(bench.now, APP, 4, [], is_remembered=True)
         assert isinstance(answer, Taken) and answer.gate == bench.machine.commit_log.gate
         bench.commit()
@@ -117,7 +117,7 @@ class TestOneBatch:
         assert isinstance(again, Taken) and again.duplicate
 
     def test_applications_do_not_know_one_another(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         taken(bench, 5, draft_of("a"), app="one")
         assert taken(bench, 0, draft_of("b"), app="two").enqueued == 1
         assert (last_batch(bench.machine, "one"), last_batch(bench.machine, "two")) == (5, 0)
@@ -125,18 +125,18 @@ class TestOneBatch:
 
 class TestIds:
     def test_equal_rows_all_arrive_each_with_its_own_id_in_its_bytes(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         assert taken(bench, 0, made("s-1"), made("s-2"), made("s-1"), made("s-1")).enqueued == 4
         assert ready(bench) == ["s-1", "s-2", "s-1-1", "s-1-2"]
         assert [record.body for record in bench.channel("q").ready][2] == b'{"id":"s-1-1","payload":""}'
 
     def test_a_given_id_twice_is_one_envelope(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         assert taken(bench, 0, draft_of("a"), draft_of("a")).enqueued == 1
         assert bench.channel("q").counters.dup == 1
 
     def test_an_id_that_is_known_with_the_same_content_is_skipped(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("q", "live", "settled")
         consumer = bench.subscribe("q", 2)
         bench.ack(consumer, "settled")
@@ -146,7 +146,7 @@ class TestIds:
 
     @pytest.mark.parametrize("is_settled", [False, True])
     def test_an_id_that_is_known_with_other_content_refuses_the_batch(self, is_settled: bool) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("q", "a")
         if is_settled:
             bench.ack(bench.subscribe("q", 1), "a")
@@ -155,7 +155,7 @@ class TestIds:
         assert taken(bench, 0, draft_of("b")).enqueued == 1
 
     def test_a_time_that_we_filled_in_makes_no_other_content(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         stamp = (21, 22)
         first = draft_of("a", note="1", stamp=stamp)
         assert first.body[slice(*stamp)] == b"1"
@@ -167,7 +167,7 @@ class TestIds:
         assert taken(bench, 2, draft_of("a", note="3", stamp=stamp)).enqueued == 0
 
     def test_an_id_that_another_commit_is_writing_is_for_later(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer("q", record_of("a"))
         assert bench.machine.commit_log.take_batch() is not None
         assert refusal(bench, 0, draft_of("a"), draft_of("b")).code == "JournalUnavailable"
@@ -177,7 +177,7 @@ class TestIds:
 
 class TestBounds:
     def test_one_full_stream_refuses_the_whole_and_later_all_comes_in(self) -> None:
-        bench = Bench(policies={"full": Policy(max_depth=2)})
+        bench = QueueDriver(policies={"full": Policy(max_depth=2)})
         bench.put("full", "x", "y")
         full = refusal(bench, 0, draft_of("a", "empty"), draft_of("b", "full"))
         assert (full.code, full.ref, full.retry_after_ms) == ("StreamFull", "full", 1_000)
@@ -188,7 +188,7 @@ class TestBounds:
 
     def test_drop_oldest_drops_only_when_everything_fits(self) -> None:
         policies = {"ring": Policy(max_depth=2, overflow="drop-oldest"), "full": Policy(max_depth=1)}
-        bench = Bench(policies=policies)
+        bench = QueueDriver(policies=policies)
         bench.put("ring", "x", "y")
         bench.put("full", "z")
         assert refusal(bench, 0, draft_of("a", "ring"), draft_of("b", "full")).code == "StreamFull"
@@ -198,25 +198,25 @@ class TestBounds:
         assert bench.batches[-1] == ["drop", "enqueue", "tick"]
 
     def test_what_could_never_fit_says_so(self) -> None:
-        bench = Bench(Policy(max_depth=2))
+        bench = QueueDriver(Policy(max_depth=2))
         never = refusal(bench, 0, *(draft_of(id_) for id_ in "abc"))
         assert (never.code, never.kind.retryable) == ("TooLarge", False)
         assert "maxOffsetsPerTrigger" in (never.hint or "")
-        large = Bench(limits=Limits(pending_max=100))
+        large = QueueDriver(limits=Limits(pending_max=100))
         assert refusal(large, 0, draft_of("a", note="x" * 100)).code == "TooLarge"
 
     def test_bytes_of_all_streams_count_together(self) -> None:
         size = len(draft_of("a").body)
-        bench = Bench(limits=Limits(memory_max=2 * size, pending_max=10 * size))
+        bench = QueueDriver(limits=Limits(memory_max=2 * size, pending_max=10 * size))
         drafts = [draft_of("a", "p"), draft_of("b", "q"), draft_of("c", "r")]
         assert refusal(bench, 0, *drafts).code == "QuotaExceeded"
         assert taken(bench, 0, *drafts[:2]).enqueued == 2
-        behind = Bench(limits=Limits(pending_max=2 * size))
+        behind = QueueDriver(limits=Limits(pending_max=2 * size))
         behind.offer("o", record_of("o"))
         assert refusal(behind, 0, *drafts[:2]).code == "JournalUnavailable"
 
     def test_streams_and_applications_are_bounded(self) -> None:
-        bench = Bench(limits=Limits(streams_max=1, stage_apps_max=1))
+        bench = QueueDriver(limits=Limits(streams_max=1, stage_apps_max=1))
         assert refusal(bench, 0, draft_of("a", "p"), draft_of("b", "q")).code == "QuotaExceeded"
         assert not bench.machine.known("p")
         taken(bench, 0, draft_of("a"))
@@ -225,7 +225,7 @@ class TestBounds:
         assert taken(bench, 1, draft_of("b")).enqueued == 1
 
     def test_a_server_that_drains_takes_none_but_knows_old_ones(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         taken(bench, 0, draft_of("a"))
         bench.machine.drain(bench.now)
         assert refusal(bench, 1, draft_of("b")).code == "Draining"
@@ -236,7 +236,7 @@ class TestRefusedCommits:
     @pytest.mark.parametrize("before", [None, 4])
     @pytest.mark.parametrize("is_whole", [True, False])
     def test_the_batch_was_never_taken_and_may_come_again(self, before: int | None, is_whole: bool) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         if before is not None:
             taken(bench, before, draft_of("old"))
         assert isinstance(take(bench, 5, draft_of("a"), draft_of("b", "p")), Taken)
@@ -254,7 +254,7 @@ class TestRefusedCommits:
         assert not is_fresh(Note("tick", "server"))
 
     def test_settles_of_the_same_commit_stay(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put("q", "x")
         consumer = bench.subscribe("q", 1)
         assert bench.machine.ack(bench.now, consumer, ["x"]) == []
@@ -264,7 +264,7 @@ class TestRefusedCommits:
         assert bench.machine.last_batch(APP) is None and ready(bench) == []
 
 
-def rows_of(bench: Bench) -> list[Row]:
+def rows_of(bench: QueueDriver) -> list[Row]:
     """Commit what is open; its rows as a journal would keep them."""
     batch = bench.machine.commit_log.take_batch()
     assert batch is not None
@@ -276,16 +276,16 @@ def rows_of(bench: Bench) -> list[Row]:
 
 class TestRecovery:
     def test_history_and_snapshot_both_carry_it(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         take(bench, 0, draft_of("a"), app="one")
         take(bench, 6, draft_of("b"), app="two")
         rows = rows_of(bench)
         assert {(row.door, row.event) for row in rows if row.body is None} == {("server", "tick")}
         assert '{"app":"two","batch":6,"envelopes":1}' in [row.meta for row in rows]
-        again = Bench()
+        again = QueueDriver()
         for row in [*rows, Row(door="server", event="tick"), Row(door="mew", event="tick", meta="[]")]:
             again.machine.restore(again.now, row)
-        resumed = Bench()
+        resumed = QueueDriver()
         for row in again.machine.snapshot(again.now):
             resumed.machine.resume(resumed.now, row)
         for one in (again, resumed):
@@ -295,7 +295,7 @@ class TestRecovery:
             assert taken(one, 1, draft_of("c"), app="one").enqueued == 1
 
     def test_a_snapshot_knows_nothing_of_what_is_not_durable(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         taken(bench, 1, draft_of("a"))
         take(bench, 2, draft_of("b"))
         metas = [row.meta for row in bench.machine.snapshot(bench.now) if row.door == "server"]
@@ -306,7 +306,7 @@ class TestRecovery:
     "Spark: source and sinks", "the newest batch of an application is durable with its envelopes"
 )
 def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
-    bench = Bench(Policy(dedup_count=10))
+    bench = QueueDriver(Policy(dedup_count=10))
     drafts = [draft_of(f"{number}") for number in range(50)]
     taken(bench, 0, *drafts)
     bench.ack(bench.subscribe("q", 50), *(draft.id for draft in drafts))
@@ -323,7 +323,7 @@ def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
 @given(st.data())
 def test_whatever_is_repeated_and_refused_each_batch_comes_in_once(data: st.DataObject) -> None:
     """A driver that repeats a batch until it is told that it is in, on a journal with moods."""
-    bench = Bench(Policy(max_depth=6, dedup_count=0))
+    bench = QueueDriver(Policy(max_depth=6, dedup_count=0))
     consumer = bench.subscribe("q", 1_000)
     seen: list[str] = []
     wanted: list[str] = []
@@ -349,7 +349,7 @@ def test_whatever_is_repeated_and_refused_each_batch_comes_in_once(data: st.Data
 
 
 def test_a_record_says_where_it_came_from() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     taken(bench, 0, Draft("q", "a", "alarm", b"{}", "pipeline/report", "c-1"))
     record = bench.channel("q").live["a"]
     assert isinstance(record, Record)
@@ -357,7 +357,7 @@ def test_a_record_says_where_it_came_from() -> None:
 
 
 def test_no_tenant_uses_up_the_memory_of_applications_for_others() -> None:
-    bench = Bench(limits=Limits(stage_apps_max=2))
+    bench = QueueDriver(limits=Limits(stage_apps_max=2))
     for app in ("a", "b"):
         taken(bench, 0, draft_of(app, "t/acme/s"), app=f"t/acme/{app}")
     refused = take(bench, 0, draft_of("c", "t/acme/s"), app="t/acme/c")

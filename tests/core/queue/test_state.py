@@ -8,12 +8,12 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from tests.core.driving import Bench, record_of
+from tests.core.driving import QueueDriver, record_of
 
 QUICK = Limits(idle_unload_ms=1_000)
 
 
-def emptied(bench: Bench, stream: str, *ids: str) -> None:
+def emptied(bench: QueueDriver, stream: str, *ids: str) -> None:
     """Put records through a stream and leave it empty and alone."""
     consumer = bench.subscribe(stream, len(ids))
     bench.put(stream, *ids)
@@ -24,7 +24,7 @@ def emptied(bench: Bench, stream: str, *ids: str) -> None:
 class TestUnloading:
     @pytest.mark.promise("Streams", "idle streams are unloaded and keep `seq` and ids")
     def test_an_idle_stream_sleeps_and_keeps_its_numbers_counts_and_ids(self) -> None:
-        bench = Bench(limits=QUICK)
+        bench = QueueDriver(limits=QUICK)
         emptied(bench, "a", "1", "2")
         bench.advance(999)
         assert "a" in bench.machine.channels
@@ -36,14 +36,14 @@ class TestUnloading:
         assert (counters.in_, counters.ack, counters.dup) == (3, 2, 1)
 
     def test_the_window_of_ids_goes_on_ageing_in_sleep(self) -> None:
-        bench = Bench(Policy(dedup_us=5_000_000), limits=QUICK)
+        bench = QueueDriver(Policy(dedup_us=5_000_000), limits=QUICK)
         emptied(bench, "a", "1")
         bench.advance(5_000)
         assert bench.put("a", "1") == [2]
 
     @pytest.mark.parametrize("by", ["a record", "a consumer"])
     def test_a_stream_in_use_stays(self, by: str) -> None:
-        bench = Bench(limits=QUICK)
+        bench = QueueDriver(limits=QUICK)
         if by == "a record":
             bench.put("a", "1")
         else:
@@ -52,7 +52,7 @@ class TestUnloading:
         assert "a" in bench.machine.channels
 
     def test_use_starts_the_wait_again(self) -> None:
-        bench = Bench(limits=QUICK)
+        bench = QueueDriver(limits=QUICK)
         emptied(bench, "a", "1")
         bench.advance(900)
         emptied(bench, "a", "2")
@@ -65,7 +65,7 @@ class TestUnloading:
         "touch", ["subscribe", "pull", "refused", "conflict", "withdrawn", "purge", "redrive"]
     )
     def test_no_way_of_touching_a_stream_keeps_it_for_ever(self, touch: str) -> None:
-        bench = Bench(Policy(max_depth=1), limits=QUICK)
+        bench = QueueDriver(Policy(max_depth=1), limits=QUICK)
         name = "dlq/a" if touch == "redrive" else "a"
         if touch in ("refused", "conflict", "purge", "redrive"):
             emptied(bench, name, "1")
@@ -95,13 +95,13 @@ class TestUnloading:
 
     @pytest.mark.parametrize("second", [record_of("2"), record_of("1", "other")], ids=["full", "conflict"])
     def test_a_refused_enqueue_makes_no_stream(self, second: Record) -> None:
-        bench = Bench(Policy(max_depth=1))
+        bench = QueueDriver(Policy(max_depth=1))
         bench.refusal("a", record_of("1"), second)
         assert not bench.machine.known("a")
         assert bench.put("a", "1") == [1]
 
     def test_the_ids_of_a_sleeping_stream_are_let_go_when_too_old(self) -> None:
-        bench = Bench(Policy(dedup_us=5_000_000), limits=QUICK)
+        bench = QueueDriver(Policy(dedup_us=5_000_000), limits=QUICK)
         emptied(bench, "a", "1", "2")
         bench.advance(1_000)
         assert bench.machine.ids == 2
@@ -112,7 +112,7 @@ class TestUnloading:
 
 class TestForgetting:
     def test_new_streams_start_above_forgotten_numbers(self) -> None:
-        bench = Bench(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
+        bench = QueueDriver(limits=Limits(idle_unload_ms=1_000, dormant_max=1))
         emptied(bench, "a", "1", "2", "3")
         bench.advance(1_000)
         emptied(bench, "b", "1")
@@ -124,7 +124,7 @@ class TestForgetting:
         assert bench.put("b", "2") == [2]
 
     def test_the_least_recently_unloaded_is_forgotten_first(self) -> None:
-        bench = Bench(limits=Limits(idle_unload_ms=1_000, dormant_max=2))
+        bench = QueueDriver(limits=Limits(idle_unload_ms=1_000, dormant_max=2))
         for name in ("a", "b", "c"):
             emptied(bench, name, "1")
             bench.advance(1_000)
@@ -133,7 +133,7 @@ class TestForgetting:
 
 
 def test_effects_are_taken_once() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     bench.subscribe("a", 1)
     bench.machine.enqueue(bench.now, "a", [record_of("1")])
     bench.machine.commit_log.take_batch()
@@ -144,7 +144,7 @@ def test_effects_are_taken_once() -> None:
 
 @pytest.mark.promise("Streams", "created by enqueue and subscribe, never by a read")
 def test_reading_never_makes_a_stream() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     found = bench.machine.find("a")
     assert isinstance(found, Refusal)
     assert (found.code, found.ref) == ("UnknownStream", "a")
@@ -152,7 +152,7 @@ def test_reading_never_makes_a_stream() -> None:
 
 
 def test_the_bound_on_streams_counts_those_that_wake_up() -> None:
-    bench = Bench(limits=Limits(streams_max=2, idle_unload_ms=1_000))
+    bench = QueueDriver(limits=Limits(streams_max=2, idle_unload_ms=1_000))
     for name in ("a", "b", "c"):
         bench.put(name, "1")
         bench.ack(bench.subscribe(name, 1), "1")
@@ -170,7 +170,7 @@ def test_the_bound_on_streams_counts_those_that_wake_up() -> None:
 
 
 def test_a_stream_that_was_only_tried_leaves_nothing_behind() -> None:
-    bench = Bench(limits=Limits(idle_unload_ms=1_000))
+    bench = QueueDriver(limits=Limits(idle_unload_ms=1_000))
     bench.pull("a")
     assert bench.machine.known("a")
     bench.advance(1_000)

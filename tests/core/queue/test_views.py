@@ -14,7 +14,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.views import Change, View, is_inbox
 from penstock.core.records import Record
-from tests.core.driving import Bench, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of
 from tests.core.queue.test_rebuild import Recorded
 
 SAM, JEN = "agents/sam/inbox", "agents/jen/inbox"
@@ -46,7 +46,7 @@ class TestLatest:
         "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
     )
     def test_is_the_last_to_arrive_of_each_inbox(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put(SAM, "1", "2")
         bench.put(JEN, "9")
         bench.put("jobs", "3")
@@ -57,7 +57,7 @@ class TestLatest:
         "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
     )
     def test_shows_nothing_before_it_is_committed_and_nothing_refused(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.offer(SAM, record_of("1"))
         assert shown(bench.machine) == {}
         bench.refuse()
@@ -66,7 +66,7 @@ class TestLatest:
         assert shown(bench.machine) == {SAM: body_of("2")}
 
     def test_a_batch_is_one_change_an_inbox(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         view = bench.machine.views.latest
         before = view.version
         bench.put(SAM, *"abcdefgh")
@@ -77,7 +77,7 @@ class TestLatest:
         "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
     )
     def test_acks_nacks_expiries_and_duplicates_do_not_change_it(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put(SAM, "1", "2")
         view = bench.machine.views.latest
         before = (view.version, shown(bench.machine))
@@ -94,7 +94,7 @@ class TestLatest:
         "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
     )
     def test_dead_letters_and_their_way_back_do_not_change_it(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put(SAM, "1", "2")
         consumer = bench.subscribe(SAM, 1)
         view = bench.machine.views.latest
@@ -107,7 +107,7 @@ class TestLatest:
         assert (view.version, shown(bench.machine)) == before
 
     def test_a_scheduled_one_counts_when_it_arrives(self) -> None:
-        bench = Bench()
+        bench = QueueDriver()
         bench.put(SAM, "1")
         later = bench.now.wall_us + 60_000_000
         bench.offer(SAM, record_of("2", due_wall_us=later, scheduled_wall_us=later))
@@ -139,7 +139,7 @@ class TestRecovery:
         bench.put(JEN, "1")
         bench.put(SAM, "2")
         bench.ack(bench.subscribe(SAM, 10), "2")
-        fresh = Bench()
+        fresh = QueueDriver()
         for row in list(bench.machine.snapshot(bench.now)):
             fresh.machine.resume(fresh.now, row)
         fresh.machine.recovered(fresh.now)
@@ -335,18 +335,18 @@ def test_the_view_is_that_of_the_committed_and_recovery_agrees(
                 model[stream] = record.body
         model = dict(list(model.items())[-rows_max:])
         assert list(shown(bench.machine).items()) == list(model.items())
-    again = Bench(limits=limits)
+    again = QueueDriver(limits=limits)
     for row in bench.rows:
         again.machine.restore(again.now, row)
     assert list(shown(again.machine).items()) == list(model.items())
 
 
 def test_an_unknown_view_is_told_the_known_ones() -> None:
-    refusal = Bench().machine.views.find("nope")
+    refusal = QueueDriver().machine.views.find("nope")
     assert msgspec.structs.astuple(refusal)[0] == "UnknownView"
     for name in ("latestPerAgent", "inflight", "metrics:streams"):
         assert name in (getattr(refusal, "hint", "") or "")
-        view = Bench().machine.views.find(f"views/{name}")
+        view = QueueDriver().machine.views.find(f"views/{name}")
         assert isinstance(view, View) and view.name == name
 
 

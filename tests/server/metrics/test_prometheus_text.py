@@ -9,7 +9,7 @@ from penstock.core.limits import Limits
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.operations import surveys
 from penstock.server.metrics.prometheus_text import ByStream, Scrape, StreamFigures, Together
-from tests.core.driving import Bench
+from tests.core.driving import QueueDriver
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,9 @@ def one_stream_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "STREAMS_A_TURN", 1)
 
 
-def finish(bench: Bench, figures: StreamFigures, between: object = None) -> dict[tuple[str, str], float]:
+def finish(
+    bench: QueueDriver, figures: StreamFigures, between: object = None
+) -> dict[tuple[str, str], float]:
     """Make a scrape, with something happening after its first turn."""
     scrape = Scrape(bench.machine, figures, lambda now: [])
     turns = 0
@@ -32,8 +34,8 @@ def finish(bench: Bench, figures: StreamFigures, between: object = None) -> dict
     }
 
 
-def used(*names: str, **limits: int) -> Bench:
-    bench = Bench(limits=Limits(idle_unload_ms=1_000, **limits))
+def used(*names: str, **limits: int) -> QueueDriver:
+    bench = QueueDriver(limits=Limits(idle_unload_ms=1_000, **limits))
     for name in names:
         consumer = bench.subscribe(name, 1)
         bench.put(name, "1")
@@ -68,7 +70,7 @@ def test_only_what_the_caller_may_read_is_summed() -> None:
 
 
 def test_percentiles_are_those_of_all_deliveries_together() -> None:
-    bench = Bench()
+    bench = QueueDriver()
     for name, wait_ms in (("a", 10), ("b", 1_000)):
         bench.put(name, "1")
         bench.advance(wait_ms)
