@@ -1,1 +1,1 @@
-"""Pure dialects: each turns one protocol's bytes into calls of the core and back."""
+"""The protocols: bytes in, calls of core machines, bytes out. Pure: no sockets, clocks or files, and no dialect knows another."""

@@ -1,1 +1,1 @@
-"""Courier: envelopes, Control v1 lines, the subscribe socket and the HTTP bodies."""
+"""Courier, the queue protocol: HTTP operations, Control v1, sockets and triggers. Knows the queue machine, never a transport."""

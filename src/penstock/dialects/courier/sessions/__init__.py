@@ -1,1 +1,1 @@
-"""sessions."""
+"""The connections of Courier as pure sessions: messages in, messages out. Knows no transport."""

@@ -1,1 +1,1 @@
-"""wire."""
+"""Envelopes, deliveries and frames as bytes. Knows no operation and no session."""

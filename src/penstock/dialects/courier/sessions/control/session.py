@@ -342,8 +342,7 @@ class ControlSession:
 
     def _ack(self, now: Now, frame: frames.AckFrame) -> None:
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
-        if len(ids) > self._machine.limits.batch_max:
-            limit = self._machine.limits.batch_max
+        if len(ids) > (limit := self._machine.limits.batch_max):
             self._fail(frame.req_id, Refusal("InvalidRequest", f"an array has at most {limit} ids"))
             return
         if frame.lease_id is not None and len(ids) == 1:

@@ -1,0 +1,52 @@
+"""Frames of Control v1: they extend the HTTP requests, keep their own keys, and a bad line names its request."""
+
+import msgspec
+import pytest
+
+from penstock.dialects.courier.operations.send import SendRequest
+from penstock.dialects.courier.operations.settle import SettleRequest
+from penstock.dialects.courier.sessions.control import frames
+from penstock.dialects.courier.sessions.pull import PullRequest
+
+
+def test_a_frame_is_the_request_of_its_operation() -> None:
+    frame = frames.decode_frame(b'{"type":"settle","id":"1","op":"nack","leaseId":"l","delayMs":5,"reqId":7}')
+    assert isinstance(frame, SettleRequest)
+    assert (frame.id, frame.op, frame.lease_id, frame.delay_ms) == ("1", "nack", "l", 5)
+    assert frames.req_id_of(frame) == 7
+
+
+def test_a_send_has_its_type_under_kind() -> None:
+    frame = frames.decode_frame(b'{"type":"send","to":"sam","kind":"note","payload":{"x": 1},"from":"jen"}')
+    assert isinstance(frame, SendRequest)
+    assert (frame.to, frame.kind, frame.from_, bytes(frame.payload)) == ("sam", "note", "jen", b'{"x": 1}')
+
+
+def test_http_and_control_spell_a_pull_differently() -> None:
+    frame = frames.decode_frame(b'{"type":"pull","stream":"a","waitMs":9,"leaseMs":8}')
+    assert isinstance(frame, PullRequest) and (frame.wait_ms, frame.lease_ms) == (9, 8)
+    request = msgspec.json.decode(b'{"stream":"a","wait_ms":9,"lease_ms":8}', type=PullRequest)
+    assert (request.wait_ms, request.lease_ms) == (9, 8)
+
+
+def test_unknown_fields_are_ignored_in_frames_and_rejected_over_http() -> None:
+    assert isinstance(frames.decode_frame(b'{"type":"pull","stream":"a","more":1}'), frames.PullFrame)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"stream":"a","more":1}', type=PullRequest)
+
+
+@pytest.mark.parametrize(
+    ("line", "req_id", "code"),
+    [
+        (b"[1]", None, "InvalidJSON"),
+        (b'{"type":"dance","reqId":3}', 3, "UnknownOp"),
+        (b'{"type":"enqueue"}', "enqueue", "InvalidRequest"),
+        (b'{"type":"grant","n":"many","reqId":"g"}', "g", "InvalidCredit"),
+        (b'{"type":"redrive","stream":"a","max":0,"reqId":1}', 1, "InvalidRequest"),
+    ],
+)
+def test_a_bad_line_names_its_request(line: bytes, req_id: object, code: str) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        frames.decode_frame(line)
+    found, refusal = frames.refusal_of(line, caught.value)
+    assert (found, refusal.code) == (req_id, code)
