@@ -1,6 +1,7 @@
-"""Penstock and Spark: the formats `penstock` and `penstock_delta`, the lake's tables, and the pipeline that fills them.
+"""The data pipeline: the Spark formats `penstock` and `penstock_delta`, the lake tables, and the queries that fill them.
 
-Spark finds the formats by itself (`pyspark_penstock`, `pyspark_penstock_delta`). Nothing here is imported by the broker.
+Spark finds the formats by itself (`pyspark_penstock`, `pyspark_penstock_delta`). The broker imports nothing of this package, and this
+package knows the broker only through its journal, its HTTP door and `penstock.ipc`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """They load when they are first used: most of what is here needs no Spark."""
+    """Load a name on first use: most of this package needs no Spark."""
     if name not in _MODULES:
         raise AttributeError(f"module `penstock.spark` has no attribute `{name}`")
     return getattr(importlib.import_module(f"penstock.spark.{_MODULES[name]}"), name)

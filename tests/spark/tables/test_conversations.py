@@ -156,7 +156,7 @@ def test_batches_of_any_size_give_the_same_rows() -> None:
     whole, cut = (
         [
             row
-            for batch in conversations.put_together(iter(table.to_batches(size)))
+            for batch in conversations.build_rows(iter(table.to_batches(size)))
             for row in batch.to_pylist()
         ]
         for size in (100, 2)

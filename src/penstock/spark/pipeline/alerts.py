@@ -1,8 +1,8 @@
-"""Alerts: what the rules of the config say about the rows, as rows of the table `alerts` and as envelopes.
+"""Alerts: how the rules of the config turn rows into rows of the table `alerts` and into envelopes.
 
-Everything here is a function of rows, so running again gives the same alerts with the same ids, and cutting the rows into other batches
-changes nothing in the end. An alert is known by its rule, its subject and when it began. Functions return the alerts that are new or
-changed; `known` are alerts of the table: all that are firing, and others do no harm.
+Everything here is a function of rows: running again gives the same alerts with the same ids, however the rows are cut into batches. An
+alert is identified by its rule, its subject and its start. Functions return the alerts that are new or changed; `known` holds at least
+all firing alerts of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 UNWATCHED = ("pipeline/", "system/")
-"""How the names begin of those that nobody misses: they send when there is something to send."""
+"""Prefixes of senders without a silence alert: they send only when there is something to report."""
 _TIMES = [field.name for field in ALERTS.schema if pa.types.is_timestamp(field.type)]
 
 
@@ -50,19 +50,19 @@ class Alert(msgspec.Struct, frozen=True):
     window_start: int
     window_end: int
     value: float
-    """The greatest so far; for silence its milliseconds."""
+    """The maximum so far; for silence its milliseconds."""
     threshold: float
     message: str
     state: Literal["firing", "resolved"]
     fired_at: int
-    """For counts the start of the first minute, for latency its end, for silence when it had lasted too long."""
+    """For counts the start of the first minute, for latency its end, for silence the time at which it became too long."""
     resolved_at: int | None = None
     envelope_id: str | None = None
-    """The envelope that told of this state; whoever sends it sets it."""
+    """The envelope that reported this state; set by the sender."""
 
 
 class Breach(NamedTuple):
-    """One minute of one stream or trigger in which a rule was broken."""
+    """One minute of one stream or trigger that breaks a rule."""
 
     rule: str
     severity: str
@@ -73,12 +73,12 @@ class Breach(NamedTuple):
 
 
 class Act(NamedTuple):
-    """An agent sent or settled something, once or for a while without a pause that matters."""
+    """An agent was active, at a time or during a period without a long pause."""
 
     agent: str
     at_us: int
     last_us: int | None = None
-    """The end of that while."""
+    """The end of the period."""
 
 
 def table(alerts: Iterable[Alert]) -> pa.Table:
@@ -87,14 +87,14 @@ def table(alerts: Iterable[Alert]) -> pa.Table:
 
 
 def read(rows: pa.Table) -> list[Alert]:
-    """The alerts of rows of their table."""
+    """Alerts from rows of their table."""
     for name in _TIMES:
         rows = rows.set_column(rows.schema.get_field_index(name), name, rows.column(name).cast(pa.int64()))
     return [msgspec.convert(row, Alert) for row in rows.select(ALERTS.schema.names).to_pylist()]
 
 
 def alert_id(rule: str, subject: str, window_start: int) -> str:
-    """The same for the same alert, whenever it is found."""
+    """The id of an alert; the same whenever it is computed."""
     return sha256(msgspec.json.encode([rule, subject, window_start])).hexdigest()[:32]
 
 
@@ -102,10 +102,10 @@ def alert_id(rule: str, subject: str, window_start: int) -> str:
 
 
 def breaches(minutes: DataFrame, rules: Sequence[AnyAlertRule], subject: str = "channel") -> DataFrame:
-    """The minutes in which a rule was broken, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
+    """The minutes that break a rule, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
 
-    With `trigger` as the subject they are rows of `trigger_minutes`. Rules about other things are left out.
-    Counts only grow, so a running minute may break a rule on counts; latency is judged when the minute is final.
+    With `trigger` as the subject they are rows of `trigger_minutes`. Rules on other subjects are ignored. Counts only grow, so a running
+    minute can break a rule on counts; latency is evaluated when the minute is final.
     """
     from pyspark.sql import functions as f
 
@@ -127,7 +127,7 @@ def _breach(rule: Column, severity: Column, value: Column, threshold: Column) ->
 
 
 def _broken(rule: AnyAlertRule, subject: str) -> Column | None:
-    """What a rule finds in a row of the minutes of a subject: null where it is kept."""
+    """The breach of a rule in a row of minutes, as a struct; null if there is none."""
     from pyspark.sql import functions as f
 
     meant = getattr(rule, subject, None)
@@ -156,14 +156,14 @@ def _broken(rule: AnyAlertRule, subject: str) -> Column | None:
 
 
 def like(pattern: str) -> str:
-    """A glob of ours as a pattern of SQL."""
+    """A glob as a SQL pattern."""
     for special in ("\\", "%", "_"):
         pattern = pattern.replace(special, f"\\{special}")
     return pattern.replace("*", "%")
 
 
-class _Span(NamedTuple):
-    """Minutes in a row that broke a rule, from one source."""
+class _Window(NamedTuple):
+    """Consecutive minutes that break a rule: a known alert, or one breach."""
 
     start_us: int
     end_us: int
@@ -180,25 +180,25 @@ def episodes(
     found: Iterable[Breach],
     until_us: int,
 ) -> list[Alert]:
-    """The alerts of minutes that broke a rule: minutes in a row are one alert.
+    """The alerts of minutes that break a rule: consecutive minutes are one alert.
 
-    It fires until a minute after it is final and did not break the rule. `found` may name minutes again that are part of a known alert, as
-    those do that were still running. `until_us` is the time of the last row that was looked at.
+    An alert fires until a later minute is final without a breach. `found` may repeat minutes of a known alert, for example those that
+    were still running. `until_us` is the time of the last evaluated row.
     """
     by_id = {rule.id: rule for rule in rules}
-    progress: dict[tuple[str, str], list[_Span]] = {}
+    windows: dict[tuple[str, str], list[_Window]] = {}
     for alert in known:
         if not isinstance(by_id.get(alert.rule), SilenceRule):
-            span = _Span(
+            window = _Window(
                 alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
             )
-            progress.setdefault((alert.rule, alert.subject), []).append(span)
+            windows.setdefault((alert.rule, alert.subject), []).append(window)
     for breach in found:
         end_us = breach.minute_us + MINUTE_US
-        span = _Span(breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
-        progress.setdefault((breach.rule, breach.subject), []).append(span)
+        window = _Window(breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
+        windows.setdefault((breach.rule, breach.subject), []).append(window)
     changed = []
-    for (rule, subject), pieces in progress.items():
+    for (rule, subject), pieces in windows.items():
         for run in _runs(pieces):
             alert = _episode(journal, by_id.get(rule), rule, subject, run, until_us)
             changed += _news(alert, run[0].alert)
@@ -206,31 +206,31 @@ def episodes(
 
 
 def _news(alert: Alert, before: Alert | None) -> list[Alert]:
-    """An alert, unless it is known as it is. What was told of its state stays told; another state is to be told."""
+    """The alert if it changed. It keeps its envelope while its state is the same; a new state is reported again."""
     if before is not None and before.state == alert.state:
         alert = replace(alert, envelope_id=before.envelope_id)
     return [] if alert == before else [alert]
 
 
-def _runs(pieces: list[_Span]) -> list[list[_Span]]:
-    """Spans that touch one another, together; what is known comes before what was found of the same minute."""
-    pieces.sort(key=lambda span: (span.start_us, span.alert is None))
-    runs: list[list[_Span]] = []
+def _runs(pieces: list[_Window]) -> list[list[_Window]]:
+    """Group windows that touch; within a minute, known alerts come before new breaches."""
+    pieces.sort(key=lambda window: (window.start_us, window.alert is None))
+    runs: list[list[_Window]] = []
     end_us = 0
-    for span in pieces:
-        if runs and span.start_us <= end_us:
-            runs[-1].append(span)
+    for window in pieces:
+        if runs and window.start_us <= end_us:
+            runs[-1].append(window)
         else:
-            runs.append([span])
-            end_us = span.end_us
-        end_us = max(end_us, span.end_us)
+            runs.append([window])
+            end_us = window.end_us
+        end_us = max(end_us, window.end_us)
     return runs
 
 
 def _episode(
-    journal: str, rule: AnyAlertRule | None, rule_id: str, subject: str, run: list[_Span], until_us: int
+    journal: str, rule: AnyAlertRule | None, rule_id: str, subject: str, run: list[_Window], until_us: int
 ) -> Alert:
-    start_us, end_us = run[0].start_us, max(span.end_us for span in run)
+    start_us, end_us = run[0].start_us, max(window.end_us for window in run)
     before = run[0].alert
     was_over = before is not None and before.state == "resolved" and end_us == before.window_end
     is_over = was_over or is_final(end_us, until_us)
@@ -246,7 +246,7 @@ def _episode(
         subject=subject,
         window_start=start_us,
         window_end=end_us,
-        value=max(span.value for span in run),
+        value=max(window.value for window in run),
         threshold=run[0].threshold,
         message="",
         state="resolved" if is_over else "firing",
@@ -267,10 +267,10 @@ def silences(
     known: Iterable[Alert],
     now_us: int,
 ) -> tuple[list[Alert], dict[str, int]]:
-    """The alerts of agents that did nothing for too long, and when each agent was last seen after `acts`, which come in order.
+    """The alerts of agents that were inactive for too long, and when each agent was last active after `acts`, which are in order.
 
-    A silence that is over is an alert too, so it does not matter whether anybody looked while it lasted. `now_us` must not be
-    later than what has been read: an agent whose rows are still on their way is not silent.
+    A silence that has ended is an alert too, so the result does not depend on when the rules are evaluated. `now_us` must not be later
+    than the rows that have been read: an agent whose rows are still waiting is not silent.
     """
     watched = [rule for rule in rules if isinstance(rule, SilenceRule)]
     ids = {rule.id: rule for rule in watched}
@@ -284,7 +284,7 @@ def silences(
         made[alert.id] = alert
 
     for rule_id, agent, from_us in firing:
-        if seen.get(agent, from_us) > from_us:  # it was seen while nobody watched
+        if seen.get(agent, from_us) > from_us:  # it was active while the watch was stopped
             note(ids[rule_id], agent, from_us, seen[agent])
     for agent, at_us, last_us in acts:
         from_us, end_us = seen.get(agent, at_us), at_us if last_us is None else last_us
@@ -329,11 +329,11 @@ def _silence(journal: str, rule: SilenceRule, agent: str, from_us: int, ended_us
     return replace(alert, message=message(alert, rule))
 
 
-# Telling somebody
+# Messages and envelopes
 
 
 def message(alert: Alert, rule: AnyAlertRule | None) -> str:
-    """An alert in plain words. While it fires they name no number that may still grow."""
+    """The text of an alert. While it fires, the text has no number that may still grow."""
     subject, start = f"`{alert.subject}`", rfc3339(alert.window_start)
     limit = f"{alert.threshold:g}"
     if isinstance(rule, SilenceRule):
@@ -363,10 +363,10 @@ def message(alert: Alert, rule: AnyAlertRule | None) -> str:
 
 
 def envelope(alert: Alert, to: str) -> dict[str, Any]:
-    """The envelope that tells an agent or a stream of an alert, once when it fires and once when it is over.
+    """The envelope that reports an alert to an agent or a stream, once when it fires and once when it is resolved.
 
-    Its id and its bytes are the same whenever it is made, so telling twice is noticed and dropped. That is why what may still grow
-    (`value`, `window_end`) is null while the alert fires.
+    Its id and its bytes are always the same, so the server drops duplicates. For that, the fields that may still grow (`value`,
+    `window_end`) are null while the alert fires.
     """
     is_firing = alert.state == "firing"
     id_ = f"alert-{alert.id}-{alert.state}"
@@ -377,10 +377,10 @@ def envelope(alert: Alert, to: str) -> dict[str, Any]:
     for name in _TIMES:
         if payload[name] is not None:
             payload[name] = rfc3339(payload[name])
-    told_us = alert.fired_at if alert.resolved_at is None else alert.resolved_at
+    reported_us = alert.fired_at if alert.resolved_at is None else alert.resolved_at
     return {
         "id": id_,
-        "ts": rfc3339(told_us),
+        "ts": rfc3339(reported_us),
         "type": f"alert.{alert.state}",
         "from": OWN_SENDER,
         "to": inbox(to),

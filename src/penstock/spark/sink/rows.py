@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as lines of JSON, one envelope each: the columns of the sink, and what may be in them."""
+"""Rows of a DataFrame as lines of JSON, one envelope each: the columns of the sink and their types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = ("to", "type", "id", "corr", "schema")
 LISTS = ("refs", "tags")
 COLUMNS = (*TEXTS, *LISTS, "headers", "payload")
 ADDRESSES_MAX = 10_000
-"""Addresses whose streams a task remembers."""
+"""Addresses that a task caches."""
 STREAM_FORM = "stream:"
 
 Encode = Callable[[pa.RecordBatch], Iterator[bytes]]
@@ -29,13 +29,13 @@ _any = msgspec.json.Decoder()
 
 
 def sink_error(message: str, hint: str) -> PenstockError:
-    """A mistake in how the sink is used, and its cure."""
+    """A mistake in the use of the sink, with a hint."""
     return PenstockError(Refusal("InvalidRequest", message, hint=hint))
 
 
 @lru_cache(maxsize=ADDRESSES_MAX)
 def address(to: str) -> str:
-    """What a `to` means: `sam` is an inbox, `agents/sam/inbox` and `stream:jobs` are streams, `space:demo/averages` is that of a space."""
+    """Resolve a `to`: `sam` is an inbox, `agents/sam/inbox` and `stream:jobs` are streams, `space:demo/averages` is one of a space."""
     if to.startswith(SPACE_FORM):
         space, _, stream = to.removeprefix(SPACE_FORM).rpartition("/")
         if not space or not stream:
@@ -45,15 +45,16 @@ def address(to: str) -> str:
         return to.removeprefix(STREAM_FORM)
     if not to or ":" in to:
         raise sink_error(
-            f"`{to}` is no address", "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`"
+            f"`{to}` is not an address",
+            "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`",
         )
     return inbox(to)
 
 
 def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None:
-    """Raise for columns that no envelope has, that are missing, or that hold something else.
+    """Refuse columns that an envelope does not have, missing ones, and wrong types.
 
-    `to` is where rows go that do not say; what goes to a space has no type.
+    `to` is the default destination. What goes to a space has no type.
     """
     unknown = [name for name in schema.names if name not in COLUMNS]
     if unknown:
@@ -79,7 +80,7 @@ def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None
 
 
 def _expected(name: str, kind: DataType) -> str | None:
-    """What a column should hold, where it holds something else."""
+    """The type that a column should have; None if it has it."""
     if name in TEXTS and not isinstance(kind, StringType):
         return "a string"
     if name in LISTS and not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
@@ -91,7 +92,7 @@ def _expected(name: str, kind: DataType) -> str | None:
 
 
 def encoder_for(to: str | None, kind: str | None, *, is_text: bool) -> Encode:
-    """What makes lines of the rows of Arrow batches; the stream `to` and `kind` are for rows that say none."""
+    """A function that encodes Arrow batches as lines; `to` and `kind` are the defaults for rows without their own."""
 
     def encode(rows: pa.RecordBatch) -> Iterator[bytes]:
         names = rows.schema.names
@@ -124,7 +125,7 @@ def _values(column: pa.Array, name: str, *, is_text: bool) -> list[Any]:
     values = column.to_pylist()
     if name == "payload" and _is_string(column.type):
         return values if is_text else [None if value is None else _json(value) for value in values]
-    plain = plain_of(column.type)
+    plain = to_plain(column.type)
     return values if plain is None else [None if value is None else plain(value) for value in values]
 
 
@@ -133,7 +134,7 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def _json(text: str) -> msgspec.Raw:
-    """A payload that is JSON already, on one line."""
+    """A payload that is already JSON, on one line."""
     try:
         _any.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -144,20 +145,20 @@ def _json(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-def plain_of(kind: pa.DataType) -> Plain | None:
-    """What turns Arrow's Python values of a type into JSON's; None where they are that already."""
+def to_plain(kind: pa.DataType) -> Plain | None:
+    """A function from Arrow's Python values of a type to JSON's; None if they are the same."""
     if pa.types.is_map(kind):
-        inner = plain_of(kind.item_type)
+        inner = to_plain(kind.item_type)
         if inner is None:
             return lambda pairs: {str(key): value for key, value in pairs}
         return lambda pairs: {str(key): None if value is None else inner(value) for key, value in pairs}
     if pa.types.is_struct(kind):
-        inners = {field.name: plain_of(field.type) for field in kind}
+        inners = {field.name: to_plain(field.type) for field in kind}
         if not any(inners.values()):
             return None
         return lambda struct: {name: _apply(inners[name], value) for name, value in struct.items()}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = plain_of(kind.value_type)
+        item = to_plain(kind.value_type)
         return None if item is None else lambda values: [_apply(item, value) for value in values]
     return None
 

@@ -1,8 +1,8 @@
-"""The sink of format `penstock`: the rows of a DataFrame become envelopes in queues, each batch exactly once.
+"""The sink of format `penstock`: rows of a DataFrame become envelopes in queues, each batch exactly once.
 
-Every task stages its rows on the server, in parts of a bounded size; the driver commits the parts of the tasks that won, in one
-call for a batch. The server remembers the newest batch of each application together with the envelopes, so a batch that Spark
-runs again is not enqueued again. What a losing or dead task staged is never committed.
+Every task stages its rows on the server, in parts of bounded size; the driver commits the parts of the successful tasks in one call a
+batch. The server stores the newest batch number of each application together with the envelopes, so a batch that Spark repeats is not
+enqueued twice. Parts of failed or duplicate tasks are never committed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PART_ROWS_MAX = 1_000
-"""Envelopes of one part: the server checks a part in one go, and serves others between two."""
+"""Envelopes of one part: the server validates a part at once, and serves other clients between two parts."""
 PART_BYTES_MAX = 1024 * 1024
-"""Bytes of one part; a single envelope that is larger still goes out."""
+"""Bytes of one part; a single larger envelope is sent as a part of its own."""
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""Where Spark tells a task which batch it works for."""
+"""The local property by which Spark passes the batch number to a task."""
 OPTIONS = (
     "url", "path", "token", "tokenFile", "app", "to", "type", "payloadAs", "batch", "onOldBatch", "retryTimeout",
 )  # fmt: skip
@@ -41,7 +41,7 @@ _DURATION = re.compile(r"(\d+) *([smh])")
 
 
 class SinkTarget(NamedTuple):
-    """Where the rows go, as the options say; travels to the executors."""
+    """The parsed options of the sink. Sent to executors."""
 
     url: str
     token: str | None
@@ -49,11 +49,11 @@ class SinkTarget(NamedTuple):
     to: str | None
     kind: str | None
     is_text: bool
-    """Whether a payload that is a string is text, and not JSON already."""
+    """Whether a string payload is text, not JSON."""
     accepts_old: bool
     patience_s: float
     run: str
-    """Tells this try of a batch from one that died."""
+    """Distinguishes this attempt at a batch from one that failed."""
 
     def __repr__(self) -> str:
         return f"Target({self.url}, app={self.app})"
@@ -64,7 +64,7 @@ class SinkTarget(NamedTuple):
 
 @dataclass
 class StagedParts(WriterCommitMessage):
-    """What one task staged."""
+    """The parts that one task staged."""
 
     parts: list[str]
     rows: int
@@ -75,32 +75,41 @@ def make_stream_writer(
 ) -> DataSourceStreamArrowWriter:
     """The writer behind `df.writeStream.format("penstock")`.
 
-    Options: `url` of the server's HTTP door, or `path` of the data directory of a server on this machine; `token`, which may be
-    `env:NAME`, or `tokenFile`; `app`, which names the query for the server and must be its own; `to` and `type`, for rows that
-    do not say; `payloadAs` (`json` or `text`), what a payload that is a string holds; `onOldBatch` (`fail` or `skip`), what to do
-    with a batch older than the newest that the server has of this `app`; `retryTimeout`, how long to wait for a server that is
-    gone or a stream that is full.
+    Parameters
+    ----------
+    options
+        `url` of the server's HTTP door, or `path` of the data directory of a server on this machine; `token`, which may be `env:NAME`,
+        or `tokenFile`; `app`, the unique name of the query on the server; `to` and `type`, the defaults for rows without their own;
+        `payloadAs` (`json` or `text`), the content of a string payload; `onOldBatch` (`fail` or `skip`), what to do with a batch
+        older than the newest that the server has of this `app`; `retryTimeout`, how long to wait for an unreachable server or a
+        full stream.
+    schema
+        Columns `payload`, `to`, `type`, and optionally `id`, `corr`, `refs`, `tags`, `headers`, `schema`.
 
-    Columns: `payload`, `to`, `type`, and if wanted `id`, `corr`, `refs`, `tags`, `headers`, `schema`. A `to` without a slash is
-    an agent's inbox; `stream:NAME` is a stream of exactly that name. `space:SPACE/STREAM` is a stream in a space: the payload becomes
-    a frame, and nothing else is said.
+    Notes
+    -----
+    A `to` without a slash is an agent's inbox; `stream:NAME` is a stream of exactly that name. `space:SPACE/STREAM` is a stream in a
+    space: the payload becomes a frame, and the other columns are not used.
     """
     if overwrite:
         raise sink_error("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
-    target = read_target(options)
+    target = parse_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     return StreamSink(target)
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """The writer behind `df.write.format("penstock")`: the options of the streaming writer, and `batch`.
+    """The writer behind `df.write.format("penstock")`.
 
-    With `batch`, a number that grows from write to write of this `app`, a write that is repeated counts once. Without it the
-    write takes the number after the newest that the server has.
+    Parameters
+    ----------
+    options
+        Those of the streaming writer, and `batch`: a number that grows with each write of this `app`, by which a repeated write counts
+        once. Without it, the write takes the number after the newest that the server has.
     """
     if overwrite:
         raise sink_error("a queue cannot be overwritten", 'use `mode("append")`')
-    target = read_target(options)
+    target = parse_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     given = {name.lower(): value for name, value in options.items()}.get("batch")
     if given is not None:
@@ -111,13 +120,13 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 class _Sink:
-    """What both writers share: staging on executors."""
+    """Staging and committing, shared by both writers."""
 
     def __init__(self, target: SinkTarget) -> None:
         self.target = target
 
     def stage(self, batches: Iterator[pa.RecordBatch], batch: int, prefix: str) -> StagedParts:
-        """Stage the rows of one task as parts whose names begin with `prefix`."""
+        """Stage the rows of one task as parts named `prefix.N`. The prefix has the attempt, so attempts of a task do not collide."""
         target = self.target
         staged = StagedParts([], 0)
         encode = encoder_for(target.to, target.kind, is_text=target.is_text)
@@ -143,7 +152,7 @@ class _Sink:
         return staged
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> StageCommitted | None:
-        """Commit what the winning tasks staged; nothing needs to be said of a batch without rows."""
+        """Commit the parts of the successful tasks; an empty batch needs no commit."""
         parts = [name for message in messages if isinstance(message, StagedParts) for name in message.parts]
         if not parts:
             return None
@@ -151,7 +160,7 @@ class _Sink:
             return stage.commit(self.target.app, batch, parts)
 
     def give_up(self, batch: int) -> None:
-        """Drop what was staged; when even that fails the server does so by itself later."""
+        """Drop the staged parts. If that fails, the server drops them later by itself."""
         try:
             with Stage(self.target.url, self.target.token, patience_s=0.0) as stage:
                 stage.abort(self.target.app, batch)
@@ -166,7 +175,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         context = _context()
         batch = context.getLocalProperty(BATCH_PROPERTY)
         if batch is None:
-            message = f"Spark did not tell this task its batch (`{BATCH_PROPERTY}`)"
+            message = f"Spark did not set the batch of this task (`{BATCH_PROPERTY}`)"
             raise sink_error(message, "use the Spark version that Penstock is tested with")
         return self.stage(iterator, int(batch), f"{context.partitionId()}.{context.taskAttemptId()}")
 
@@ -175,14 +184,12 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         if done is None or not done.duplicate or self.target.accepts_old:
             return
         if done.last is not None and batchId < done.last:
-            # Spark repeats only its newest batch, so this is another history: its rows are new, and would be lost.
+            # Spark repeats only its newest batch. An older number means another history, whose rows are new and would be dropped.
             message = (
                 f"batch {batchId} of `{self.target.app}` is older than {done.last}, the newest that the server has: "
-                "this query's checkpoint is new or was set back"
+                "this query's checkpoint is new or was reset"
             )
-            hint = (
-                'give the query a new `app`, or `option("onOldBatch", "skip")` if those rows are in already'
-            )
+            hint = 'give the query a new `app`, or `option("onOldBatch", "skip")` if the server already has those rows'
             raise sink_error(message, hint)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark names it
@@ -196,7 +203,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         super().__init__(target)
         self.batch = batch
         self.is_chosen = is_chosen
-        """Whether the number was ours to choose: then nobody else may have used it."""
+        """Whether this writer chose the number: then a duplicate means that another write used it first."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
@@ -205,8 +212,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         done = self.publish(messages, self.batch)
         if done is not None and done.duplicate and self.is_chosen and done.tries == 1:
-            message = f"another write of `{self.target.app}` was quicker, and this one was not enqueued"
-            raise sink_error(message, "write again; give writers that run at the same time an `app` each")
+            message = f"another write of `{self.target.app}` was faster, and this one was not enqueued"
+            raise sink_error(message, "write again; give each of several concurrent writers its own `app`")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.give_up(self.batch)
@@ -218,15 +225,15 @@ def _context() -> TaskContext:
     return context
 
 
-def read_target(options: Mapping[str, str]) -> SinkTarget:
-    """The options of the sink, checked on the driver."""
+def parse_target(options: Mapping[str, str]) -> SinkTarget:
+    """Parse the options of the sink; runs on the driver."""
     given = {name.lower(): value for name, value in options.items()}
     _check_spelling(given)
     patience_s = _duration_s(given["retrytimeout"]) if "retrytimeout" in given else PATIENCE_S
     url, token = _address(given, patience_s)
     app = given.get("app")
     if not app:
-        hint = '`option("app", "my-query")`: the server remembers under this name which batches came in'
+        hint = '`option("app", "my-query")`: the server records the batches of the query under this name'
         raise sink_error("the option `app` is missing", hint)
     form = given.get("payloadas", "json")
     if form not in ("json", "text"):
@@ -255,12 +262,14 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
         hint = (
             '`option("url", "http://host:8787")`, or the data directory of a server on this machine as `path`'
         )
-        raise sink_error("give `url` or `path`, one of them", hint)
+        raise sink_error("give either `url` or `path`", hint)
     token, token_file = given.get("token"), given.get("tokenfile")
     if url is not None:
         location, *others = parse_locations(None, url, token, token_file, patience_s)
         if others or location.url is None:
-            raise sink_error(f"`{url}` are several servers", "rows go to one; start a query for each")
+            raise sink_error(
+                f"`{url}` names several servers", "rows go to one server; start a query for each"
+            )
         return location.url, location.token
     file = Path(path or ".").absolute() / "run" / "endpoints.json"
     endpoints = read_endpoints(file)
@@ -271,7 +280,7 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
 
 
 def _check_spelling(given: Mapping[str, str]) -> None:
-    """Spark hands over options of its own too, so only what looks like one of ours is a mistake."""
+    """Refuse misspelled options. Spark passes options of its own too, so only names similar to ours are refused."""
     known = {name.lower(): name for name in OPTIONS}
     for name in given:
         near = get_close_matches(name, known, 1, cutoff=0.8)
@@ -289,4 +298,4 @@ def _duration_s(text: str) -> float:
 def _batch(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
-    raise sink_error(f"the option `batch` is `{text}`", "use a whole number from 0 on")
+    raise sink_error(f"the option `batch` is `{text}`", "use a whole number of 0 or more")

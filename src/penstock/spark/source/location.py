@@ -1,7 +1,7 @@
-"""Where a journal is, a data directory or a server's URL, and the journal opened there.
+"""The location of a journal, a data directory or a server's URL, and the journal opened there.
 
-A place is a value that travels to executors. What is opened stays in its process and is kept, because Python workers are
-reused: a kept reader knows where rows stand and reads only what is new. A token never appears in a text.
+A location is sent to executors. An opened journal stays in its process and is cached, because Spark reuses Python workers: a cached
+reader knows the positions of rows and reads only new ones. A token never appears in a text.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from penstock.spark.source.options import SourceOptions
 
 OPENED_MAX = 16
-"""Journals that a process keeps open."""
+"""Journals that a process keeps open; when full: evict the least recently opened."""
 RETRY_S = 60.0
-"""How long a server may be gone before a query fails, unless it says otherwise."""
+"""How long a server may be unreachable before a query fails; the default of `retryTimeout`."""
 
 AnyBounds: TypeAlias = Bounds | RemoteBounds
 
 
 @dataclass(frozen=True)
 class JournalLocation:
-    """A data directory (absolute) or a URL with what is needed to be let in."""
+    """An absolute data directory, or a URL and the token for it."""
 
     path: str | None = None
     url: str | None = None
@@ -49,12 +49,12 @@ class JournalLocation:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that name this place to the source and to the sink."""
+        """The options of the source and the sink that name this location."""
         given = {"path": self.path, "url": self.url, "token": self.token}
         return {key: text for key, text in given.items() if text is not None}
 
     def open(self) -> SourceJournal:
-        """The journal there; the same one each time in a process, while it is asked for often enough."""
+        """Open the journal, from the cache of this process if it is there."""
         with _opening:
             journal = _opened.pop(self, None) or SourceJournal(self)
             while len(_opened) >= OPENED_MAX:
@@ -68,12 +68,12 @@ _opening = threading.Lock()
 
 
 class SourceJournal:
-    """A journal that can be read, by any thread; failures are told in a source's words."""
+    """A journal that any thread can read; failures are raised as `SourceError`."""
 
     def __init__(self, location: JournalLocation) -> None:
         self.location = location
         self._kept = threading.local()
-        """The reader of each thread: two queries of one driver must not move each other's places."""
+        """One reader a thread: two queries of one driver must not move each other's position."""
         self._remote: RemoteJournal | None = None
         with source_errors(str(location)):
             if location.url is not None:
@@ -89,11 +89,11 @@ class SourceJournal:
 
     @property
     def id(self) -> str:
-        """The journal's id, as it is now: a directory may have been made anew."""
+        """The current id of the journal: its directory may have been recreated."""
         return self.mark().journal
 
     def mark(self) -> Mark:
-        """How far the committed rows reach. Cheap: this is asked all day."""
+        """The end of the committed rows. Cheap: queries poll it."""
         with source_errors(str(self.location)):
             if self._local is not None:
                 return self._local.mark()
@@ -101,7 +101,7 @@ class SourceJournal:
             return Mark(bounds.journal, bounds.epoch, bounds.end)
 
     def bounds(self) -> AnyBounds:
-        """What can be read."""
+        """The range of rows that can be read."""
         with source_errors(str(self.location)):
             return (self._local or self._far).bounds()
 
@@ -112,7 +112,7 @@ class SourceJournal:
         columns: Sequence[str] | None = None,
         selection: Selection | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows `first` to `end - 1` in order; with a selection, those that pass it."""
+        """Rows `first` to `end - 1` in order, filtered by a selection."""
         with source_errors(str(self.location)):
             if self._local is not None:
                 yield from self._local.batches(first, end, columns, selection)
@@ -125,15 +125,15 @@ class SourceJournal:
                     yield passed if columns is None else passed.select(list(columns))
 
     def time_of(self, offset: int) -> int:
-        """When a row was recorded, in microseconds since 1970."""
+        """The time of a row, in microseconds since 1970."""
         return self._whole(offset, "recorded_at")
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which a row was recorded."""
+        """The epoch of a row."""
         return self._whole(offset, "epoch")
 
     def offset_at(self, time_us: int) -> int:
-        """The first row that is not before a time, or the end. Times never decrease, so the search halves the range."""
+        """The first row at or after a time, or the end, by binary search: times never decrease."""
         with source_errors(str(self.location)):
             bounds = self.bounds()
             low, high = (bounds.first, bounds.end) if self._local is None else self._local.around(time_us)
@@ -146,12 +146,12 @@ class SourceJournal:
         return low
 
     def seams(self) -> list[int]:
-        """Offsets at which a range is best cut."""
+        """Offsets of segment and file boundaries, where a range is best cut."""
         with source_errors(str(self.location)):
             return self._local.seams() if self._local is not None else []
 
     def hold(self, name: str, offset: int) -> None:
-        """A named reader has everything before `offset`; retention waits for it."""
+        """Record the progress of a named reader; retention keeps rows from `offset` on for it."""
         with source_errors(str(self.location)):
             if self._local is not None:
                 disk = RealDisk(Path(self.location.path or ".") / "journal")
@@ -168,19 +168,19 @@ class SourceJournal:
         for batch in self.batches(offset, offset + 1, [column]):
             return int(batch.column(0).cast(pa.int64())[0].as_py())
         raise SourceError(
-            f"row {offset} is not in the journal at {self.location}; it ends at {self.mark().end}"
+            f"row {offset} is not in the journal at {self.location}, which ends at {self.mark().end}"
         )
 
 
 def open_one(data: Path, url: str | None = None, token: str | None = None) -> SourceJournal:
-    """The journal of a server by its URL, else of a data directory."""
+    """Open the journal of a server by its URL, else of a data directory."""
     if url is not None:
         return JournalLocation(url=url, token=token).open()
     return JournalLocation(path=str(data.absolute())).open()
 
 
 def open_journals(options: SourceOptions | Mapping[str, str]) -> dict[str, SourceJournal]:
-    """Every journal that a source's options name, by its id."""
+    """Open every journal that the options name, by its id."""
     if isinstance(options, Mapping):
         from penstock.spark.source.options import parse_options
 
@@ -191,7 +191,7 @@ def open_journals(options: SourceOptions | Mapping[str, str]) -> dict[str, Sourc
         twin = found.setdefault(journal.id, journal)
         if twin is not journal:
             raise SourceError(
-                f"{twin.location} and {location} are the same journal, {journal.id}: its rows would come twice. Name it once;"
+                f"{twin.location} and {location} are the same journal, {journal.id}: its rows would be read twice. Name it once;"
                 " of a copied directory, read either the copy or the original."
             )
     return found
@@ -200,7 +200,7 @@ def open_journals(options: SourceOptions | Mapping[str, str]) -> dict[str, Sourc
 def parse_locations(
     path: str | None, url: str | None, token: str | None, token_file: str | None, retry_s: float
 ) -> tuple[JournalLocation, ...]:
-    """The places that the options name; paths become absolute and tokens are looked up here, on the driver."""
+    """The locations that the options name. Runs on the driver: makes paths absolute and reads token files."""
     if bool(path) == bool(url):
         raise SourceError(
             'a source needs either a data directory, `.load(DIR)`, or a server, `.option("url", URL)`'
@@ -216,7 +216,7 @@ def parse_locations(
 
 
 def absolute_paths(text: str) -> str:
-    """Paths as executors can use them, whose working directory is another."""
+    """Absolute paths: executors have another working directory."""
     return ",".join(_absolute(one) for one in _several(text))
 
 
@@ -247,7 +247,7 @@ def _token(token: str | None, token_file: str | None) -> str | None:
         try:
             return Path(token_file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise SourceError(
                 f"the token file `{token_file}` cannot be read: {reason}; name the file on the driver's machine"
             ) from None
@@ -265,17 +265,15 @@ def _token(token: str | None, token_file: str | None) -> str | None:
 def _directory(data: Path) -> JournalReader:
     if not data.is_dir():
         raise SourceError(
-            f"there is no directory `{data}` here; name the data directory of a server as it is called wherever the tasks run,"
+            f"there is no directory `{data}` here; name the data directory of a server by its path on the machines of the tasks,"
             " or read through the server with the options `url` and `token`"
         )
     if not (data / "journal").is_dir():
         inside = (
             data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
         )
-        cure = (
-            f"did you mean `{inside}`?"
-            if inside
-            else "name the directory that has `journal` and `lake` in it"
+        hint = (
+            f"did you mean `{inside}`?" if inside else "name the directory that contains `journal` and `lake`"
         )
-        raise SourceError(f"there is no journal in `{data}`; {cure}")
+        raise SourceError(f"there is no journal in `{data}`; {hint}")
     return JournalReader(data)

@@ -1,9 +1,9 @@
-"""How far a query has read: the offset value that Spark keeps in its checkpoint, and the options that say where to begin.
+"""The progress of a query: the offset value in Spark's checkpoint, and the options that say where to begin.
 
     {"v": 1, "journals": {"<journal id>": {"<shard>": <next offset>}}}
 
-A journal that recovered from a crash with loss has an epoch above 0, and the value then also has `"epochs"` of the same
-shape: so a query notices that rows it has read are not the rows that are there now. Nothing else is ever in it.
+A journal that lost rows in a recovery has an epoch above 0, and the value then also has `"epochs"` of the same shape: by it a query
+notices that rows it has read were replaced. The value has no other fields.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ VERSION = 1
 SHARD = "0"
 """The one shard of a journal on one machine."""
 EARLIEST, LATEST = -2, -1
-"""What may stand for an offset in an option, as in Spark's Kafka source."""
+"""Special offsets in options, as in Spark's Kafka source."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A place in one journal: everything before `offset` has been read, the last of it in `epoch`."""
+    """A position in one journal: rows before `offset` have been read, the last of them in `epoch`."""
 
     offset: int
     epoch: int = 0
 
 
 Points = dict[str, Point]
-"""A place in each of several journals, by their ids."""
+"""A position in each of several journals, by their ids."""
 
 
 def encode(points: Points) -> dict[str, Any]:
@@ -44,16 +44,16 @@ def encode(points: Points) -> dict[str, Any]:
 
 
 def decode(value: Any, source: str = "the checkpoint", least: int = 0) -> Points:
-    """Points from a value; `source` is where it stands, for the error."""
+    """Parse a value; `source` names its origin in errors."""
     try:
         parsed = msgspec.convert(value, _Value)
     except msgspec.ValidationError as error:
         example = '{"v": 1, "journals": {"<journal id>": {"0": 42}}}'
-        raise SourceError(f"{source} holds no offsets: {error}; they look like {example}") from None
+        raise SourceError(f"{source} has invalid offsets: {error}; write them as {example}") from None
     if parsed.v != VERSION:
         raise SourceError(
-            f"{source} holds offsets of version {parsed.v}, and only {VERSION} is known here; a newer Penstock wrote"
-            " them: install that, or start with a new checkpoint"
+            f"{source} has offsets of version {parsed.v}, but this Penstock reads version {VERSION}; a newer one wrote"
+            " them: install it, or start with a new checkpoint"
         )
     points = {}
     for journal, shards in parsed.journals.items():
@@ -62,7 +62,7 @@ def decode(value: Any, source: str = "the checkpoint", least: int = 0) -> Points
                 f"{source} names shards {', '.join(shards)} of a journal that has only shard {SHARD}"
             )
         if shards[SHARD] < least:
-            raise SourceError(f"{source} has offset {shards[SHARD]}; the least is {least}")
+            raise SourceError(f"{source} has offset {shards[SHARD]}; the minimum is {least}")
         points[journal] = Point(shards[SHARD], parsed.epochs.get(journal, {}).get(SHARD, 0))
     return points
 

@@ -1,4 +1,4 @@
-"""The options of the source, read and checked in one place. Named as in Spark's Kafka source where they mean the same.
+"""The options of the source, parsed and checked. Those that Spark's Kafka source has too have the same names.
 
 `where`     path (from `load`), url, token, tokenFile, retryTimeout
 `from, to`  startingOffsets, startingTimestamp, endingOffsets, endingTimestamp
@@ -34,7 +34,7 @@ NAMES = (
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "reader")
 TRIGGER_DELAY_S = 15 * 60.0
-"""How long rows may wait for more company, unless the query says otherwise."""
+"""How long rows wait for `minOffsetsPerTrigger`; the default of `maxTriggerDelay`."""
 BODY_TYPES = {"binary": pa.binary(), "string": pa.string(), "json": pa.string()}
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*")
@@ -43,7 +43,7 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a query asked for. Travels to executors."""
+    """The parsed options of a query. Sent to executors."""
 
     locations: tuple[JournalLocation, ...]
     given: frozenset[str]
@@ -52,7 +52,7 @@ class SourceOptions:
     body_as: str
     selection: Selection
     includes_pipeline: bool | None
-    """None: what is usual, which is yes for a batch read and no for a stream."""
+    """None: the default, which is yes for a batch read and no for a stream."""
     starting: Points | int | None
     starting_us: int | None
     ending: Points | int | None
@@ -66,28 +66,28 @@ class SourceOptions:
 
     @property
     def schema(self) -> pa.Schema:
-        """The rows that the source gives, exactly."""
+        """The exact schema of the rows."""
         fields = [FILE_SCHEMA.field(name) for name in self.columns]
         body = BODY_TYPES[self.body_as]
         return pa.schema([field.with_type(body) if field.name == "body" else field for field in fields])
 
     def refuse(self, names: tuple[str, ...], where: str) -> None:
-        """Options that would be ignored are a mistake."""
+        """Refuse options that would be ignored."""
         for name in names:
             if name in self.given:
-                raise SourceError(f"`{name}` means nothing for {where}; leave it out")
+                raise SourceError(f"`{name}` does not apply to {where}; leave it out")
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Every option of a source; an unknown one is an error that names the nearest."""
+    """Parse every option; the error for an unknown one suggests the nearest."""
     spelled = {name.lower(): name for name in NAMES}
     values: dict[str, str] = {}
     for key, value in given.items():
         name = spelled.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), spelled, 1)
-            cure = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(NAMES[1:])}"
-            raise SourceError(f"there is no option `{key}`; {cure}")
+            hint = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(NAMES[1:])}"
+            raise SourceError(f"there is no option `{key}`; {hint}")
         values[name] = value
     read = _Values(values)
     for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
@@ -118,7 +118,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 class _Values:
-    """Options as text, read as what they should be."""
+    """Typed access to options that are text."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -177,8 +177,8 @@ class _Values:
         for name in names:
             if name not in FILE_SCHEMA.names:
                 near = get_close_matches(name, FILE_SCHEMA.names, 1)
-                cure = f"did you mean `{near[0]}`?" if near else f"columns: {', '.join(FILE_SCHEMA.names)}"
-                raise SourceError(f"there is no column `{name}`; {cure}")
+                hint = f"did you mean `{near[0]}`?" if near else f"columns: {', '.join(FILE_SCHEMA.names)}"
+                raise SourceError(f"there is no column `{name}`; {hint}")
         if not names or len(set(names)) != len(names):
             raise SourceError("`columns` names each column that is wanted once, separated by commas")
         return names

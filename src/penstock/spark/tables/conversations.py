@@ -1,8 +1,9 @@
-"""Conversations: the envelopes that share a `corr`, put together to a tree, and the path through it that took longest.
+"""The table `conversations`: the envelopes that share a `corr`, as a tree, and its critical path.
 
-An envelope answers the newest earlier one of its conversation that its `refs` name; without such a one, the newest earlier one that came to
-its sender's inbox; else it answers nothing. Dead letters are left out: a record that died is one of its conversation, its copy in `dlq/…`
-is not another. What is said in a space is for all and settled by nobody: it is never open, and only those who spoke took part. Spark sorts, plain Python puts together: one pass, and no conversation is held twice.
+The parent of an envelope is the newest earlier one of its conversation that its `refs` name; else the newest earlier one in its sender's
+inbox; else it has none. Dead letters are left out: the record counts, its copy in `dlq/…` does not. Envelopes in a space go to everyone
+and are never settled, so they are never open, and only their senders count as agents. Spark sorts the rows; plain Python builds each
+tree in one pass, without holding a conversation twice.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MEMBERS_MAX = 10_000
-"""Envelopes of one conversation that its tree is made of. Beyond, counts and times stay exact; depth and path are those of the first."""
+"""Envelopes in the tree of one conversation. Beyond, counts and times stay exact; depth and path cover the first ones."""
 ROWS_AT_ONCE = 4_096
-"""Conversations handed back to Spark at a time."""
+"""Conversations of one Arrow batch."""
 
 
 class ConversationEvent(NamedTuple):
-    """One envelope of a conversation, or with an outcome: that one was settled."""
+    """One envelope of a conversation or, with an outcome, the settle of one."""
 
     journal: str
     corr: str
@@ -37,19 +38,19 @@ class ConversationEvent(NamedTuple):
     id: str | None = None
     door: str | None = None
     agent: str | None = None
-    """Who sent it."""
+    """The sender."""
     owner: str | None = None
-    """Whose inbox it came to."""
+    """The owner of the inbox that it was sent to."""
     refs: list[str] | None = None
     outcome: str | None = None
 
 
 def conversations(envelopes: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row for each conversation, given all envelopes and deliveries of those that the rows are about."""
+    """One row for each conversation; the arguments hold all envelopes and deliveries of those conversations."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     ordered = envelopes.sparkSession.sql(_MEMBERS, envelopes=envelopes, deliveries=deliveries)
-    return ordered.mapInArrow(put_together, from_arrow_schema(CONVERSATIONS.schema))
+    return ordered.mapInArrow(build_rows, from_arrow_schema(CONVERSATIONS.schema))
 
 
 _MEMBERS = f"""
@@ -66,8 +67,8 @@ distribute by journal, corr sort by journal, corr, offset
 """
 
 
-def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Where the tasks run: members in order become conversations."""
+def build_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in the tasks: sorted members become conversations."""
     members = (
         ConversationEvent(*row)
         for batch in batches
@@ -99,42 +100,42 @@ class _Node:
 
 
 class _Tree:
-    """The first envelopes of a conversation, as they came."""
+    """The first envelopes of a conversation, in order."""
 
     def __init__(self, members_max: int) -> None:
         self._members_max = members_max
-        self._by_place: dict[tuple[bool, str, int], _Node] = {}
+        self._by_position: dict[tuple[bool, str, int], _Node] = {}
         self._by_id: dict[str, _Node] = {}
         self._by_owner: dict[str, _Node] = {}
         self.root: _Node | None = None
         self.depth = 0
 
     def add(self, member: ConversationEvent) -> None:
-        if len(self._by_place) >= self._members_max:
+        if len(self._by_position) >= self._members_max:
             return
         node = _Node(member, self._parent(member))
         self.root = self.root or node
         self.depth = max(self.depth, node.depth)
-        self._by_place[member.door == MEW, member.channel, member.seq] = node
+        self._by_position[member.door == MEW, member.channel, member.seq] = node
         self._by_id[node.id] = node
         if member.owner is not None:
             self._by_owner[member.owner] = node
 
     def _parent(self, member: ConversationEvent) -> _Node | None:
-        """What an envelope answers, among those that came before it."""
+        """The earlier envelope that this one answers."""
         named = [self._by_id[ref] for ref in member.refs or () if ref in self._by_id]
         if named:
             return max(named, key=lambda node: node.offset)
         return None if member.agent is None else self._by_owner.get(member.agent)
 
     def settle(self, member: ConversationEvent) -> None:
-        node = self._by_place.get((False, member.channel, member.seq))
+        node = self._by_position.get((False, member.channel, member.seq))
         if node is not None:
             node.end_us = max(node.end_us, member.at_us)
 
     def path(self) -> list[_Node]:
-        """The chain of answers that leads to what ended last, first one first."""
-        node: _Node | None = max(self._by_place.values(), key=lambda node: (node.end_us, node.offset))
+        """The chain of answers to the envelope that ended last, first one first."""
+        node: _Node | None = max(self._by_position.values(), key=lambda node: (node.end_us, node.offset))
         chain: list[_Node] = []
         while node is not None:
             chain.append(node)
@@ -145,7 +146,7 @@ class _Tree:
 def conversation(
     members: Iterable[ConversationEvent], members_max: int = MEMBERS_MAX
 ) -> dict[str, Any] | None:
-    """The row of one conversation, from its envelopes and settles in order of their offsets; None without an envelope."""
+    """The row of one conversation, from its envelopes and settles in order of offset; None without an envelope."""
     tree = _Tree(members_max)
     agents: dict[str, None] = {}
     doors: dict[str, None] = {}

@@ -1,8 +1,7 @@
-"""Contents of envelopes: from the journal's bytes to the columns of the table `envelopes`.
+"""Parse the body of an envelope into columns of the table `envelopes`.
 
-Never raises: bytes that are no envelope give nulls and a text that says why. Nothing is re-encoded that the sender wrote: the payload is
-the exact text between its first and its last byte, and a member that we do not know, or that is not what its name promises, is kept in
-`extra`. Knows no Spark, so it is tested without one.
+Never raises: an invalid body gives nulls and the reason. Nothing is re-encoded: the payload is the sender's exact text. Unknown members,
+and those of the wrong type, go to `extra`. Needs no Spark.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from penstock.core.json_checks import depth_problem
 from penstock.dialects.courier.wire.envelopes import json_problem
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of a body that is read. The doors take less unless told otherwise, and a table is no place for more."""
+"""Bytes of a body that is parsed. The default limit of the doors is lower."""
 DEPTH_MAX = 64
-"""Nesting of a body that is read: those who read the payload from the table have limits too."""
+"""Nesting of a body that is parsed: readers of the payload have limits too."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -28,9 +27,9 @@ _TIMES_US = range(
     (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND,
     (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND,
 )
-"""Times that every reader of the table can show, whatever its time zone."""
+"""Times that a reader in any time zone can represent."""
 _IN_COLUMNS = ("id", "type", "from", "corr")
-"""Members that the journal's row has columns for, checked when the envelope came in."""
+"""Members that are columns of the journal row, validated on enqueue."""
 _IN_COLUMNS_MEW = ("id", "kind", "from")
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -41,11 +40,11 @@ _encode = msgspec.json.encode
 
 
 class Contents(msgspec.Struct):
-    """What an envelope says beside the columns of its row."""
+    """The members of an envelope that are not columns of its journal row."""
 
     to: str | None = None
     targets: list[str] | None = None
-    """In a space, where `to` may be several."""
+    """In a space, where `to` may be a list."""
     refs: list[str] | None = None
     tags: list[str] | None = None
     headers: list[tuple[str, str | None]] | None = None
@@ -58,7 +57,7 @@ class Contents(msgspec.Struct):
 
 
 def parse(data: bytes | None) -> Contents:
-    """Read the body of an envelope in a queue."""
+    """Parse the body of an envelope in a queue."""
     problem = _problem(data)
     if problem is not None:
         return Contents(problem=problem)
@@ -78,7 +77,7 @@ def parse(data: bytes | None) -> Contents:
 
 
 def parse_mew(data: bytes | None) -> Contents:
-    """Read the body of an envelope in a space. It need not have a payload; what it answers are its references."""
+    """Parse the body of an envelope in a space. The payload is optional; `correlation_id` becomes `refs`."""
     problem = _problem(data)
     if problem is not None:
         return Contents(problem=problem)
@@ -93,7 +92,7 @@ def parse_mew(data: bytes | None) -> Contents:
 
 
 def _left(made: Contents, members: dict[str, msgspec.Raw], known: tuple[str, ...]) -> Contents:
-    """What no column has stays in `extra`."""
+    """Put the remaining members into `extra`."""
     for name in known:
         members.pop(name, None)
     if members:
@@ -102,13 +101,13 @@ def _left(made: Contents, members: dict[str, msgspec.Raw], known: tuple[str, ...
 
 
 def _listed(members: dict[str, msgspec.Raw], name: str) -> list[str] | None:
-    """A member that is a text or a list of texts."""
+    """Take a member that is a string or a list of strings."""
     one = _taken(members, name, _text)
     return _taken(members, name, _texts) if one is None else [one]
 
 
 def _problem(data: bytes | None) -> str | None:
-    """Why bytes cannot be read as an envelope."""
+    """Why bytes are not an envelope."""
     if data is None:
         return "the body was not journaled"
     if len(data) > BODY_BYTES_MAX:
@@ -127,7 +126,7 @@ def _problem(data: bytes | None) -> str | None:
 
 
 def _taken(members: dict[str, msgspec.Raw], name: str, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """Take a member out, if it is what its name promises; null is as good as absent."""
+    """Take a member out if it has the right type; null counts as absent."""
     raw = members.get(name)
     if raw is None:
         return None
@@ -140,7 +139,7 @@ def _taken(members: dict[str, msgspec.Raw], name: str, decoder: msgspec.json.Dec
 
 
 def _time_us(members: dict[str, msgspec.Raw]) -> int | None:
-    """The producer's time; one that is none stays in `extra`."""
+    """The producer's time; an invalid one stays in `extra`."""
     raw = members.get("ts")
     moment = _taken(members, "ts", _time)
     if raw is None or moment is None:
@@ -153,7 +152,7 @@ def _time_us(members: dict[str, msgspec.Raw]) -> int | None:
 
 
 def _headers(members: dict[str, msgspec.Raw]) -> list[tuple[str, str | None]] | None:
-    """Headers as text: what is text already as it is, the rest as JSON."""
+    """Headers as text: strings as they are, other values as JSON."""
     headers: Mapping[str, msgspec.Raw] | None = _taken(members, "headers", _object)
     if headers is None:
         return None

@@ -1,8 +1,7 @@
-"""Keys of token streams for the pipeline: what turns journaled messages into tokens, and proves who wrote them.
+"""Keys of token streams, with which the pipeline verifies journaled messages and counts their tokens.
 
-The relay never has these keys; whoever wants to see into streams gives them to the job, topic by topic. A file of them holds one JSON
-object a line, `{"topic": …, "mac_key": …, "suite": "sha256"}`, so that a publisher can add a line when it starts a stream. It is read
-again when it has changed, and must be its owner's alone.
+The relay never has these keys. A key file holds one JSON object a line, `{"topic": …, "mac_key": …, "suite": "sha256"}`, so that a
+publisher can append a line when it starts a stream. The file is read again when it changes, and only its owner may read it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.dialects.streamservice.keys import MAC_SIZE, Suite
 from penstock.dialects.streamservice.wire import is_topic
 
 KEYS_MAX = 100_000
-"""Keys of one file; beyond, the file is refused: whoever adds lines has to take old ones out."""
+"""Keys of one file; a larger file is refused, so remove the keys of old streams."""
 
 
 class KeysError(Exception):
@@ -29,7 +28,7 @@ class KeysError(Exception):
 
 
 class TokenKey(msgspec.Struct, frozen=True):
-    """What it takes to check the messages of one topic."""
+    """The key that verifies the messages of one topic."""
 
     topic: str
     mac_key: bytes
@@ -40,9 +39,9 @@ class TokenKey(msgspec.Struct, frozen=True):
 
 
 Keys: TypeAlias = Mapping[str, TokenKey]
-"""By the hash of the topic, as rows name it."""
+"""By the hash of the topic, as in the journal."""
 GivenKeys: TypeAlias = Mapping[str, "bytes | str | TokenKey"]
-"""By the topic itself: the key as bytes or in hexadecimal, or with its suite."""
+"""By the topic itself: the key as bytes or in hexadecimal, or a `TokenKey`."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,7 +54,7 @@ _line = msgspec.json.Decoder(_Line)
 
 
 def topic_hash(topic: str) -> str:
-    """What a topic is called in the journal and in tables."""
+    """The name of a topic in the journal and in tables."""
     return sha256(topic.encode()).hexdigest()
 
 
@@ -74,14 +73,14 @@ def _key(topic: str, mac_key: bytes | str, suite: Suite = "sha256") -> TokenKey:
     except ValueError:
         key = b""
     if not is_topic(topic.encode()):
-        raise KeysError("a topic has 64 lowercase hexadecimal digits; it is not its hash that is needed here")
+        raise KeysError("a topic has 64 lowercase hexadecimal digits; give the topic, not its hash")
     if len(key) != MAC_SIZE or not any(key):
         raise KeysError(f"the MAC key of a topic has {MAC_SIZE} bytes, or twice as many hexadecimal digits")
     return TokenKey(topic, key, suite)
 
 
 class KeyFile:
-    """A file of keys, read again whenever it has changed."""
+    """A key file, read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,9 +95,7 @@ class KeyFile:
         seen = about.st_mtime_ns, about.st_size, about.st_ino
         if seen != self._seen:
             if about.st_mode & 0o077 and os.name == "posix":
-                raise KeysError(
-                    f"others may read `{self._path}`, which holds keys; make it yours with `chmod 600`"
-                )
+                raise KeysError(f"other users can read the key file `{self._path}`; run `chmod 600` on it")
             self._keys = _read(self._path)
             self._seen = seen
         return self._keys
@@ -111,13 +108,13 @@ def _read(path: Path) -> dict[str, TokenKey]:
             if not line.strip():
                 continue
             try:
-                told = _line.decode(line)
-                key = _key(told.topic, told.mac_key, told.suite)
+                read = _line.decode(line)
+                key = _key(read.topic, read.mac_key, read.suite)
             except (msgspec.DecodeError, UnicodeDecodeError, KeysError) as error:
                 if not line.endswith(b"\n"):
-                    break  # somebody is writing it; the next look finds it whole
+                    break  # the line is still being written; the next read finds it complete
                 raise KeysError(f"`{path}`, line {number}: {error}") from error
-            found[topic_hash(told.topic)] = key
+            found[topic_hash(read.topic)] = key
             if len(found) > KEYS_MAX:
-                raise KeysError(f"`{path}` has more than {KEYS_MAX:,} keys; take out those of old streams")
+                raise KeysError(f"`{path}` has more than {KEYS_MAX:,} keys; remove those of old streams")
     return found

@@ -1,12 +1,12 @@
-"""From rows of the journal to token streams: one pass over the rows of a topic, in order, that can stop and go on anywhere.
+"""Fold the journal rows of a topic, in order, into rows of the table `token_streams`.
 
-A stream is one registration, from its first row until it expires; one that is renewed before that goes on. What a stream has come to
-so far is its own row in the table, so a pass over new rows begins with that row and any way of cutting the journal ends in the same. Rows that
-come after the end, such as the last count, still belong to it, until the topic is registered anew.
+A stream is one registration, from its first row until it expires; renewing it earlier continues it. Its row in the table is the whole
+state, so a fold over new rows starts from that row, and any way of cutting the journal ends in the same table. Rows after the end,
+such as the last count, still belong to the stream until the topic is registered again.
 
-With the key of a topic every message that was journaled is checked: its MAC proves who wrote it and after which one. A message that
-another wrote is `forged` and left out. One that does not follow the one before it in the journal is a break in the chain, and the check
-goes on behind it. Knows no Spark, so it is tested without one.
+With the key of a topic, every journaled message is verified: its MAC proves its author and its predecessor. A message with a wrong MAC
+is `forged` and left out. One that does not follow the message before it in the journal is a break in the chain, and verification
+continues after it. Needs no Spark.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, FrameFault, pee
 from penstock.spark.tables.token_keys import TokenKey, topic_hash
 
 INT_MAX = 2**31 - 1
-"""What a column of a whole number of 32 bits holds; counts stop there."""
+"""Maximum of a 32-bit column; counts stop there."""
 
 
 class TokenEvent(NamedTuple):
-    """What a row of the journal says of a topic."""
+    """A journal row of a topic."""
 
     journal: str
     topic_hash: str
@@ -44,7 +44,7 @@ class TokenEvent(NamedTuple):
 
 
 class _Counts(msgspec.Struct):
-    """The `meta` of rows; what is not there is zero."""
+    """The `meta` of rows; missing counts are zero."""
 
     chunks: int = 0
     replayed: int = 0
@@ -85,7 +85,7 @@ class TokenStreamRow(msgspec.Struct):
     mark: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """The row with what follows from the rest."""
+        """The row with its derived columns."""
         took_s = 0.0 if self.last_at is None else (self.last_at - self.started_at) / 1e6
         self.chunks_per_s = max(self.chunks, self.journaled) / took_s if took_s > 0 else None
         if self.tokens is not None:
@@ -96,25 +96,25 @@ class TokenStreamRow(msgspec.Struct):
 
 
 def from_row(row: Mapping[str, Any]) -> TokenStreamRow:
-    """A stream from its row, with times in microseconds."""
+    """A stream from its table row, with times in microseconds."""
     return TokenStreamRow(**row)
 
 
 class Checked(NamedTuple):
-    """A message that the key of its topic proves to be its publisher's."""
+    """A message whose MAC is right."""
 
     prev: str
-    """The mark before it in hexadecimal; empty for the first."""
+    """The mark of its predecessor in hexadecimal; empty for the first message."""
     mark: str
     payloads: list[Payload]
 
 
 class Inspector:
-    """Checks messages of one topic."""
+    """Verifies messages of one topic."""
 
     def __init__(self, key: TokenKey) -> None:
         self._topic = key.topic.encode()
-        # The journal has the hash in the place of the name, which no MAC covers.
+        # The journal replaces the topic by its hash; the MAC does not cover it.
         self._names = (key.topic.encode(), topic_hash(key.topic).encode())
         self._chains = {
             kind: (make(key.mac_key, key.topic, key.suite), make(key.mac_key, key.topic, key.suite))
@@ -122,7 +122,7 @@ class Inspector:
         }
 
     def check(self, format: str | None, body: bytes) -> Checked | None:  # noqa: A002 - as in the table
-        """What a message says, or nothing if another wrote it."""
+        """Verify a message; None if its MAC is wrong."""
         if format == "block":
             frame, mac = body[:-BLOCK_MAC_SIZE], body[-BLOCK_MAC_SIZE:]
             prev = peek_block(frame)
@@ -148,7 +148,7 @@ class Inspector:
 
 
 def _payloads(kind: str, data: bytes) -> list[Payload]:
-    """What the data of a message says; nothing where it is its publisher's and still cannot be read."""
+    """The payloads of a verified message; none if they cannot be decoded."""
     if kind == "block":
         block = read_block(data)
         return [] if isinstance(block, FrameFault) else block.payloads
@@ -159,7 +159,7 @@ def _payloads(kind: str, data: bytes) -> list[Payload]:
 def fold(
     rows: Iterable[TokenEvent], before: TokenStreamRow | None = None, key: TokenKey | None = None
 ) -> list[TokenStreamRow]:
-    """The streams that the rows of one topic, in order, are about; `before` is the topic's newest so far."""
+    """The streams that the rows of one topic, in order, change; `before` is its newest stream so far."""
     touched: list[TokenStreamRow] = []
     stream = None if before is None else msgspec.structs.replace(before)
     inspector = None
@@ -170,40 +170,40 @@ def fold(
             touched.append(stream)
         if row.event == "chunk" and key is not None and inspector is None:
             inspector = _inspector(key)
-        _take(stream, row, inspector)
+        _apply(stream, row, inspector)
     return touched
 
 
 def _begins(stream: TokenStreamRow, row: TokenEvent) -> bool:
-    """Whether a row begins another stream of its topic."""
+    """Whether a row begins the next stream of its topic."""
     return row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
 
 
 def _inspector(key: TokenKey) -> Inspector | None:
     try:
         return Inspector(key)
-    except PenstockError:  # its suite is not installed here, so nothing is checked
+    except PenstockError:  # its suite is not installed, so nothing is verified
         return None
 
 
-def _take(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) -> None:
+def _apply(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) -> None:
     if row.event == "chunk":
         stream.journaled += 1
-        _moved(stream, row.at_us)
+        _note_message(stream, row.at_us)
         if inspector is not None and row.body is not None:
             _check(stream, row, row.body, inspector)
     elif row.event == "chunk_counts":
-        told = _told(row.meta)
-        stream.chunks += told.chunks
+        counts = _parse_counts(row.meta)
+        stream.chunks += counts.chunks
         stream.bytes += row.size or 0
-        stream.replayed = min(stream.replayed + told.replayed, INT_MAX)
-        stream.lost += told.lost
-        stream.gaps += told.lost > 0
-        if told.chunks and not stream.journaled:
-            _moved(stream, row.at_us)
+        stream.replayed = min(stream.replayed + counts.replayed, INT_MAX)
+        stream.lost += counts.lost
+        stream.gaps += counts.lost > 0
+        if counts.chunks and not stream.journaled:
+            _note_message(stream, row.at_us)
     elif row.event == "resume":
         stream.resumes += 1
-        stream.gaps += not _told(row.meta).found
+        stream.gaps += not _parse_counts(row.meta).found
     elif row.event == "expire":
         stream.expired_at = row.at_us
         if stream.ended == "open":
@@ -211,15 +211,15 @@ def _take(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) 
             stream.ended = "expired" if row.reason == "expired" else "unregistered"
 
 
-def _told(meta: str | None) -> _Counts:
+def _parse_counts(meta: str | None) -> _Counts:
     try:
         return _counts.decode(meta or "{}")
     except msgspec.DecodeError:
         return _Counts()
 
 
-def _moved(stream: TokenStreamRow, at_us: int) -> None:
-    """A message came, or some did."""
+def _note_message(stream: TokenStreamRow, at_us: int) -> None:
+    """Note the time of one or more messages."""
     if stream.last_at is not None:
         gap_ms = max(at_us - stream.last_at, 0) / 1000
         stream.max_gap_ms = max(stream.max_gap_ms or 0.0, gap_ms)
@@ -233,7 +233,7 @@ def _check(stream: TokenStreamRow, row: TokenEvent, body: bytes, inspector: Insp
         stream.forged += 1
         return
     if checked.mark == stream.mark:
-        return  # sent twice by its publisher, who could not know that it had arrived
+        return  # the publisher repeated it after a reconnect
     if checked.prev != (stream.mark or ""):
         stream.breaks += 1
     stream.mark = checked.mark
@@ -245,7 +245,7 @@ def _check(stream: TokenStreamRow, row: TokenEvent, body: bytes, inspector: Insp
 
 
 def _end(stream: TokenStreamRow, at_us: int, payload: Complete | StreamFailure) -> None:
-    """A stream says that it is over; the first word counts."""
+    """End a stream; the first end counts."""
     if stream.ended in ("complete", "error"):
         return
     stream.ended_at = at_us

@@ -1,8 +1,7 @@
-"""Token streams: what passed through the relay as rows of silver, and each stream as one row of gold.
+"""The table `token_streams`: one row for each registration of a topic with the relay.
 
-Functions from DataFrame to DataFrame. The relay is blind, so they count and time without a key; with keys, and where the journal
-has the messages (`relay.journal: full`), they also check every chain and read its tokens. Spark sorts, plain Python
-(`token_folds`) puts together.
+The relay cannot read messages, so without a key a stream is only counted and timed. With keys, and if the journal has the messages
+(`relay.journal: full`), every chain is verified and its tokens are counted. Spark sorts the rows; `token_stream_state` folds them.
 """
 
 from __future__ import annotations
@@ -26,41 +25,41 @@ if TYPE_CHECKING:
 RELAYED = "door = 'streamservice'"
 """Rows about token streams, as SQL."""
 ROWS_AT_ONCE = 4_096
-"""Streams handed back to Spark at a time."""
+"""Streams of one Arrow batch."""
 TRAIL_US = 60_000_000
-"""How long after the end of a stream a row of it may come: a count is written a quarter of a second later."""
+"""How long after the end of a stream its rows may still arrive: counts are written a quarter of a second late."""
 
 _EVENTS = ("register", "expire", "chunk", "chunk_counts", "subscribe", "unsubscribe", "resume")
 
 
 def token_audit(events: DataFrame, keys: GivenKeys) -> DataFrame:
-    """Every stream in these rows of the journal, its chain checked from one end to the other where its key is known.
+    """Verify every stream in journal rows, from end to end, where its key is known.
 
     Parameters
     ----------
     events
-        Rows of the journal, whole streams of them: `spark.read.format("penstock").load(data)`, or `penstock.spark.history(spark, data)`.
+        Journal rows of whole streams: `spark.read.format("penstock").load(data)`, or `penstock.spark.history(spark, data)`.
     keys
         For each topic its MAC key, as bytes or in hexadecimal, or a `TokenKey` that names another suite.
 
     Returns
     -------
     DataFrame
-        Rows of the table `token_streams`. `chain_ok` is true where every message is its publisher's and follows the one before it,
-        and null where there was nothing to check with.
+        Rows of the table `token_streams`. `chain_ok` is true if every message has a right MAC and follows the one before it, and null
+        if there was no key or no message to verify.
     """
     return streams(events, known_keys(keys), {})
 
 
 def streams(events: DataFrame, keys: Keys, before: Mapping[tuple[str, str], TokenStreamRow]) -> DataFrame:
-    """The streams that rows of the journal are about, going on from what those of their topics came to before."""
+    """The streams that journal rows change, continued from the newest stream of each topic in `before`."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    ordered = events.sparkSession.sql(_HEARD, rows=events)
+    ordered = events.sparkSession.sql(_ROWS, rows=events)
     return ordered.mapInArrow(_folding(dict(keys), dict(before)), from_arrow_schema(TOKEN_STREAMS.schema))
 
 
-_HEARD = f"""
+_ROWS = f"""
 select journal, channel as topic_hash, offset, unix_micros(recorded_at) as at_us, event, kind as format, bytes, reason, meta, body
 from {{rows}} where {RELAYED} and event in {_EVENTS}
 distribute by journal, channel sort by journal, channel, offset
@@ -70,16 +69,16 @@ distribute by journal, channel sort by journal, channel, offset
 def _folding(
     keys: Keys, before: Mapping[tuple[str, str], TokenStreamRow]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Where the tasks run: rows in order become streams."""
+    """A function for the tasks: sorted rows become streams."""
 
-    def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        heard = (
+    def fold_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows_read = (
             TokenEvent(*row)
             for batch in batches
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
         made: list[dict[str, Any]] = []
-        for one, rows in groupby(heard, key=attrgetter("journal", "topic_hash")):
+        for one, rows in groupby(rows_read, key=attrgetter("journal", "topic_hash")):
             made += [stream.row() for stream in fold(rows, before.get(one), keys.get(one[1]))]
             if len(made) >= ROWS_AT_ONCE:
                 yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
@@ -87,18 +86,18 @@ def _folding(
         if made:
             yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
 
-    return put_together
+    return fold_batches
 
 
 def token_streams(batch: JournalBatch, keys: Keys) -> DataFrame:
-    """The rows of the table `token_streams` that a stretch of the journal changes."""
+    """The rows of the table `token_streams` that a batch changes."""
     touched = batch.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
     known = {topic: keys[topic] for topic in touched.to_pylist() if topic in keys}
     return streams(batch.events, known, _before(batch, touched))
 
 
 def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, str], TokenStreamRow]:
-    """The newest stream so far of each topic that the stretch is about, if it may go on."""
+    """The newest stored stream of each topic in the batch, if it may continue."""
     import pyarrow.compute as pc
 
     table = batch.lake(TOKEN_STREAMS.name)
