@@ -15,6 +15,7 @@ from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, Tr
 from penstock.journal.retention import Retention
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable
+from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.gaps import LostRowsError, check_kept
@@ -23,7 +24,6 @@ from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
-from penstock.spark.tables.deliveries import deliveries
 from tests.spark.journal_builder import (
     COPIES,
     INGESTED,

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark.lake.views import history, tables
+    from penstock.spark.lake_tables.token_keys import TokenKey
+    from penstock.spark.lake_tables.token_streams import token_audit
     from penstock.spark.pipeline.steps import table
     from penstock.spark.session import make_session
-    from penstock.spark.tables.token_keys import TokenKey
-    from penstock.spark.tables.token_streams import token_audit
 
 __all__ = ["TokenKey", "history", "make_session", "table", "tables", "token_audit"]
 
 _MODULES = {
-    "TokenKey": "tables.token_keys",
+    "TokenKey": "lake_tables.token_keys",
     "history": "lake.views",
     "make_session": "session",
     "table": "pipeline.steps",
     "tables": "lake.views",
-    "token_audit": "tables.token_streams",
+    "token_audit": "lake_tables.token_streams",
 }
 
 

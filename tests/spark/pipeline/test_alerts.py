@@ -20,6 +20,7 @@ from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.wire import envelopes
 from penstock.ipc.pipeline import AnyAlertRule, DeadLetterRule, LatencyRule, RateRule, SilenceRule
 from penstock.spark.lake.schemas import ALERTS, QUEUE_MINUTES
+from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import (
     Act,
@@ -31,7 +32,6 @@ from penstock.spark.pipeline.alerts import (
     episodes,
     silences,
 )
-from penstock.spark.tables.minutes import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
 from tests.spark.journaled import JOURNAL, MINUTE_0
 
 if TYPE_CHECKING:

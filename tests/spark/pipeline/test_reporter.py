@@ -10,12 +10,12 @@ import pytest
 from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
 from penstock.spark.java import JavaError
 from penstock.spark.lake.data_files import SchemaError
+from penstock.spark.lake_tables.token_keys import KeysError
 from penstock.spark.master import MasterError
 from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.gaps import LostRowsError
 from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
 from penstock.spark.source.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
-from penstock.spark.tables.token_keys import KeysError
 
 
 @pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")

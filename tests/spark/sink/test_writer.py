@@ -203,7 +203,9 @@ def test_a_queue_cannot_be_overwritten():
 
 def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("SINK_TOKEN", "secret")
-    target = parse_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
+    target = parse_target(
+        {**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"}
+    )
     assert (target.token, target.patience_s) == ("secret", 120.0)
     assert "secret" not in repr(target)
     (tmp_path / "token").write_text("kept\n")

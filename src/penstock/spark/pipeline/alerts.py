@@ -27,8 +27,8 @@ from penstock.ipc.pipeline import (
     TriggerFailureRule,
 )
 from penstock.spark.lake.schemas import ALERTS
-from penstock.spark.tables.expressions import OWN_SENDER
-from penstock.spark.tables.minutes import MINUTE_US, is_final
+from penstock.spark.lake_tables.expressions import OWN_SENDER
+from penstock.spark.lake_tables.minutes import MINUTE_US, is_final
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.journal.parquet_table import FILE_SCHEMA
-from penstock.spark.tables.envelopes import INBOXES
-from penstock.spark.tables.expressions import BEGUN, TOUCHED, without_own
-from penstock.spark.tables.minutes import MINUTE_US, from_us, reach_us
+from penstock.spark.lake_tables.envelopes import INBOXES
+from penstock.spark.lake_tables.expressions import BEGUN, TOUCHED, without_own
+from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, reach_us
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.lake_tables.agents import agents, turns
+from penstock.spark.lake_tables.queue_minutes import queue_minutes
+from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
 from penstock.spark.pipeline.queries import SHARD
-from penstock.spark.tables.agents import agents, turns
-from penstock.spark.tables.queue_minutes import queue_minutes
-from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

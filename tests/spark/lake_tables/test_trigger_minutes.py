@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark.lake.schemas import TRIGGER_MINUTES
+from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
+from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us, is_final, reach_us
+from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minutes
 from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
 from penstock.spark.source import location
-from penstock.spark.tables.expressions import OWN_SENDER, without_own
-from penstock.spark.tables.minutes import MINUTE_US, floor_minute, from_us, is_final, reach_us
-from penstock.spark.tables.trigger_minutes import TRIGGERED, trigger_minutes
 from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.queue.policy import Policy
 from penstock.spark.lake.schemas import AGENTS
-from penstock.spark.tables.agents import agents, turns
-from penstock.spark.tables.expressions import OWN_SENDER, without_own
+from penstock.spark.lake_tables.agents import agents, turns
+from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
 from tests.spark.journaled import COMMIT_US, Journaled, holder
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
-from penstock.spark.tables.token_keys import GivenKeys, Keys, known_keys
-from penstock.spark.tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.token_keys import GivenKeys, Keys, known_keys
+from penstock.spark.lake_tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

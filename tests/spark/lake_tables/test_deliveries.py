@@ -11,9 +11,9 @@ import pytest
 
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
-from penstock.spark.tables.deliveries import deliveries
-from penstock.spark.tables.envelopes import envelopes
-from penstock.spark.tables.expressions import OWN_SENDER, without_own
+from penstock.spark.lake_tables.deliveries import deliveries
+from penstock.spark.lake_tables.envelopes import envelopes
+from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
 from tests.core.driving import START_WALL_US
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of, holder
 

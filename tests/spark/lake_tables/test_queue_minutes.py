@@ -12,9 +12,9 @@ import pytest
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import QUEUE_MINUTES
-from penstock.spark.tables.expressions import without_own
-from penstock.spark.tables.minutes import GRACE_US, MINUTE_US, reach_us
-from penstock.spark.tables.queue_minutes import queue_minutes
+from penstock.spark.lake_tables.expressions import without_own
+from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, reach_us
+from penstock.spark.lake_tables.queue_minutes import queue_minutes
 from tests.spark.journaled import COMMIT_US, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

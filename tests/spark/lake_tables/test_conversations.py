@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.lake.schemas import CONVERSATIONS
-from penstock.spark.tables import conversations
-from penstock.spark.tables.conversations import ConversationEvent, conversation
-from penstock.spark.tables.deliveries import deliveries
-from penstock.spark.tables.envelopes import envelopes
+from penstock.spark.lake_tables import conversations
+from penstock.spark.lake_tables.conversations import ConversationEvent, conversation
+from penstock.spark.lake_tables.deliveries import deliveries
+from penstock.spark.lake_tables.envelopes import envelopes
 from tests.spark.journaled import Journaled, holder
 
 if TYPE_CHECKING:
@@ -154,11 +154,7 @@ def test_batches_of_any_size_give_the_same_rows() -> None:
     ]
     table = pa.Table.from_pylist([member._asdict() for member in members], SHAPE)
     whole, cut = (
-        [
-            row
-            for batch in conversations.build_rows(iter(table.to_batches(size)))
-            for row in batch.to_pylist()
-        ]
+        [row for batch in conversations.build_rows(iter(table.to_batches(size))) for row in batch.to_pylist()]
         for size in (100, 2)
     )
     assert whole == cut

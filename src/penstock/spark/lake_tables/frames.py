@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.spark.tables.expressions import MEW, date_of
+from penstock.spark.lake_tables.expressions import MEW, date_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

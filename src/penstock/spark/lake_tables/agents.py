@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.spark.tables.expressions import agent_of, owner_of, query
+from penstock.spark.lake_tables.expressions import agent_of, owner_of, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.spark.tables.expressions import OUTCOMES, TOTAL_MS, WAIT_MS, date_of, ms_between
+from penstock.spark.lake_tables.expressions import OUTCOMES, TOTAL_MS, WAIT_MS, date_of, ms_between
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.spark.tables.deliveries import SETTLED
-from penstock.spark.tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
-from penstock.spark.tables.minutes import FINAL, GRACE_US, MINUTE_US, floor_minute, to_us
+from penstock.spark.lake_tables.deliveries import SETTLED
+from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
+from penstock.spark.lake_tables.minutes import FINAL, GRACE_US, MINUTE_US, floor_minute, to_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.core.rows import Row
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.spark.lake.schemas import ENVELOPES
-from penstock.spark.tables.envelopes import envelope_rows
+from penstock.spark.lake_tables.envelopes import envelope_rows
 from tests.core.driving import START_WALL_US
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import CONVERSATIONS
-from penstock.spark.tables.expressions import BEGUN, DEAD_PREFIX, MEW, agent_of, owner_of
+from penstock.spark.lake_tables.expressions import BEGUN, DEAD_PREFIX, MEW, agent_of, owner_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import FANOUT_MINUTES, FRAMES
-from penstock.spark.tables import conversations
-from penstock.spark.tables.agents import agents
-from penstock.spark.tables.deliveries import deliveries
-from penstock.spark.tables.envelope_body import parse_mew
-from penstock.spark.tables.envelopes import envelope_rows, envelopes
-from penstock.spark.tables.fanout_minutes import fanout_minutes
-from penstock.spark.tables.frames import frames
-from penstock.spark.tables.minutes import MINUTE_US, from_us
-from penstock.spark.tables.queue_minutes import queue_minutes
+from penstock.spark.lake_tables import conversations
+from penstock.spark.lake_tables.agents import agents
+from penstock.spark.lake_tables.deliveries import deliveries
+from penstock.spark.lake_tables.envelope_body import parse_mew
+from penstock.spark.lake_tables.envelopes import envelope_rows, envelopes
+from penstock.spark.lake_tables.fanout_minutes import fanout_minutes
+from penstock.spark.lake_tables.frames import frames
+from penstock.spark.lake_tables.minutes import MINUTE_US, from_us
+from penstock.spark.lake_tables.queue_minutes import queue_minutes
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.tables.minutes import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
+from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, floor_minute, is_final, reach_us
 from tests.spark.journaled import MINUTE_0
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.spark.tables.expressions import date_of, minute_of, query
-from penstock.spark.tables.minutes import FINAL, to_us
+from penstock.spark.lake_tables.expressions import date_of, minute_of, query
+from penstock.spark.lake_tables.minutes import FINAL, to_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

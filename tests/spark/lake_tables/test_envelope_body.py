@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.queue.state import Cause
 from penstock.dialects.courier.wire import envelopes
-from penstock.spark.tables.envelope_body import BODY_BYTES_MAX, DEPTH_MAX, Contents, parse
+from penstock.spark.lake_tables.envelope_body import BODY_BYTES_MAX, DEPTH_MAX, Contents, parse
 
 
 def test_every_member_finds_its_column_and_the_payload_keeps_its_very_text() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import ENVELOPES
-from penstock.spark.tables.envelope_body import parse, parse_mew
-from penstock.spark.tables.expressions import MEW
+from penstock.spark.lake_tables.envelope_body import parse, parse_mew
+from penstock.spark.lake_tables.expressions import MEW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
