@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.policy import Policy
@@ -22,6 +23,9 @@ from penstock.spark.source.stream_reader import JournalStreamReader
 from tests.journal.histories import FOREVER, START_US, sealer
 
 SECOND_US = 1_000_000
+ALL = ReadAllAvailable()
+OTHER = "cd" * 16
+"""The id of a second journal."""
 
 
 class Written:
@@ -103,6 +107,14 @@ def table(reader: JournalBatchReader | JournalStreamReader, spans: list[Any]) ->
     batches = [one for span in spans for one in reader.read(span)]
     assert all(one.schema.equals(schema) for one in batches)
     return pa.Table.from_batches(batches, schema)
+
+
+def offsets_of(rows: pa.Table) -> list[int]:
+    return rows.column("offset").to_pylist()
+
+
+def at(journal: Written, offset: int) -> dict[str, Any]:
+    return {"v": 1, "journals": {journal.id: {"0": offset}}}
 
 
 def _given(data: tuple[Path, ...], options: dict[str, object]) -> dict[str, str]:

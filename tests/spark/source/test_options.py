@@ -1,0 +1,68 @@
+"""Options of the source: parsed, refused with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.source.datasource import PenstockSource
+from penstock.spark.source.errors import SourceError
+from penstock.spark.source.options import NAMES, parse_options
+from tests.spark.journals import (
+    batch,
+    stream,
+)
+
+
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "latest"}, "no option `startingOffset`; did you mean `startingOffsets`?"),
+        ({"wrong": "1"}, "no option `wrong`; options: url, token"),
+        ({"startingOffsets": "soon"}, "write `earliest`, `latest` or offsets as JSON"),
+        ({"startingOffsets": '{"v":2,"journals":{}}'}, "offsets of version 2"),
+        ({"startingOffsets": '{"v":1,"journals":{"x":{"0":-3}}}'}, "the minimum is -2"),
+        ({"startingOffsets": '{"v":1,"journals":{"x":{"1":3}}}'}, "has only shard 0"),
+        ({"startingOffsets": "[1]"}, "`startingOffsets` has invalid offsets"),
+        ({"endingOffsets": "earliest"}, "write `latest` or offsets as JSON"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"maxOffsetsPerTrigger": "0"}, "a whole number of 1 or more"),
+        ({"maxTriggerDelay": "soon"}, "write a duration like"),
+        ({"columns": "ofset"}, "did you mean `offset`?"),
+        ({"columns": "offset,offset"}, "once"),
+        ({"bodyAs": "xml"}, "one of binary, string, json"),
+        ({"failOnDataLoss": "maybe"}, "one of true, false"),
+        ({"reader": "a/b"}, "a reader's name has"),
+        ({"token": "secret-1"}, "a token is for a server"),
+        ({"url": "http://localhost:1"}, "either a data directory"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_refused_with_its_cure(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        parse_options({"path": "somewhere"} | options)
+    assert message in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_options_are_read_in_any_case_and_paths_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = PenstockSource(
+        {"PATH": "one, file:///two/three", "STARTINGOFFSETS": "Latest", "maxtriggerdelay": "2 min"}
+    )
+    monkeypatch.chdir("/")
+    options = parse_options(source.options)
+    assert [location.path for location in options.locations] == [str(tmp_path / "one"), "/two/three"]
+    assert (options.starting, options.delay_s, options.fails_on_loss) == (-1, 120.0, True)
+    assert {"startingOffsets", "maxTriggerDelay", "path"} == options.given <= set(NAMES)
+
+
+def test_options_that_would_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="`endingOffsets` does not apply to a stream"):
+        stream(tmp_path, endingOffsets="latest")
+    with pytest.raises(SourceError, match="`maxOffsetsPerTrigger` does not apply to a batch read"):
+        batch(tmp_path, maxOffsetsPerTrigger=5)
