@@ -1,5 +1,7 @@
 """The table `agents`: the last thing each agent did, by which the silence rule finds agents that stopped."""
 
+# size: one table, one module
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
