@@ -415,7 +415,7 @@ def test_a_watch_killed_between_its_two_tables_takes_nobody_for_silent(
     killed = watch(data)
     killed.on_batch(journal_frame(spark, journal.location, 0, 20))
     with monkeypatch.context() as patch:
-        patch.setattr(killed, "_bring_agents", lambda part: None)
+        patch.setattr(killed, "_update_agents", lambda part: None)
         killed.on_batch(journal_frame(spark, journal.location, 20, end - 3))
     again = watch(data)
     again.on_batch(journal_frame(spark, journal.location, end - 3, end))
