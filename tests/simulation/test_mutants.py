@@ -277,7 +277,7 @@ def a_follower_short_of_credit_misses_the_rest(patch: pytest.MonkeyPatch) -> Non
 
     def skip(feed: ViewFeed, watcher: Any) -> bool:
         done = some(feed, watcher)
-        feed._complete(watcher, watcher.told)
+        feed._complete(watcher, watcher.sent_version)
         return done
 
     patch.setattr(ViewFeed, "_some", skip)
