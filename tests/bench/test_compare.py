@@ -84,7 +84,7 @@ def run_compare(folder, *words):
 
 
 @pytest.mark.promise(
-    "Surface and speed", "`penstock bench compare` measures two versions in alternating pairs"
+    "Benchmarks and robustness", "`penstock bench compare` measures two versions in alternating pairs"
 )
 def test_a_version_compared_with_itself(tmp_path):
     words = ["--only", "queue", "--pairs", "1", "--seconds", "0.3", "--max-ratio", "100", "--json"]

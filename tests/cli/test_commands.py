@@ -35,9 +35,7 @@ def test_a_server_on_the_data_directory_is_found_with_its_token(server):
     assert "streams" in json.loads(ok(done))
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_doctor_finds_the_server(server):
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "doctor", "--json"],

@@ -65,7 +65,7 @@ def streams_of(server: ServerProcess) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+    "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
 )
 def test_every_part_is_alive_and_goes_with_the_server(
     start_server: Callable[..., ServerProcess],
@@ -120,7 +120,7 @@ class Flaky:
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+    "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
 )
 def test_a_part_that_fails_begins_again_and_says_why_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -172,7 +172,7 @@ def test_a_window_is_told_with_the_first_reading_after_it() -> None:
 class TestConfig:
     @pytest.mark.promise(
         "SDK and command line",
-        "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+        "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
     )
     def test_the_demo_adds_a_rule_a_space_and_a_query(self) -> None:
         config = with_demo(Config(), has_data=True)
@@ -192,7 +192,7 @@ class TestConfig:
 
     @pytest.mark.promise(
         "SDK and command line",
-        "the demo: agents with a trigger, sensors, a story; gone with its server, and back after any failure",
+        "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
     )
     def test_a_space_of_that_name_is_left_alone(self, tmp_path: Path) -> None:
         file = tmp_path / "space.yaml"

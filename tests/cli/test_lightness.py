@@ -40,7 +40,7 @@ def test_client_commands_never_load_the_server(words):
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-@pytest.mark.promise("SDK and command line", "`--json` everywhere")
+@pytest.mark.promise("SDK and command line", "every command supports `--json`")
 def test_every_command_has_json_help_and_an_example(capsys):
     families = {
         "bench",
@@ -81,7 +81,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == penstock.__version__
 
 
-@pytest.mark.promise("SDK and command line", "`config check, show, doc`")
+@pytest.mark.promise("SDK and command line", "`config check`, `show` and `doc` work")
 def test_config_check(tmp_path, capsys):
     good = tmp_path / "good.yaml"
     good.write_text("streams:\n  maxDepth: 10\n")
@@ -94,7 +94,7 @@ def test_config_check(tmp_path, capsys):
     assert report["ok"] is False and "streems" in report["problems"][0]
 
 
-@pytest.mark.promise("SDK and command line", "`config check, show, doc`")
+@pytest.mark.promise("SDK and command line", "`config check`, `show` and `doc` work")
 def test_config_show_masks_and_doc_prints(tmp_path, capsys):
     file = tmp_path / "c.yaml"
     file.write_text("auth:\n  tokens:\n    - {name: t, token: sesame, scopes: ['streams:*:*']}\n")
@@ -150,7 +150,7 @@ def test_the_list_of_commands_says_what_each_is_for(capsys):
         assert len(line.strip("│ ").split()) > 2
 
 
-@pytest.mark.promise("SDK and command line", "No data-frame library in a server")
+@pytest.mark.promise("SDK and command line", "a server loads no data-frame library")
 @pytest.mark.parametrize(("command", "loaded"), [("config", "False"), ("pipeline", "True")])
 def test_only_what_may_run_spark_loads_pandas(command, loaded):
     """pyarrow would load it for the first row that a server writes."""

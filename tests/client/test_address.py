@@ -87,8 +87,8 @@ def test_the_operator_token_is_only_for_the_server_that_wrote_it(tmp_path):
 
 
 @pytest.mark.promise(
-    "The contract of a MEW gateway",
-    "a gateway of this directory is found with its token, and its first page names what it serves",
+    "MEW gateway",
+    "the gateway of a directory is found with its token, and its first page lists what it serves",
 )
 @pytest.mark.parametrize("data", ["penstock", ".mew/penstock"])
 def test_a_gateway_that_was_started_here_is_found_with_its_token(tmp_path, monkeypatch, data):

@@ -82,7 +82,8 @@ def test_what_is_sent_is_in_the_inbox_with_its_sender(place, name, door):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+    "SDK and command line",
+    "`ask` gets its answer across a lost connection and a closed inbox, or raises an error with a hint",
 )
 def test_a_question_is_answered_even_over_a_cable_that_is_cut(place, name):
     async def go():
@@ -110,7 +111,8 @@ def test_a_question_is_answered_even_over_a_cable_that_is_cut(place, name):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+    "SDK and command line",
+    "`ask` gets its answer across a lost connection and a closed inbox, or raises an error with a hint",
 )
 def test_a_question_outlives_the_inbox_that_waited_for_its_answer(place, name):
     async def go():
@@ -130,7 +132,8 @@ def test_a_question_outlives_the_inbox_that_waited_for_its_answer(place, name):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`ask`: an answer across a cut and a closed inbox, or an error that says the cure"
+    "SDK and command line",
+    "`ask` gets its answer across a lost connection and a closed inbox, or raises an error with a hint",
 )
 def test_a_question_nobody_hears_says_so(place, name):
     async def go():
@@ -145,7 +148,7 @@ def test_a_question_nobody_hears_says_so(place, name):
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+    "`work` acks when the handler returns, nacks when it raises, bounds concurrency, and releases on cancellation",
 )
 def test_what_fails_comes_again_and_then_to_the_dead_letters(place, stream):
     async def go():
@@ -174,7 +177,7 @@ def test_what_fails_comes_again_and_then_to_the_dead_letters(place, stream):
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+    "the SDK behaves the same with `penstock up` and the in-memory server: credit, reconnection, views, spaces, token streams",
 )
 def test_no_more_is_held_than_there_is_credit_and_settling_makes_room(place, stream):
     async def go():
@@ -195,7 +198,7 @@ def test_no_more_is_held_than_there_is_credit_and_settling_makes_room(place, str
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; the awaited call is cleaned up",
 )
 def test_a_lease_that_cannot_be_renewed_is_lost_inside_the_handler(place, stream):
     async def go():
@@ -229,7 +232,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost_inside_the_handler(place, stream
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+    "the SDK behaves the same with `penstock up` and the in-memory server: credit, reconnection, views, spaces, token streams",
 )
 def test_a_subscription_goes_on_and_nothing_is_stored_twice_after_a_cut(place, stream):
     async def go():
@@ -255,7 +258,7 @@ def test_a_subscription_goes_on_and_nothing_is_stored_twice_after_a_cut(place, s
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+    "the SDK behaves the same with `penstock up` and the in-memory server: credit, reconnection, views, spaces, token streams",
 )
 def test_a_view_goes_on_after_a_cut(place, name):
     async def go():
@@ -274,7 +277,7 @@ def test_a_view_goes_on_after_a_cut(place, name):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 def test_the_same_without_async(place, stream):
     threads = set()
@@ -300,7 +303,7 @@ def test_the_same_without_async(place, stream):
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+    "the SDK behaves the same with `penstock up` and the in-memory server: credit, reconnection, views, spaces, token streams",
 )
 def test_a_targeted_stream_reaches_its_target_across_a_cut(place):
     async def go():
@@ -327,7 +330,7 @@ def test_a_targeted_stream_reaches_its_target_across_a_cut(place):
 
 @pytest.mark.promise(
     "SDK and command line",
-    "the SDK behaves alike against `penstock up` and the server in memory: credit, reconnection, views, spaces, token streams",
+    "the SDK behaves the same with `penstock up` and the in-memory server: credit, reconnection, views, spaces, token streams",
 )
 def test_a_token_stream_is_whole_and_proved(place):
     async def go():

@@ -30,7 +30,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.kill()
 
 
-@pytest.mark.promise("SDK and command line", "a hello of about ten lines for each door")
+@pytest.mark.promise("SDK and command line", "each protocol has a hello-world example of about ten lines")
 @pytest.mark.parametrize("door", SAID)
 def test_hello(door, up):
     done = subprocess.run(
@@ -45,7 +45,7 @@ def test_hello(door, up):
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, SAID[door], "")
 
 
-@pytest.mark.promise("SDK and command line", "a hello of about ten lines for each door")
+@pytest.mark.promise("SDK and command line", "each protocol has a hello-world example of about ten lines")
 @pytest.mark.parametrize("door", SAID)
 def test_hello_is_about_ten_lines(door):
     text = (HELLO / f"hello_{door}.py").read_text()

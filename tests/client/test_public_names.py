@@ -74,7 +74,7 @@ EXAMPLES = dict(examples())
 
 @pytest.mark.promise(
     "SDK and command line",
-    "every public name is documented, its example runs, its types are public and travel with the wheel",
+    "every public name is documented, its example runs, and its types are public and shipped in the wheel",
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_and_method_is_documented(name):
@@ -94,7 +94,7 @@ def test_every_door_has_an_example():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "every public name is documented, its example runs, its types are public and travel with the wheel",
+    "every public name is documented, its example runs, and its types are public and shipped in the wheel",
 )
 def test_every_type_that_a_method_returns_has_a_public_name():
     known = {*penstock.__all__, "Any", "AsyncIterator", "Iterator", "None", "Self"} | PLAIN
@@ -136,7 +136,7 @@ def server() -> Iterator[penstock.testing.MemoryServer]:
 
 @pytest.mark.promise(
     "SDK and command line",
-    "every public name is documented, its example runs, its types are public and travel with the wheel",
+    "every public name is documented, its example runs, and its types are public and shipped in the wheel",
 )
 @pytest.mark.parametrize("where", EXAMPLES)
 def test_an_example_runs(where, server, monkeypatch):
@@ -193,7 +193,7 @@ async def _run(program, names, server, where) -> None:
 
 @pytest.mark.promise(
     "SDK and command line",
-    "every public name is documented, its example runs, its types are public and travel with the wheel",
+    "every public name is documented, its example runs, and its types are public and shipped in the wheel",
 )
 def test_the_wheel_says_that_it_is_typed(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]

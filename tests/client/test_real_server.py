@@ -22,7 +22,9 @@ def url(request, server):
     return getattr(server, request.param)
 
 
-@pytest.mark.promise("SDK and command line", "`penstock.connect`: credit, reconnection, lease renewal")
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
+)
 def test_enqueue_then_take_in_order_over_both_doors(url, stream):
     async def go():
         async with penstock.connect(url) as client:
@@ -110,7 +112,9 @@ def test_a_delay_holds_an_envelope_back(server, stream):
     run(go())
 
 
-@pytest.mark.promise("SDK and command line", "`penstock.connect`: credit, reconnection, lease renewal")
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
+)
 def test_a_held_delivery_outlives_its_lease_many_times(server, stream):
     async def go():
         async with penstock.connect(server.control) as client:
@@ -284,7 +288,9 @@ def test_a_unix_socket(start_server, tmp_path, stream):
     run(go())
 
 
-@pytest.mark.promise("SDK and command line", "`penstock.connect`: credit, reconnection, lease renewal")
+@pytest.mark.promise(
+    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
+)
 def test_a_subscription_goes_on_after_the_server_crashed(start_server, stream):
     server = start_server()
     port = server.control.rpartition(":")[2]
@@ -328,7 +334,7 @@ def test_a_token_is_needed_where_tokens_are_configured(start_server, stream):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 def test_the_sync_client_does_the_same(server, stream):
     with penstock.connect_sync(server.control, agent="sam") as client:

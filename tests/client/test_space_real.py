@@ -49,8 +49,8 @@ async def drained(feed) -> None:
 
 
 @pytest.mark.promise(
-    "Taking part in a space",
-    "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+    "Space client",
+    "a send returns with its echo and raises a correlated error, which other participants cannot forge",
 )
 def test_what_one_says_everybody_hears_and_it_is_an_echo_for_the_speaker(lab):
     async def go():
@@ -86,8 +86,8 @@ def test_a_request_finds_its_answer(lab):
 
 
 @pytest.mark.promise(
-    "Taking part in a space",
-    "a join names space, id and token; a refused one is raised and never tried again",
+    "Space client",
+    "a join names space, id and token; a rejected join raises and is not retried",
 )
 def test_refusals_have_the_gateways_word_and_a_code_of_ours(lab):
     async def go():
@@ -114,7 +114,7 @@ def test_refusals_have_the_gateways_word_and_a_code_of_ours(lab):
 
 
 @pytest.mark.promise(
-    "Taking part in a space", "a targeted stream reaches its target alone, a broadcast everybody"
+    "Space client", "a targeted stream reaches only its target, a broadcast every participant"
 )
 def test_a_targeted_stream_reaches_its_target_alone_and_a_broadcast_everybody(lab):
     async def go():
@@ -143,7 +143,7 @@ def test_a_targeted_stream_reaches_its_target_alone_and_a_broadcast_everybody(la
     run(go())
 
 
-@pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
+@pytest.mark.promise("Space client", "the SDK manages writers, owners, invitations and kicks")
 def test_writers_are_granted_revoked_and_streams_transferred(lab):
     async def go():
         async with place(lab, "boss") as boss, place(lab, "jen") as jen, place(lab, "kim") as kim:
@@ -174,7 +174,7 @@ def test_writers_are_granted_revoked_and_streams_transferred(lab):
     run(go())
 
 
-@pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
+@pytest.mark.promise("Space client", "the SDK manages writers, owners, invitations and kicks")
 def test_somebody_is_invited_joins_and_is_put_out_for_good(lab):
     async def go():
         async with place(lab, "boss") as boss:
@@ -218,7 +218,7 @@ def test_the_operator_token_opens_every_space(lab):
     run(go())
 
 
-@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
+@pytest.mark.promise("Space client", "`penstock space ls|tail|send|open-stream|invite|kick` work")
 def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
     def listed(*words):
         token = (lab.data / "run" / "operator.token").read_text().strip()
@@ -255,7 +255,8 @@ def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
 
 
 @pytest.mark.promise(
-    "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+    "Space client",
+    "a lost connection is restored under the same name; a taken-over client does not fight for its name",
 )
 def test_a_restart_of_the_server_loses_neither_the_participant_nor_its_stream(start_server, monkeypatch):
     monkeypatch.setattr(connection, "BACKOFF_MAX_S", 0.2)
@@ -302,8 +303,8 @@ EXPECTED = {
 
 
 @pytest.mark.promise(
-    "Taking part in a space",
-    "the four use cases of targeted delivery, the file transfer with its checksum included",
+    "Space client",
+    "the four use cases of targeted delivery work, including the file transfer with its checksum",
 )
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_four_uses_of_a_target_run(lab, name):

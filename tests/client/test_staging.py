@@ -90,7 +90,7 @@ def test_asks_what_the_routes_expect(scripted):
     ]
 
 
-@pytest.mark.promise("Spark: source and sinks", "429 and Retry-After are honoured")
+@pytest.mark.promise("Spark: source and sinks", "the sink honours 429 and Retry-After")
 @answers(
     (*refusal(429, "StreamFull")[:2], {"Retry-After": "7"}),
     refusal(503, "JournalUnavailable", retryAfterMs=1_500),

@@ -14,9 +14,7 @@ from tests.client.tokens.test_tokens import agree, awaited, make_relay, publishe
 __all__ = ["make_relay", "relay"]
 
 
-@pytest.mark.promise(
-    "The relay", "a stream that was closed, or whose figures are too great, has no false end"
-)
+@pytest.mark.promise("Relay", "a stream that was closed, or whose figures are out of range, has no false end")
 @awaited
 async def test_figures_beyond_what_the_wire_holds_end_a_stream_like_others(relay: TinyRelay) -> None:
     agreed = agree(relay)
@@ -29,9 +27,7 @@ async def test_figures_beyond_what_the_wire_holds_end_a_stream_like_others(relay
     assert (stats.perplexity, stats.entropy) == (inf, -inf)
 
 
-@pytest.mark.promise(
-    "The relay", "a stream that was closed, or whose figures are too great, has no false end"
-)
+@pytest.mark.promise("Relay", "a stream that was closed, or whose figures are out of range, has no false end")
 @awaited
 async def test_a_stream_that_is_closed_while_it_is_read_has_not_come_to_its_end(relay: TinyRelay) -> None:
     agreed = agree(relay)

@@ -62,8 +62,8 @@ def heading(page: Page, title: str) -> None:
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a first visit signs in by the link, leaves no token behind, and the form asks those who came without",
+    "Console",
+    "a first visit signs in by the link and leaves no token behind; without a link the form asks for one",
 )
 def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(
     server: ServerProcess, visit: Visiting
@@ -84,8 +84,8 @@ def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a first visit signs in by the link, leaves no token behind, and the form asks those who came without",
+    "Console",
+    "a first visit signs in by the link and leaves no token behind; without a link the form asks for one",
 )
 def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_wanted(
     server: ServerProcess, visit: Visiting
@@ -105,8 +105,8 @@ def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_w
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+    "Console",
+    "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in()
@@ -128,8 +128,8 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+    "Console",
+    "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
 def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("counted", *(f"counted-{number}" for number in range(1_234)))
@@ -149,8 +149,8 @@ def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visi
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+    "Console",
+    "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
 def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/queues")
@@ -175,8 +175,8 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+    "Console",
+    "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
 def test_a_lease_runs_down_and_its_envelope_is_ready_again(
     server: ServerProcess, visit: Visiting, http: Http
@@ -197,8 +197,8 @@ def test_a_lease_runs_down_and_its_envelope_is_ready_again(
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "in a browser: numbers are those of `/metrics`; a message is sent and seen; a lease runs out; a purge has to be meant",
+    "Console",
+    "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
 def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("purged/away", "a", "b")
@@ -216,8 +216,8 @@ def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: H
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+    "Console",
+    "the tail pauses, resumes, filters and exports; a conversation is a tree; thousands of rows do not fill the page",
 )
 def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=tailed/*")
@@ -239,8 +239,8 @@ def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visit
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+    "Console",
+    "the tail pauses, resumes, filters and exports; a conversation is a tree; thousands of rows do not fill the page",
 )
 def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Visiting, http: Http) -> None:
     def say(id_: str, stream: str, **more: Any) -> None:
@@ -269,8 +269,8 @@ def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Vis
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "the tail pauses, resumes, narrows and exports; a conversation is a tree; thousands of rows do not fill the page",
+    "Console",
+    "the tail pauses, resumes, filters and exports; a conversation is a tree; thousands of rows do not fill the page",
 )
 def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=flood")
@@ -287,9 +287,7 @@ def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Vi
 # The spaces
 
 
-@pytest.mark.promise(
-    "The console's page", "a targeted stream is drawn to its target alone; inviting and kicking"
-)
+@pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
 def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -313,9 +311,7 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
         everybody.close()
 
 
-@pytest.mark.promise(
-    "The console's page", "a targeted stream is drawn to its target alone; inviting and kicking"
-)
+@pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
 def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/spaces")
     page.get_by_role("button", name="Invite").first.click()
@@ -347,7 +343,7 @@ def keys_of(number: int) -> StreamKeys:
 
 
 @pytest.mark.promise(
-    "The console's page", "tokens are verified in the browser, the key stays there, and tampering is flagged"
+    "Console", "tokens are verified in the browser, the key stays there, and tampering is flagged"
 )
 def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     server: ServerProcess, visit: Visiting
@@ -379,7 +375,7 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
 
 
 @pytest.mark.promise(
-    "The console's page", "tokens are verified in the browser, the key stays there, and tampering is flagged"
+    "Console", "tokens are verified in the browser, the key stays there, and tampering is flagged"
 )
 def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
     server: ServerProcess, visit: Visiting
@@ -417,7 +413,7 @@ def forge(keys: StreamKeys) -> list[bytes]:
 # The pipeline
 
 
-@pytest.mark.promise("The console's page", "questions to the tables read and change nothing")
+@pytest.mark.promise("Console", "SQL queries read tables and cannot change them")
 def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_refused(
     server: ServerProcess, visit: Visiting, http: Http
 ) -> None:
@@ -437,8 +433,8 @@ def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_ref
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+    "Console",
+    "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None:
     first = ServerProcess(tmp_path)
@@ -464,8 +460,8 @@ def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+    "Console",
+    "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 @pytest.mark.parametrize("path", PAGES)
 def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visiting, path: str) -> None:
@@ -482,8 +478,8 @@ def brightness(page: Page) -> float:
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+    "Console",
+    "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, visit: Visiting) -> None:
     dark, light = (visit(server, color_scheme=scheme).sign_in() for scheme in ("dark", "light"))
@@ -497,8 +493,8 @@ def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, v
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "a restart is survived; phones, dark mode and the keyboard; nothing serious in an accessibility scan",
+    "Console",
+    "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_scan_finds_nothing_serious(

@@ -30,14 +30,14 @@ def built(suffix: str = "") -> list[Path]:
     return found
 
 
-@pytest.mark.promise("The console's page", "under 120 kB compressed, in files with digests in their names")
+@pytest.mark.promise("Console", "the page has under 120 kB compressed, in files with digests in their names")
 @needs_build
 def test_all_of_it_compressed_is_below_the_bound() -> None:
     total = sum(len(gzip.compress(path.read_bytes(), 9)) for path in built())
     assert total < COMPRESSED_MAX, f"{total} bytes compressed"
 
 
-@pytest.mark.promise("The console's page", "nothing that the policy refuses, nothing of another origin")
+@pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
 def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> None:
     page = (BUILT / "index.html").read_text()
@@ -48,7 +48,7 @@ def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> No
     assert {address.removeprefix("/console/") for address in loaded} <= names
 
 
-@pytest.mark.promise("The console's page", "under 120 kB compressed, in files with digests in their names")
+@pytest.mark.promise("Console", "the page has under 120 kB compressed, in files with digests in their names")
 @needs_build
 def test_names_carry_digests_so_that_browsers_may_keep_them() -> None:
     for path in built():
@@ -57,7 +57,7 @@ def test_names_carry_digests_so_that_browsers_may_keep_them() -> None:
         )
 
 
-@pytest.mark.promise("The console's page", "nothing that the policy refuses, nothing of another origin")
+@pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
 def test_nothing_is_asked_of_another_origin() -> None:
     for path in built():
@@ -65,7 +65,7 @@ def test_nothing_is_asked_of_another_origin() -> None:
         assert addresses <= NAMESPACES, path.name
 
 
-@pytest.mark.promise("The console's page", "nothing that the policy refuses, nothing of another origin")
+@pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
 def test_scripts_write_no_markup_and_make_no_code() -> None:
     for path in built(".js"):
@@ -79,7 +79,7 @@ def test_scripts_write_no_markup_and_make_no_code() -> None:
         ), path
 
 
-@pytest.mark.promise("The console's page", "every metric it shows is one that the server has")
+@pytest.mark.promise("Console", "every metric it shows is exported by the server")
 def test_every_metric_that_the_console_names_is_one_of_the_servers() -> None:
     known = {metric.sample for metric in METRICS}
     sources = (ROOT / "console" / "src").rglob("*.ts*")
@@ -88,7 +88,7 @@ def test_every_metric_that_the_console_names_is_one_of_the_servers() -> None:
     assert named <= known
 
 
-@pytest.mark.promise("The console's page", "the lock names no registry")
+@pytest.mark.promise("Console", "the lock file names no registry")
 def test_the_lock_names_no_registry() -> None:
     lock = (ROOT / "console" / "package-lock.json").read_text()
     assert '"resolved"' not in lock

@@ -172,8 +172,8 @@ def told(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "the console's verifier of token streams agrees with the reader in Python, whatever somebody on the way does",
+    "Console",
+    "the console's verifier of token streams agrees with the reader in Python under every attack",
 )
 def test_the_console_reads_what_python_reads_under_attack() -> None:
     streams: list[dict[str, Any]] = []
@@ -253,8 +253,8 @@ WHOLE = [shown(payload) for payload in STORY]
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+    "Console",
+    "it shows only what the chain proves, in both formats and suites, and reports errors",
 )
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_only_what_the_chain_proves_is_given_out(
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+    "Console",
+    "it shows only what the chain proves, in both formats and suites, and reports errors",
 )
 def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) -> None:
     for form in FORMS:
@@ -329,8 +329,8 @@ def hostile() -> list[bytes]:
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "the console's verifier of token streams agrees with the reader in Python, whatever somebody on the way does",
+    "Console",
+    "the console's verifier of token streams agrees with the reader in Python under every attack",
 )
 def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     """Messages over several segments, with bits turned over and pieces cut off: the same values, and the same reasons."""

@@ -22,12 +22,12 @@ def run(script: str) -> None:
 
 
 @pytest.mark.promise(
-    "The console's page",
-    "it shows only what the chain proves, in both formats and suites, and says what is wrong",
+    "Console",
+    "it shows only what the chain proves, in both formats and suites, and reports errors",
 )
 @pytest.mark.promise(
-    "The console's page",
-    "numbers as in `/metrics` to the digit, rates over restarts, history that is bounded, trees of conversations, a tail that pauses, counts and says what it missed, one probe for a server that is away",
+    "Console",
+    "numbers equal `/metrics` exactly, rates survive restarts, history is bounded, conversations are trees, the tail pauses and counts what it missed, and an unreachable server gets one probe",
 )
 def test_the_pure_parts_of_the_console_keep_their_promises() -> None:
     run("test")

@@ -21,7 +21,7 @@ def test_an_empty_heap_has_no_deadline() -> None:
     assert timers.pop_due(10**18) is None
 
 
-@pytest.mark.promise("Delivery", "leases with ids, `attempt` on every delivery")
+@pytest.mark.promise("Delivery", "every lease has an id, and every delivery its `attempt`")
 def test_due_subjects_come_by_deadline_then_by_arming() -> None:
     timers: Timers[Subject] = Timers()
     for name, deadline in [("late", 30), ("tie 1", 20), ("tie 2", 20), ("early", 10)]:

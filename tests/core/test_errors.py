@@ -16,7 +16,7 @@ STATUSES = {
 CLOSES = {"InvalidJSON": 1007, "Unauthorized": 1008, "TooLarge": 1009, "Internal": 1011, "Draining": 1001}
 
 
-@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
+@pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")
 @pytest.mark.parametrize(("code", "status"), STATUSES.items())
 def test_codes_have_the_statuses_clients_rely_on(code: str, status: int) -> None:
     assert Refusal(code, "x").status == status
@@ -52,7 +52,7 @@ def test_the_wire_shape() -> None:
 
 @pytest.mark.promise(
     "The document's testing strategy",
-    "errors quote no more than a kilobyte of what was sent; messages on a subscribe socket are bounded",
+    "errors quote at most a kilobyte of the input; messages on a subscribe socket are bounded",
 )
 def test_what_is_quoted_to_a_peer_is_bounded() -> None:
     wire = Refusal("UnknownEnvelope", "no envelope " + "x" * 10**6, ref="y" * 10**6).wire()

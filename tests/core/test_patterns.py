@@ -76,7 +76,7 @@ def test_a_glob_knows_its_pieces() -> None:
     assert Glob.parse("a/b").is_exact
 
 
-@pytest.mark.promise("Streams", "`perStreamCaps` globs")
+@pytest.mark.promise("Streams", "`perStreamCaps` accepts globs")
 @pytest.mark.parametrize(
     ("patterns", "name", "winner"),
     [

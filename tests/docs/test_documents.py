@@ -76,7 +76,7 @@ def test_every_block_of_a_document_runs(document: str, server: ServerProcess) ->
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+    "SDK and command line", "`penstock.testing.serve()` runs a server in a test and leaves nothing behind"
 )
 @pytest.mark.parametrize("code", [code for language, code in blocks(ALONE) if language == "python"])
 def test_every_block_about_testing_runs_by_itself(code: str) -> None:
@@ -90,7 +90,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.kill()
 
 
-@pytest.mark.promise("Documents", "the pages for operators")
+@pytest.mark.promise("Documentation", "every block of the pages for operators runs")
 @pytest.mark.parametrize("document", FOR_OPERATORS)
 def test_every_block_of_a_document_for_operators_runs(document: str, shared: ServerProcess) -> None:
     assert run_blocks(document, shared, BLOCK_SECONDS) >= 2, f"{document} has lost its examples"
@@ -114,7 +114,9 @@ def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: 
         server.stop()
 
 
-@pytest.mark.promise("Documents", "the first ten minutes: a message through each protocol")
+@pytest.mark.promise(
+    "Documentation", "the tutorial of the first ten minutes works: a message through each protocol"
+)
 def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
     """What needs Spark runs in `test_pipeline_documents.py`."""
     server = ServerProcess(tmp_path, "--relay", config=LIKE_THE_DEMO)
@@ -130,7 +132,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.promise("Documents", "every page is in the index, and no link is dead")
+@pytest.mark.promise("Documentation", "every page is in the index, and no link is dead")
 def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
     docs = ROOT / "docs"
     index = (docs / "README.md").read_text()
@@ -155,8 +157,8 @@ def test_every_explanation_starts_with_the_question_it_answers(page: Path) -> No
 
 
 @pytest.mark.promise(
-    "Documents of spaces",
-    "the first space of the tutorial is what happens: talk, a targeted stream, an invitation, a kick, a stream opened and closed over HTTP",
+    "Documentation of spaces",
+    "the tutorial's first space works as described: chat, a targeted stream, an invitation, a kick, a stream opened and closed over HTTP",
 )
 @pytest.mark.parametrize("document", CONFIGURED)
 def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_example_reads_as_the_text_says() -> None:
     assert row.body is None and row.epoch == 2
 
 
-@pytest.mark.promise("The journal", "the segment format, byte by byte")
+@pytest.mark.promise("Journal", "segments match the documented format byte by byte")
 def test_the_example_is_what_is_written() -> None:
     scan, (frame,) = read()
     head = encode_header(scan.header, scan.schema)

@@ -33,7 +33,7 @@ def firsts(text: str) -> list[str]:
 
 
 @pytest.mark.promise(
-    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+    "Documentation of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_error_is_listed() -> None:
     raised = set(re.findall(r'MewRefusal\(\s*"(\w+)"', CODE)) | set(re.findall(r'return cls\("(\w+)"', CODE))
@@ -42,7 +42,7 @@ def test_every_error_is_listed() -> None:
 
 
 @pytest.mark.promise(
-    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+    "Documentation of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_kind_that_is_acted_upon_is_listed() -> None:
     assert set(ACTS) <= set(firsts(section("Kinds")))
@@ -51,7 +51,7 @@ def test_every_kind_that_is_acted_upon_is_listed() -> None:
 
 
 @pytest.mark.promise(
-    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+    "Documentation of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_limit_of_spaces_is_listed_and_every_listed_one_is_a_limit() -> None:
     used = set(re.findall(r"\blimits\.([a-z_]+)\b", CODE)) - {"space"}
@@ -62,7 +62,7 @@ def test_every_limit_of_spaces_is_listed_and_every_listed_one_is_a_limit() -> No
 
 
 @pytest.mark.promise(
-    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+    "Documentation of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_close_code_of_spaces_is_listed() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d{4}) \|", section("Connecting"), re.M)}
@@ -71,14 +71,14 @@ def test_every_close_code_of_spaces_is_listed() -> None:
 
 
 @pytest.mark.promise(
-    "Documents of spaces", "the reference names every error, kind, limit, close code and row of spaces"
+    "Documentation of spaces", "the reference names every error, kind, limit, close code and row of spaces"
 )
 def test_every_row_is_listed() -> None:
     rows = set(firsts(section("In the journal")))
     assert rows == (set(state.FACTS) - {"gauge"}) | OBSERVATIONS
 
 
-@pytest.mark.promise("Documents of spaces", "links between documents lead somewhere")
+@pytest.mark.promise("Documentation of spaces", "links between documents resolve")
 def test_links_lead_somewhere() -> None:
     pages = (ROOT / "docs").rglob("*.md")
     for page in pages:
@@ -86,7 +86,7 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / place).exists(), f"{page.relative_to(ROOT)} links to {place}"
 
 
-@pytest.mark.promise("Documents of spaces", "the space of the page on targeting loads")
+@pytest.mark.promise("Documentation of spaces", "the space on the page about targeting loads")
 def test_the_space_of_the_page_on_targeting_is_one(tmp_path: Path) -> None:
     (example,) = re.findall(
         r"^```yaml\n(.*?)^```$", (ROOT / "docs/explain/targeting.md").read_text(), re.M | re.S

@@ -126,7 +126,7 @@ def test_every_command_of_a_page_runs_beside_the_pipeline(document: str, demo: S
     assert run_blocks(document, demo, BLOCK_SECONDS) >= 3, f"{document} has lost its examples"
 
 
-@pytest.mark.promise("Documents", "blocks that need Spark run with a pipeline")
+@pytest.mark.promise("Documentation", "blocks that need Spark run with a pipeline")
 @pytest.mark.parametrize("document", IN_PART)
 def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(
     document: str, demo: ServerProcess
@@ -134,7 +134,7 @@ def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(
     assert run_blocks(document, demo, BLOCK_SECONDS, mark="spark") >= 1, f"{document} has lost its examples"
 
 
-@pytest.mark.promise("Spark: pipeline", "a user's own table is one function and one line")
+@pytest.mark.promise("Spark: pipeline", "a custom table is one function and one line")
 def test_a_table_of_ones_own_is_one_function_and_one_line(demo: ServerProcess) -> None:
     """The page shows the example and the config that the server runs with, and its commands fill the tables."""
     assert [code for _, code in blocks(OWN_PAGE, "file")] == [(ROOT / OWN_TABLE).read_text()]
@@ -149,7 +149,10 @@ def test_a_table_of_ones_own_is_one_function_and_one_line(demo: ServerProcess) -
     assert last == ask(demo, "select max(offset) as offset from envelopes where sender = 'ann'")[0]
 
 
-@pytest.mark.promise("Spark: pipeline", "from `pip install` to a streaming query in ten lines; the notebook")
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "the tutorial leads from `pip install` to a streaming query in ten lines, and the notebook runs",
+)
 @pytest.mark.usefixtures("spark")
 def test_the_notebook_and_the_code_for_notebooks_run(
     quiet: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -174,7 +177,7 @@ def test_the_notebook_and_the_code_for_notebooks_run(
     assert "|enqueue" in capsys.readouterr().out
 
 
-@pytest.mark.promise("Spark: pipeline", "an agent takes alerts as work")
+@pytest.mark.promise("Spark: pipeline", "an agent receives alerts as envelopes")
 def test_the_agent_of_the_example_takes_alerts_as_work(plain: ServerProcess) -> None:
     alert = Alert(
         "ab" * 16, "cd" * 16, "dead-letters", "critical", "jobs", 0, 60_000_000, 2.0, 0.0, "it broke", "firing", 0

@@ -165,10 +165,10 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.promise(
-    "Documents",
-    "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
+    "Documentation",
+    "the README's commands run as written, in a fresh clone without the developer's environment",
 )
-@pytest.mark.promise("SDK and command line", "the README's first minute")
+@pytest.mark.promise("SDK and command line", "the commands of the README's first minute work")
 def test_every_command_of_the_readme_runs_in_a_fresh_clone(reader: Reader) -> None:
     text = (ROOT / "README.md").read_text()
     ran: list[str] = []
@@ -190,8 +190,8 @@ def test_every_command_of_the_readme_runs_in_a_fresh_clone(reader: Reader) -> No
 
 
 @pytest.mark.promise(
-    "Documents",
-    "the README's commands run as written, in a fresh clone with nothing of the developer's environment",
+    "Documentation",
+    "the README's commands run as written, in a fresh clone without the developer's environment",
 )
 def test_every_block_of_the_readme_is_run_somewhere() -> None:
     """A new mark would be a block that no test runs."""

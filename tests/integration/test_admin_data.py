@@ -59,7 +59,9 @@ def kept(tmp_path_factory):
     found.process.stop()
 
 
-@pytest.mark.promise("What an administrator reads", "all of it is for administrators: token or cookie")
+@pytest.mark.promise(
+    "Tail and SQL for administrators", "every route is for administrators only, by token or cookie"
+)
 @pytest.mark.parametrize(("method", "path", "body"), ROUTES)
 def test_only_an_administrator_may_look(kept, method, path, body):
     url = kept.process.http
@@ -73,8 +75,8 @@ def test_only_an_administrator_may_look(kept, method, path, body):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "the tail gives exactly the rows that pass, once each and in order, sealed or not",
+    "Tail and SQL for administrators",
+    "the tail returns exactly the matching rows, once each and in order, sealed or not",
 )
 def test_the_tail_follows_what_is_sent_and_finds_it_again(kept):
     begin = kept.tail()["next"]
@@ -135,8 +137,8 @@ def test_tables_are_listed_and_asked(kept):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+    "Tail and SQL for administrators",
+    "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_a_question_ends_when_its_peer_hangs_up(kept):
     query = "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
@@ -157,7 +159,7 @@ def test_there_is_no_pipeline_and_nothing_to_tell(kept):
     assert kept.chief.get("/v1/alerts").json == {"alerts": []}
 
 
-@pytest.mark.promise("What an administrator reads", "a follower goes on after a restart")
+@pytest.mark.promise("Tail and SQL for administrators", "a follower continues after a restart")
 def test_a_follower_is_let_go_at_a_stop_and_goes_on_after_the_restart_without_a_gap(kept):
     begin = kept.tail()["next"]
     asks = f"GET /v1/tail?after={begin}&id=never&wait_ms=20000 HTTP/1.1\r\nHost: localhost\r\n"

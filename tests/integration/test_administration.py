@@ -85,7 +85,8 @@ def admin(running: AdminDriver) -> Iterator[AdminDriver]:
 
 
 @pytest.mark.promise(
-    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+    "Administration",
+    "the console's cookie has safe attributes, expires, is for administrators only, and any change invalidates it",
 )
 def test_a_cookie_stands_for_the_operator(admin: AdminDriver) -> None:
     answer = admin.sign_in()
@@ -107,7 +108,7 @@ def test_a_cookie_stands_for_the_operator(admin: AdminDriver) -> None:
     assert out.status == 204 and out.body == b"" and "Max-Age=0" in out.headers["Set-Cookie"]
 
 
-@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
+@pytest.mark.promise("Administration", "pages of other ports and origins have no session")
 def test_a_page_of_another_port_is_shut_out_cookie_or_not(admin: AdminDriver) -> None:
     cookie = admin.cookie()
     other = {**cookie, "Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}
@@ -131,7 +132,7 @@ def test_a_page_of_another_port_is_shut_out_cookie_or_not(admin: AdminDriver) ->
 
 
 @pytest.mark.promise(
-    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+    "Administration", "a session ends with its token and survives a restart, and no token is logged"
 )
 def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(admin: AdminDriver) -> None:
     admin.reload(SPACE + TOKENS)
@@ -157,7 +158,7 @@ def test_the_console_is_open_where_requests_are_not(admin: AdminDriver) -> None:
     assert "listen.requests" in admin.http.get("/v1/spaces", boss).error["message"]
 
 
-@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
+@pytest.mark.promise("Administration", "the console's files are compressed, cached, and the only ones served")
 @pytest.mark.parametrize(
     "path", ["/console/..%2f..%2fsecret", "/console/../run/operator.token", "/console/%00", "/console/"]
 )
@@ -180,7 +181,8 @@ def heard(admin: AdminDriver, who: str, token: str | None = None) -> list[dict[s
 
 
 @pytest.mark.promise(
-    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+    "Administration",
+    "the operator sends, invites and kicks under the same rules as participants, and is otherwise invisible",
 )
 def test_the_operator_speaks_and_nobody_sees_it_come_and_go(admin: AdminDriver) -> None:
     heard(admin, "ann")
@@ -214,7 +216,8 @@ def test_the_operator_speaks_and_nobody_sees_it_come_and_go(admin: AdminDriver) 
 
 
 @pytest.mark.promise(
-    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+    "Administration",
+    "the operator sends, invites and kicks under the same rules as participants, and is otherwise invisible",
 )
 @pytest.mark.parametrize(
     ("body", "status", "code"),
@@ -238,7 +241,8 @@ def test_what_participants_may_not_say_the_operator_may_not_either(
 
 
 @pytest.mark.promise(
-    "Administration", "the operator speaks, invites and kicks by the rules of everybody, unseen otherwise"
+    "Administration",
+    "the operator sends, invites and kicks under the same rules as participants, and is otherwise invisible",
 )
 def test_inviting_and_kicking(admin: AdminDriver) -> None:
     answer = admin.say("invite", {"participant": "guest", "capabilities": ["chat", {"kind": "note/*"}]})
@@ -288,7 +292,7 @@ async def end_of(peer: Peer) -> int:
     return await peer.closed()
 
 
-@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
+@pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
 def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(admin: AdminDriver) -> None:
     async def follow() -> None:
         async with sockets(admin.process.http) as ends:
@@ -323,7 +327,7 @@ def test_with_the_first_token_everybody_needs_one_until_the_last_is_revoked(admi
     run(follow())
 
 
-@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
+@pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
 def test_tokens_of_the_config_are_shown_and_left_alone(admin: AdminDriver) -> None:
     token = admin.mint("ci")
     admin.reload(SPACE + TOKENS)
@@ -345,7 +349,7 @@ def test_tokens_of_the_config_are_shown_and_left_alone(admin: AdminDriver) -> No
 
 
 @pytest.mark.promise(
-    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+    "Administration", "a session ends with its token and survives a restart, and no token is logged"
 )
 def test_an_administrators_session_ends_with_its_minted_token(admin: AdminDriver) -> None:
     cookie = admin.cookie(admin.mint("ops", "admin:*"))
@@ -361,7 +365,7 @@ def test_where_everybody_is_let_in_no_token_is_made(admin: AdminDriver) -> None:
 
 
 @pytest.mark.promise(
-    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+    "Administration", "a session ends with its token and survives a restart, and no token is logged"
 )
 def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerProcess]) -> None:
     before = AdminDriver(start_server())

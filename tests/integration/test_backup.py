@@ -76,7 +76,7 @@ def states(data: Path) -> dict[str, list[str]]:
 
 @pytest.mark.promise(
     "Operations",
-    "a backup beside a server under load has everything that was answered before it began, and balances",
+    "a backup of a server under load has everything acknowledged before it began, and balances",
 )
 def test_a_copy_made_under_load_has_everything_that_was_answered_before(tmp_path, capsys):
     folder = tmp_path / "server"
@@ -144,7 +144,7 @@ def quiet(tmp_path_factory):
 
 @pytest.mark.promise(
     "Operations",
-    "it holds tables and tokens of spaces, nothing of `run`, and nothing that is ahead of the journal",
+    "a backup has tables and tokens of spaces, nothing of `run`, and nothing ahead of the journal",
 )
 def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(quiet, tmp_path, capsys):
     (tmp_path / "data").mkdir()  # an empty directory is as good as none
@@ -175,7 +175,7 @@ def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(qui
     assert (data.stat().st_mode & 0o777, (tmp_path / "copy.tar.gz").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-@pytest.mark.promise("Operations", "a restore keeps every row, and begins an epoch that readers notice")
+@pytest.mark.promise("Operations", "a restore keeps every row and starts an epoch that readers notice")
 def test_a_restored_journal_begins_an_epoch_that_readers_notice(quiet, tmp_path):
     main(["backup", str(tmp_path / "copy"), "--data", str(quiet)])
     main(["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "data")])
@@ -184,7 +184,7 @@ def test_a_restored_journal_begins_an_epoch_that_readers_notice(quiet, tmp_path)
     assert read_watermark(RealDisk(tmp_path / "data/journal"))[1] == new.epoch
 
 
-@pytest.mark.promise("Operations", "nothing is written over, by a backup or by a restore")
+@pytest.mark.promise("Operations", "a backup or a restore overwrites nothing")
 def test_nothing_is_written_over(quiet, tmp_path, capsys):
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -233,7 +233,7 @@ def damaged(copy: Path, how: str) -> None:
             (copy / MANIFEST).unlink()
 
 
-@pytest.mark.promise("Operations", "a damaged backup is refused and leaves nothing behind")
+@pytest.mark.promise("Operations", "a damaged backup is rejected and leaves nothing behind")
 @pytest.mark.parametrize(
     "how", ["flipped", "short", "long", "missing", "outside", "secret", "less", "unfinished"]
 )
@@ -248,7 +248,7 @@ def test_a_damaged_backup_is_not_restored_and_leaves_nothing_behind(how, quiet, 
 
 @pytest.mark.promise(
     "Operations",
-    "it holds tables and tokens of spaces, nothing of `run`, and nothing that is ahead of the journal",
+    "a backup has tables and tokens of spaces, nothing of `run`, and nothing ahead of the journal",
 )
 def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data"
@@ -267,7 +267,9 @@ def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeyp
     assert not list(tmp_path.glob("copy*"))
 
 
-@pytest.mark.promise("Operations", "nothing of a commit under way, and nothing sealed meanwhile, is in it")
+@pytest.mark.promise(
+    "Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies"
+)
 def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     """The bytes behind the watermark are of a commit that nobody was told of; the disk may still refuse it."""
     server = start_server()
@@ -286,7 +288,9 @@ def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     assert manifest.end == end
 
 
-@pytest.mark.promise("Operations", "nothing of a commit under way, and nothing sealed meanwhile, is in it")
+@pytest.mark.promise(
+    "Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies"
+)
 def test_nothing_is_sealed_while_the_journal_is_copied(quiet, tmp_path, monkeypatch):
     seen = []
 
@@ -323,7 +327,7 @@ def test_history_that_retention_takes_while_it_is_copied_is_no_part_of_the_copy(
     assert not (tmp_path / "restored/lake/events/date=2020-01-01").exists()
 
 
-@pytest.mark.promise("Operations", "a directory whose server is just starting is not copied")
+@pytest.mark.promise("Operations", "a directory whose server is starting is not copied")
 def test_a_server_that_is_still_starting_is_waited_for_by_the_operator(quiet, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(quiet, data)
@@ -338,7 +342,7 @@ def test_a_server_that_is_still_starting_is_waited_for_by_the_operator(quiet, tm
     assert main(["backup", str(tmp_path / "copy"), "--data", str(data)]) == 0
 
 
-@pytest.mark.promise("Operations", "a restore keeps every row, and begins an epoch that readers notice")
+@pytest.mark.promise("Operations", "a restore keeps every row and starts an epoch that readers notice")
 def test_envelopes_survive_the_way_through_a_backup_byte_for_byte(quiet, tmp_path):
     from penstock.journal.reader import JournalReader
 

@@ -37,7 +37,7 @@ def test_hello_is_answered_under_its_own_name(peer):
     )
 
 
-@pytest.mark.promise("Doors", "Control v1, byte for byte as the gateway speaks it")
+@pytest.mark.promise("Queue protocols", "Control v1 matches the gateway's conversation byte for byte")
 def test_the_bytes_of_a_gateways_conversation(peer, http, stream):
     """One connection for everything, no reqIds, envelopes without `to`, unlabelled grants and acks."""
     name = stream.encode()
@@ -241,7 +241,9 @@ def test_blank_lines_and_carriage_returns_are_no_frames(peer):
     assert (peer.result(1), peer.result(2)) == ({}, {})
 
 
-@pytest.mark.promise("Security", "control-port guard")
+@pytest.mark.promise(
+    "Security", "the control port closes a peer that speaks another protocol, without an answer"
+)
 @pytest.mark.parametrize(
     "first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01", b"[1]\n", b"\x00\x00\x00\x02{}"]
 )
@@ -406,7 +408,7 @@ def test_a_peer_that_says_nothing_is_let_go(guarded):
 # A Unix socket
 
 
-@pytest.mark.promise("Doors", "over TCP, Unix socket, stdio and WebSocket")
+@pytest.mark.promise("Queue protocols", "Control v1 works over TCP, Unix socket, stdio and WebSocket")
 def test_a_unix_socket_belongs_to_its_owner_from_the_first_moment(tmp_path):
     path = tmp_path / "c.sock"
     modes = set()

@@ -213,7 +213,7 @@ def killed(server: ServerProcess, clients: list[Client]) -> None:
         assert client.failure is None, client.failure
 
 
-@pytest.mark.promise("The journal", "and under kill -9 of the real server")
+@pytest.mark.promise("Journal", "acknowledged envelopes survive kill -9 of a real server")
 def test_killed_again_and_again_it_keeps_every_promise(start_server: Callable[..., ServerProcess]) -> None:
     dice = Random(11)
     ledger = Ledger()
@@ -228,7 +228,7 @@ def test_killed_again_and_again_it_keeps_every_promise(start_server: Callable[..
     assert ledger.problems == []
 
 
-@pytest.mark.promise("The journal", "and under kill -9 of the real server")
+@pytest.mark.promise("Journal", "acknowledged envelopes survive kill -9 of a real server")
 def test_killed_while_it_seals_it_keeps_every_promise(start_server: Callable[..., ServerProcess]) -> None:
     """The sealer may outlive its server, and the next server meets what it left half done."""
     ledger = Ledger()

@@ -75,8 +75,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "`penstock gateway start` has upstream's words, drains, and serves Courier to the operator alone",
+    "Configuration of a space",
+    "`penstock gateway start` accepts upstream's options, drains, and serves Courier to the operator only",
 )
 def test_the_words_that_people_wait_for_and_a_clean_end(start: Start, tmp_path: Path) -> None:
     file = tmp_path / ".mew" / "space.yaml"
@@ -98,12 +98,12 @@ def test_the_words_that_people_wait_for_and_a_clean_end(start: Start, tmp_path: 
 
 
 @pytest.mark.promise(
-    "The contract of a MEW gateway",
-    "a gateway of this directory is found with its token, and its first page names what it serves",
+    "MEW gateway",
+    "the gateway of a directory is found with its token, and its first page lists what it serves",
 )
 @pytest.mark.promise(
-    "Files of a space",
-    "`penstock gateway start` has upstream's words, drains, and serves Courier to the operator alone",
+    "Configuration of a space",
+    "`penstock gateway start` accepts upstream's options, drains, and serves Courier to the operator only",
 )
 def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: Start, tmp_path: Path) -> None:
     endpoints = start("--json", "--host", "0.0.0.0").ready()
@@ -155,8 +155,10 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
 
 
-@pytest.mark.promise("The contract of a MEW gateway", "the log says who joined a space, and who was refused")
-@pytest.mark.promise("Files of a space", "tokens, invitations and log files of a gateway, across a restart")
+@pytest.mark.promise("MEW gateway", "the log has each join of a space and each rejection")
+@pytest.mark.promise(
+    "Configuration of a space", "tokens, invitations and log files of a gateway survive a restart"
+)
 def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_let_in(
     start: Start, tmp_path: Path
 ) -> None:
@@ -210,7 +212,9 @@ def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_
     assert (mewdir / "tokens" / "bot.token").read_text() == tokens["bot"]
 
 
-@pytest.mark.promise("Files of a space", "tokens, invitations and log files of a gateway, across a restart")
+@pytest.mark.promise(
+    "Configuration of a space", "tokens, invitations and log files of a gateway survive a restart"
+)
 def test_requests_of_participants_as_upstream_takes_them(start: Start) -> None:
     url = start("--json").ready()["http"]
     human = Http(url, "human-token")

@@ -78,7 +78,7 @@ def test_the_journal_says_how_far_it_reaches_and_what_its_columns_are(kept):
     ]
 
 
-@pytest.mark.promise("The journal", "`GET /v1/journal` and rows as an Arrow stream, by scope")
+@pytest.mark.promise("Journal", "`GET /v1/journal` and rows as an Arrow stream need the right scope")
 def test_rows_over_http_are_the_rows_of_the_command_line(kept, capsys):
     process, operator = kept
     rows = table(operator.get("/v1/journal/rows"))
@@ -190,7 +190,7 @@ def test_without_tokens_a_local_peer_needs_the_operators(kept, method, path):
     assert Http(process.http, "wrong").ask(method, path).status == 401
 
 
-@pytest.mark.promise("The journal", "`GET /v1/journal` and rows as an Arrow stream, by scope")
+@pytest.mark.promise("Journal", "`GET /v1/journal` and rows as an Arrow stream need the right scope")
 def test_with_tokens_the_scope_decides_and_no_token_is_in_any_row(start_server):
     process = start_server(config=TOKENS)
     secrets = ["plain-secret-7351", "chief-secret-9917", "agent-secret-4422"]

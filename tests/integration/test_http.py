@@ -147,7 +147,7 @@ def test_send_fills_what_a_person_leaves_out(http):
     assert (second["id"], second["from"]) == ("mine", "kim")
 
 
-@pytest.mark.promise("Doors", "`/v1/send`, `/v1/pull`, `/v1/settle`")
+@pytest.mark.promise("Queue protocols", "`/v1/send`, `/v1/pull` and `/v1/settle` work")
 def test_send_says_whether_somebody_listens(http, server):
     async def go():
         async with sockets(server.http) as ways:
@@ -180,7 +180,7 @@ def test_pull_takes_up_to_max_in_order(http, stream):
 
 
 @pytest.mark.promise("The document's testing strategy", "Integration: HTTP and WebSocket flows")
-@pytest.mark.promise("Doors", "`/v1/send`, `/v1/pull`, `/v1/settle`")
+@pytest.mark.promise("Queue protocols", "`/v1/send`, `/v1/pull` and `/v1/settle` work")
 def test_a_waiting_pull_answers_when_something_arrives(http, stream):
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(http.pull, stream, wait_ms=9_000)
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_while_waiting_takes_nothing_with_it(http, server, 
     assert delivery["attempt"] == 1
 
 
-@pytest.mark.promise("Doors", "`/v1/send`, `/v1/pull`, `/v1/settle`")
+@pytest.mark.promise("Queue protocols", "`/v1/send`, `/v1/pull` and `/v1/settle` work")
 def test_pulled_leases_outlive_the_connection(http, stream):
     http.enqueue(stream, "a")
     (delivery,) = http.pull(stream)  # its connection is closed by now
@@ -243,7 +243,7 @@ def test_nack_with_a_delay_holds_it_back(http, stream):
     assert (delivery["deliver"]["id"], delivery["attempt"]) == ("a", 2)
 
 
-@pytest.mark.promise("Delivery", "term")
+@pytest.mark.promise("Delivery", "term sends an envelope to the dead letters")
 @pytest.mark.parametrize(
     "settle", [{"op": "term", "reason": "broken"}, {"op": "nack", "requeue": False, "reason": "broken"}]
 )
@@ -283,7 +283,9 @@ def test_extend_moves_the_end_of_a_lease_from_now(http, stream):
     assert http.settle("a", "ack", leaseId=delivery["leaseId"]).status == 200
 
 
-@pytest.mark.promise("Delivery", "409 with distinct codes, 404")
+@pytest.mark.promise(
+    "Delivery", "a settle that is too late answers 409 with a distinct code, an unknown id 404"
+)
 def test_every_way_to_settle_too_late_has_its_own_code(http, stream):
     a, b, c = (f"{stream}-{letter}" for letter in "abc")
     http.enqueue(stream, a, b, c)
@@ -340,7 +342,7 @@ def test_stats_and_metrics_have_the_figures_of_the_document(http, stream):
     assert (row["q"]["q.in"], row["q"]["q.out"], row["q"]["q.depth"], row["q"]["q.if"]) == (2, 1, 1, 1)
 
 
-@pytest.mark.promise("Doors", "`/v1/peek`, `/v1/envelopes`, explain")
+@pytest.mark.promise("Queue protocols", "`/v1/peek`, `/v1/envelopes` and explain report the state")
 def test_peek_takes_nothing(http, stream):
     http.enqueue(stream, *"abcdefghijkl")
     rows = http.get("/v1/peek", stream=stream).json["rows"]
@@ -354,7 +356,7 @@ def test_peek_takes_nothing(http, stream):
     assert all(row["holder"] and row["leaseExpiresAt"] for row in rows)
 
 
-@pytest.mark.promise("Doors", "`/v1/peek`, `/v1/envelopes`, explain")
+@pytest.mark.promise("Queue protocols", "`/v1/peek`, `/v1/envelopes` and explain report the state")
 def test_where_follows_an_envelope(http, stream):
     id_ = f"{stream}/é ?#"
     http.enqueue(stream, id_)
@@ -379,7 +381,7 @@ def test_where_tells_how_an_envelope_ended(http, stream):
     assert (place["state"], place["seq"], place["outcome"]) == ("settled", 1, "acked")
 
 
-@pytest.mark.promise("Doors", "`/v1/peek`, `/v1/envelopes`, explain")
+@pytest.mark.promise("Queue protocols", "`/v1/peek`, `/v1/envelopes` and explain report the state")
 def test_explain_says_why_nothing_flows(http, stream):
     def reasons():
         body = http.get(f"/v1/streams/{stream}/explain").json
@@ -395,7 +397,7 @@ def test_explain_says_why_nothing_flows(http, stream):
     assert "delayed" in reasons()
 
 
-@pytest.mark.promise("Security", "operator token")
+@pytest.mark.promise("Security", "operator routes need the operator token, and only its owner can read it")
 def test_purge_needs_the_operator_and_drops_what_waits(http, operator, stream):
     http.enqueue(stream, "a", "b")
     http.enqueue(stream, "c", delayMs=600_000)
@@ -408,7 +410,7 @@ def test_purge_needs_the_operator_and_drops_what_waits(http, operator, stream):
     assert (stats["depth"], stats["delayed"], stats["inflight"]) == (0, 0, 1)
 
 
-@pytest.mark.promise("Streams", "created by enqueue and subscribe, never by a read")
+@pytest.mark.promise("Streams", "enqueue and subscribe create a stream, a read never does")
 def test_a_look_never_makes_a_stream(http, operator, stream):
     looks = [
         http.get("/v1/stats", stream=stream),
@@ -424,7 +426,7 @@ def test_a_look_never_makes_a_stream(http, operator, stream):
     assert http.enqueue(stream, "a") == [1]
 
 
-@pytest.mark.promise("Doors", "`/health`")
+@pytest.mark.promise("Queue protocols", "`/health` reports the server's health")
 def test_health_and_welcome(http):
     answer = http.get("/health")
     body = answer.json
@@ -437,7 +439,7 @@ def test_health_and_welcome(http):
     assert welcome.status == 200 and http.url.encode() in welcome.body
 
 
-@pytest.mark.promise("Invariants", "2: the books balance")
+@pytest.mark.promise("Invariants", "2: the counters balance")
 def test_the_counters_balance_in_the_text_for_prometheus(http, operator, stream):
     http.enqueue(stream, *"abcdefgh")
     http.enqueue(stream, "i", delayMs=600_000)

@@ -285,7 +285,7 @@ def head(quiet: Http, path: str, *lines: str) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", f"Host: {quiet.host}", *lines, "", ""]).encode()
 
 
-@pytest.mark.promise("Security", "size and depth caps before parsing")
+@pytest.mark.promise("Security", "size and depth are checked before parsing")
 @pytest.mark.parametrize(
     ("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)]
 )
@@ -332,7 +332,7 @@ def test_bytes_that_are_no_request_are_400(unchanged, data):
 # Bounds that are retryable
 
 
-@pytest.mark.promise("Streams", "overflow `reject`: 429 with Retry-After")
+@pytest.mark.promise("Streams", "overflow `reject` answers 429 with Retry-After")
 def test_a_full_stream_answers_429_and_when_to_come_back(quiet):
     quiet.enqueue("small", "a", "b")
     over = quiet.post("/v1/enqueue", {"to": "small", "envelopes": [envelope("c"), envelope("d")]})
@@ -362,7 +362,7 @@ def test_a_stream_full_of_bytes_answers_429(quiet):
 # Browsers
 
 
-@pytest.mark.promise("Security", "Host and Origin")
+@pytest.mark.promise("Security", "Host and Origin are checked")
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"]
 )
@@ -377,7 +377,7 @@ def test_names_of_this_machine_are_served(unchanged, host):
     assert unchanged.get("/v1/metrics", headers={"Host": host}).status == 200
 
 
-@pytest.mark.promise("Security", "Host and Origin")
+@pytest.mark.promise("Security", "Host and Origin are checked")
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"]
 )

@@ -69,7 +69,7 @@ def check_refusal(answer) -> None:
 
 
 class TestRates:
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "acks and credit are never limited")
+    @pytest.mark.promise("Limits, reload and HTTP details", "acks and credit are never rate-limited")
     def test_over_http_each_envelope_counts_and_a_settle_does_not(self, tokens):
         http = Http(tokens.http, "slow-http")
         assert http.enqueue("rate/http", "1", "2") == [1, 2]
@@ -86,8 +86,8 @@ class TestRates:
         assert post(Http(tokens.http, "free"), "4", "rate/http").status == 200
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP",
-        "rates over HTTP, control lines and sockets, by token, stream and address",
+        "Limits, reload and HTTP details",
+        "rates apply to HTTP, control lines and sockets, by token, stream and address",
     )
     def test_over_control_lines_each_line_is_answered_in_its_place(self, tokens):
         with connected(tokens.control) as peer:
@@ -105,8 +105,8 @@ class TestRates:
         assert [frame.get("code") for frame in frames] == [None] * 3 + ["RateLimited"] * 2 + [None]
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP",
-        "rates over HTTP, control lines and sockets, by token, stream and address",
+        "Limits, reload and HTTP details",
+        "rates apply to HTTP, control lines and sockets, by token, stream and address",
     )
     def test_over_a_control_socket(self, tokens):
         async def go():
@@ -121,8 +121,8 @@ class TestRates:
         run(go())
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP",
-        "rates over HTTP, control lines and sockets, by token, stream and address",
+        "Limits, reload and HTTP details",
+        "rates apply to HTTP, control lines and sockets, by token, stream and address",
     )
     def test_a_stream_has_its_rate_whoever_sends(self, tokens):
         http = Http(tokens.http, "free")
@@ -152,8 +152,8 @@ class TestRates:
         assert float(counts["penstock_rate_buckets"]) >= 1
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP",
-        "rates over HTTP, control lines and sockets, by token, stream and address",
+        "Limits, reload and HTTP details",
+        "rates apply to HTTP, control lines and sockets, by token, stream and address",
     )
     def test_by_address_behind_a_proxy_that_is_trusted(self, proxied):
         http = Http(proxied.http)
@@ -167,7 +167,7 @@ class TestRates:
 
 class TestDoors:
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+        "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
     )
     def test_the_second_port_serves_the_same(self, proxied):
         http = Http(proxied.endpoints["ws"])
@@ -178,7 +178,7 @@ class TestDoors:
         )
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+        "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
     )
     def test_protected_metrics_need_a_token(self, proxied):
         http = Http(proxied.http)
@@ -187,7 +187,7 @@ class TestDoors:
             assert http.get(path).code == "Unauthorized"
             assert operator.get(path).status == 200
 
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "connections of one address are bounded")
+    @pytest.mark.promise("Limits, reload and HTTP details", "connections from one address are bounded")
     def test_connections_of_one_address_are_bounded(self, proxied):
         async def go():
             async with sockets(proxied.http) as ways:
@@ -207,7 +207,7 @@ class TestDoors:
         run(go())
 
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP", "recorded frames: whole, bounded, without tokens"
+        "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
     )
     def test_frames_are_recorded_without_tokens(self, tokens):
         with connected(tokens.control) as peer:
@@ -232,7 +232,8 @@ class TestDoors:
 
 class TestKeys:
     @pytest.mark.promise(
-        "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+        "Limits, reload and HTTP details",
+        "`Idempotency-Key` applies a request once, is bounded, and waits for the first request",
     )
     def test_a_repeated_request_is_done_once_however_many_come_at_once(self, http, stream):
         async def go():
@@ -281,7 +282,9 @@ class TestEncodings:
         body = gzip.compress(encode({"to": stream, "envelope": envelope("1")}))
         assert http.post("/v1/enqueue", body, {"Content-Encoding": "gzip"}).json == {"id": "1", "seq": 1}
 
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "compressed bodies within their bound")
+    @pytest.mark.promise(
+        "Limits, reload and HTTP details", "compressed bodies are accepted within their bound"
+    )
     def test_a_bomb_is_stopped(self, http):
         bomb = gzip.compress(b'{"to":"' + b"a" * (9 << 20), 9)
         assert len(bomb) < 100_000
@@ -289,7 +292,9 @@ class TestEncodings:
         small = gzip.compress(b'{"stream":"' + b"a" * (1 << 20), 9)
         assert http.post("/v1/pull", small, {"Content-Encoding": "gzip"}).code == "TooLarge"
 
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "compressed bodies within their bound")
+    @pytest.mark.promise(
+        "Limits, reload and HTTP details", "compressed bodies are accepted within their bound"
+    )
     def test_damaged_and_unknown_encodings_are_named(self, http):
         damaged = http.post("/v1/enqueue", b"no gzip at all", {"Content-Encoding": "gzip"})
         assert (damaged.status, damaged.error["ref"]) == (400, "Content-Encoding")
@@ -301,7 +306,7 @@ class TestEncodings:
 class TestPages:
     ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}  # noqa: RUF012
 
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "pages of listed sites only")
+    @pytest.mark.promise("Limits, reload and HTTP details", "only pages of listed origins may send requests")
     def test_a_listed_page_may_ask_and_read(self, proxied):
         http = Http(proxied.http)
         answer = http.ask("OPTIONS", "/v1/enqueue", headers={"Origin": PAGE, **self.ASKS})
@@ -318,7 +323,7 @@ class TestPages:
             assert answer.headers["Access-Control-Allow-Origin"] == PAGE
             assert "Retry-After" in answer.headers["Access-Control-Expose-Headers"]
 
-    @pytest.mark.promise("Limits, reload and the edges of HTTP", "pages of listed sites only")
+    @pytest.mark.promise("Limits, reload and HTTP details", "only pages of listed origins may send requests")
     def test_nobody_else_may(self, proxied, http):
         for other in ("https://evil.example.com", "null", f"{PAGE}.evil.com", "http://app.example.com"):
             for method, more in (("OPTIONS", self.ASKS), ("POST", {})):

@@ -115,7 +115,7 @@ def test_a_socket_gets_the_table_and_then_one_change_an_enqueue(alone):
     run(work())
 
 
-@pytest.mark.promise("Views", "credits, and each row once to who comes late")
+@pytest.mark.promise("Views", "followers use credits, and a late follower receives each row once")
 def test_a_socket_with_credit_is_told_each_row_once(alone):
     http = Http(alone.http)
 
@@ -136,7 +136,7 @@ def test_a_socket_with_credit_is_told_each_row_once(alone):
     run(work())
 
 
-@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeats and `compat=1` work")
 def test_events_carry_versions_and_are_resumed_by_the_last_one(alone):
     http = Http(alone.http)
     query = "view=latestPerAgent&addr=agents/events/*"
@@ -162,7 +162,7 @@ def test_events_carry_versions_and_are_resumed_by_the_last_one(alone):
     run(work())
 
 
-@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeats and `compat=1` work")
 def test_events_in_the_shape_of_the_first_courier(alone):
     http = Http(alone.http)
 
@@ -179,7 +179,7 @@ def test_events_in_the_shape_of_the_first_courier(alone):
     run(work())
 
 
-@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeat, `compat=1`")
+@pytest.mark.promise("Views", "`since`, `Last-Event-ID`, heartbeats and `compat=1` work")
 def test_a_silent_connection_hears_a_heartbeat(alone):
     async def work() -> None:
         async with events(alone.http, "view=latestPerAgent&addr=none") as reader:
@@ -250,9 +250,7 @@ def test_tokens_decide_who_follows_and_which_rows_are_seen(start_server):
     run(work())
 
 
-@pytest.mark.promise(
-    "Views", "rows survive a restart, through the live file too; versions are never used again"
-)
+@pytest.mark.promise("Views", "rows survive a restart, also through the live file; versions are never reused")
 def test_rows_survive_a_crash_and_a_seal_and_old_versions_get_the_table(start_server):
     server = start_server()
     http = Http(server.http)
@@ -354,7 +352,7 @@ def _silent(url: str, kind: str):
 # The SDK and the command line
 
 
-@pytest.mark.promise("Views", "`client.live` across a restart, `penstock snapshot --live`")
+@pytest.mark.promise("Views", "`client.live` and `penstock snapshot --live` continue across a restart")
 def test_the_sdk_follows_a_view_across_a_restart(start_server):
     server = start_server()
     Http(server.http).enqueue("agents/sam/inbox", "a")
@@ -431,7 +429,7 @@ def command(server: ServerProcess, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.promise("Views", "`client.live` across a restart, `penstock snapshot --live`")
+@pytest.mark.promise("Views", "`client.live` and `penstock snapshot --live` continue across a restart")
 def test_the_command_prints_and_follows_a_view(alone):
     Http(alone.http).enqueue("agents/shell/inbox", "a")
     words = ("snapshot", "--view", "latestPerAgent", "--addr", "agents/shell/*")

@@ -113,7 +113,7 @@ def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.promise(
-    "Targeted delivery, line by line of the proposal", "integration: aggregation, mixed streams, late joiners"
+    "Targeted delivery: the proposal, line by line", "integration: aggregation, mixed streams, late joiners"
 )
 def test_fifty_participants_aggregate_and_broadcast(server: ServerProcess) -> None:
     async def work() -> None:
@@ -162,9 +162,7 @@ def silent(server: ServerProcess, name: str) -> Iterator[Bytes]:
         connection.close()
 
 
-@pytest.mark.promise(
-    "The contract of a MEW gateway", "slow readers: telemetry drops and is counted, envelopes never are"
-)
+@pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="no such way to ask for a process's memory"
 )
@@ -201,9 +199,7 @@ def test_a_target_that_stops_reading_costs_little_memory_and_delays_nobody(serve
         run(work())
 
 
-@pytest.mark.promise(
-    "The contract of a MEW gateway", "slow readers: telemetry drops and is counted, envelopes never are"
-)
+@pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
 def test_whoever_does_not_read_envelopes_is_let_go_with_a_reason(server: ServerProcess) -> None:
     async def work() -> None:
         async with space(server) as join:
@@ -233,7 +229,7 @@ def test_whoever_does_not_read_envelopes_is_let_go_with_a_reason(server: ServerP
         run(work())
 
 
-@pytest.mark.promise("The contract of a MEW gateway", "what was confirmed outlives a restart and a crash")
+@pytest.mark.promise("MEW gateway", "confirmed changes survive a restart and a crash")
 def test_a_crash_keeps_what_was_confirmed(start_server: Callable[..., ServerProcess]) -> None:
     told: dict[str, str] = {}
     server = start_server(config=CONFIG)

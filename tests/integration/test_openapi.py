@@ -83,7 +83,7 @@ ASKED += [
 ]
 
 
-@pytest.mark.promise("Surface and speed", "schemathesis finds nothing")
+@pytest.mark.promise("Benchmarks and robustness", "schemathesis finds no fault")
 @pytest.mark.parametrize(("route", "mode"), ASKED, ids=lambda part: getattr(part, "name", part).lower())
 def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described, session, route, mode):
     operation = described[route.path][route.method]
@@ -143,7 +143,7 @@ ELSEWHERE = ("console_file",)
 """Routes that are answered where the console was built alone; `tests/server/http/test_console.py` has one."""
 
 
-@pytest.mark.promise("Doors", "every HTTP route, accepting")
+@pytest.mark.promise("Queue protocols", "every HTTP route accepts valid requests")
 @pytest.mark.parametrize(
     "route",
     [route for route in ROUTES if route.socket is None and route.name not in ELSEWHERE],
@@ -171,7 +171,7 @@ def test_every_documented_route_answers_as_documented(target, described, session
         operator.ask("DELETE", "/v1/tokens/made")  # else the other tests would need one
 
 
-@pytest.mark.promise("Doors", "every HTTP route, accepting")
+@pytest.mark.promise("Queue protocols", "every HTTP route accepts valid requests")
 def test_every_served_route_is_documented_and_every_documented_one_is_served(target):
     http = Http(target.http)
     document = http.get("/openapi.json").json

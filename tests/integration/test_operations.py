@@ -39,7 +39,7 @@ def exported(http: Http, path: str) -> dict[str, str]:
 
 
 @pytest.mark.promise(
-    "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
+    "Operations", "every metric has one name, kind and meaning, and a scrape has exactly those"
 )
 def test_a_scrape_has_every_metric_that_is_named_and_no_other(whole):
     http = Http(whole.http)
@@ -63,7 +63,7 @@ def test_the_journal_tells_of_its_disk(whole):
 
 
 @pytest.mark.promise(
-    "Operations", "the container runs as nobody special, needs tokens, and is asked for its health"
+    "Operations", "the container runs as an unprivileged user, needs tokens, and has a health check"
 )
 def test_the_health_check_of_the_container_is_answered(whole, tmp_path):
     line = next(line for line in containerfile().splitlines() if line.strip().startswith('CMD ["python"'))

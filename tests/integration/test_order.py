@@ -14,7 +14,9 @@ streams:
 """
 
 
-@pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
+@pytest.mark.promise(
+    "Streams", "`partitioned`: one envelope of a key is leased at a time, other keys flow, keys take turns"
+)
 def test_keys_and_levels_decide_who_is_next(start_server):
     server = start_server(config=CONFIG)
     http = Http(server.http)

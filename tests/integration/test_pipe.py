@@ -141,7 +141,7 @@ def refused(capsys):
     return start
 
 
-@pytest.mark.promise("Stream Kernel", "pipe frames, byte by byte; numbered from 0 by each end")
+@pytest.mark.promise("Stream Kernel", "pipe frames match byte by byte; each end numbers from 0")
 def test_a_conversation_in_frames_cut_anywhere(pipes, stream):
     host = pipes.dial()
     before_ms = time.time() * 1000
@@ -171,7 +171,10 @@ def test_a_conversation_in_frames_cut_anywhere(pipes, stream):
     host.close()
 
 
-@pytest.mark.promise("Stream Kernel", "ping over TCP and WebSocket, close, unknown types")
+@pytest.mark.promise(
+    "Stream Kernel",
+    "a pipe skips ping, close and unknown frames over TCP, and accepts any split of frames over WebSocket",
+)
 def test_over_tcp_ping_close_and_what_is_unknown_are_passed_over(pipes):
     host = pipes.dial()
     passed_over = framed("ping") + framed("close") + framed("resize", b"80x25")
@@ -180,7 +183,7 @@ def test_over_tcp_ping_close_and_what_is_unknown_are_passed_over(pipes):
     host.close()
 
 
-@pytest.mark.promise("Stream Kernel", "ends: of the peer, of the host, of the server, by signal")
+@pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
 def test_everything_asked_before_the_end_is_answered(pipes, stream):
     count = 2000
     host = pipes.dial()
@@ -194,7 +197,7 @@ def test_everything_asked_before_the_end_is_answered(pipes, stream):
     host.ends()
 
 
-@pytest.mark.promise("Stream Kernel", "what is no frame is told, and ends its own pipe only")
+@pytest.mark.promise("Stream Kernel", "an invalid frame is reported and ends only its own pipe")
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -239,8 +242,11 @@ def test_a_pipe_that_breaks_gives_back_its_leases(pipes, http, stream):
     second.close()
 
 
-@pytest.mark.promise("Stream Kernel", "ping over TCP and WebSocket, close, unknown types")
-@pytest.mark.promise("Stream Kernel", "chunks, frames and lines cut anywhere")
+@pytest.mark.promise(
+    "Stream Kernel",
+    "a pipe skips ping, close and unknown frames over TCP, and accepts any split of frames over WebSocket",
+)
+@pytest.mark.promise("Stream Kernel", "chunks, frames and lines may be split anywhere")
 def test_over_a_websocket_frames_and_messages_need_not_agree(pipes, stream):
     url = pipes.at["listen"][1]
     data = (
@@ -276,7 +282,7 @@ def test_over_a_websocket_frames_and_messages_need_not_agree(pipes, stream):
     run(go())
 
 
-@pytest.mark.promise("Stream Kernel", "who may open a pipe")
+@pytest.mark.promise("Stream Kernel", "only authorised clients may open a pipe")
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -302,7 +308,9 @@ def test_a_text_message_is_no_frame(pipes):
     run(go())
 
 
-@pytest.mark.promise("Stream Kernel", "a tap shows copies, once, when durable, and leases nothing")
+@pytest.mark.promise(
+    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
+)
 def test_a_tap_shows_copies_and_takes_nothing(server, http, stream):
     with piping("--listen", "tcp://127.0.0.1:0", "--tap", stream, "--server", server.control) as process:
         assert process.at["tap"] == stream
@@ -334,7 +342,7 @@ def test_a_tap_shows_copies_and_takes_nothing(server, http, stream):
         viewer.close()
 
 
-@pytest.mark.promise("Stream Kernel", "ends: of the peer, of the host, of the server, by signal")
+@pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
 def test_sigterm_says_goodbye_and_exits_with_zero(server):
     with piping("--listen", "tcp://127.0.0.1:0", "--server", server.control) as process:
         host = process.dial()
@@ -346,7 +354,7 @@ def test_sigterm_says_goodbye_and_exits_with_zero(server):
         host.close()
 
 
-@pytest.mark.promise("Stream Kernel", "ends: of the peer, of the host, of the server, by signal")
+@pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
 def test_without_its_server_it_ends_and_says_so(start_server):
     server = start_server()
     with piping("--listen", "tcp://127.0.0.1:0", "--server", server.http) as process:  # over its WebSocket
@@ -360,7 +368,7 @@ def test_without_its_server_it_ends_and_says_so(start_server):
         assert error.startswith("error: Unreachable: ") and "hint: " in error
 
 
-@pytest.mark.promise("Stream Kernel", "ends: of the peer, of the host, of the server, by signal")
+@pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
 def test_it_dials_a_host_and_ends_with_it(server, stream):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -375,7 +383,7 @@ def test_it_dials_a_host_and_ends_with_it(server, stream):
             host.close()
 
 
-@pytest.mark.promise("Stream Kernel", "who may open a pipe")
+@pytest.mark.promise("Stream Kernel", "only authorised clients may open a pipe")
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -393,7 +401,7 @@ def test_what_cannot_work_is_said_at_the_start(refused, words, code):
     assert error["hint"]
 
 
-@pytest.mark.promise("Stream Kernel", "who may open a pipe")
+@pytest.mark.promise("Stream Kernel", "only authorised clients may open a pipe")
 def test_where_tokens_are_needed(start_server, refused):
     server = start_server(
         config="auth:\n  tokens:\n"

@@ -51,7 +51,7 @@ def up(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 # Files
 
 
-@pytest.mark.promise("Ground", "`penstock up` and `run/endpoints.json`")
+@pytest.mark.promise("Foundations", "`penstock up` starts a server and writes `run/endpoints.json`")
 def test_endpoints_are_written_when_the_doors_are_open_and_removed_at_the_end(tmp_path):
     run_dir = tmp_path / "penstock-data" / "run"
     server = ServerProcess(tmp_path)
@@ -82,7 +82,7 @@ def test_what_was_said_is_for_its_owner_only(start_server):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
 
 
-@pytest.mark.promise("Security", "operator token")
+@pytest.mark.promise("Security", "operator routes need the operator token, and only its owner can read it")
 def test_the_operator_token_is_for_its_owner_only(start_server):
     server = start_server()
     path = server.data / "run" / "operator.token"
@@ -271,7 +271,7 @@ def test_wrong_words_are_a_usage_error(tmp_path, words):
     assert "error" in done.stderr.lower() and "Traceback" not in done.stderr
 
 
-@pytest.mark.promise("Security", "anonymous on loopback only")
+@pytest.mark.promise("Security", "anonymous access works on loopback only")
 @pytest.mark.parametrize(
     "words", [("--http", "0.0.0.0:0"), ("--http", "127.0.0.1:0", "--control", "0.0.0.0:0")]
 )
@@ -308,7 +308,7 @@ def test_localhost_is_both_loopback_addresses(start_server):
 # The end
 
 
-@pytest.mark.promise("Ground", "drain")
+@pytest.mark.promise("Foundations", "a stopping server drains")
 def test_a_drain_lets_leases_settle_and_takes_nothing_new(start_server):
     server = start_server(config="limits: {drain_ms: 60000}")
     http = Http(server.http)
@@ -365,7 +365,7 @@ def test_a_lease_nobody_settles_is_given_up_in_the_end(start_server):
     assert logged(server, "server.stop") == [{"abandoned": 2}]
 
 
-@pytest.mark.promise("Ground", "drain")
+@pytest.mark.promise("Foundations", "a stopping server drains")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_it_at_once(start_server, number):
     server = start_server(config="limits: {drain_ms: 600000}")
@@ -442,7 +442,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.promise("Security", "scoped tokens, hashed at rest")
+@pytest.mark.promise("Security", "tokens have scopes and are stored as hashes")
 @pytest.mark.parametrize("name", REQUESTS)
 def test_each_scope_opens_its_own_routes(guarded, name):
     method, path, body, allowed = REQUESTS[name]
@@ -476,7 +476,7 @@ def test_open_routes_need_no_token(guarded):
         assert Http(guarded.http).get(path).status == 200
 
 
-@pytest.mark.promise("Security", "agent identity on a token")
+@pytest.mark.promise("Security", "a token can carry an agent's identity")
 def test_an_agents_token_fills_and_verifies_from(guarded):
     sam = Http(guarded.http, "sam-7f3a")
     sam.post("/v1/enqueue", {"to": "box", "envelope": envelope("filled")})
@@ -503,7 +503,7 @@ def test_a_lease_of_one_holder_is_not_settled_by_another(guarded):
     assert taker.settle("mine", "ack", leaseId=delivery["leaseId"]).status == 200
 
 
-@pytest.mark.promise("Ground", "structured logs, never a token")
+@pytest.mark.promise("Foundations", "logs are structured and never contain a token")
 def test_no_token_is_ever_logged(guarded):
     """Every way to show a token, right or wrong, at the level that says most."""
 
@@ -560,7 +560,7 @@ def test_a_token_may_come_from_the_environment(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.promise("Ground", "the seed's sample loads unchanged")
+@pytest.mark.promise("Foundations", "the sample config of the design document loads unchanged")
 def test_the_sample_of_the_document_starts_a_server(start_server):
     server = start_server(config=SEED_SAMPLE)
     assert Http(server.http).post("/v1/enqueue", {}).status == 401

@@ -81,8 +81,8 @@ def publisher_of(context: Sockets, server: ServerProcess, topic: bytes | None = 
     return Publisher(context, server.endpoints["pull"], topic or peers.make_topic(), MAC_KEY)
 
 
-@pytest.mark.promise("Administration", "topics of token streams by their hashes, bounded")
-@pytest.mark.promise("The relay", "rows and files never name a topic")
+@pytest.mark.promise("Administration", "topics of token streams are listed by their hashes, within a bound")
+@pytest.mark.promise("Relay", "rows and files never contain a topic")
 def test_a_stream_passes_and_leaves_rows_without_its_topic(start_server: Any, context: Sockets) -> None:
     server = start_server("--relay")
     publisher = publisher_of(context, server)
@@ -131,7 +131,7 @@ def test_a_stream_passes_and_leaves_rows_without_its_topic(start_server: Any, co
     assert "relay.stop" in server.log()
 
 
-@pytest.mark.promise("The relay", "registrations survive kill -9 of the relay and of the server")
+@pytest.mark.promise("Relay", "registrations survive kill -9 of the relay and of the server")
 def test_a_killed_relay_comes_back_where_it_was_with_its_registrations(
     start_server: Any, context: Sockets
 ) -> None:
@@ -175,7 +175,7 @@ def _goes_on(publisher: Publisher, subscriber: Subscriber, no: int) -> None:
     assert subscriber.follow(DATA) == b"%08d" % (no + 1)
 
 
-@pytest.mark.promise("The relay", "browsers listen at `/v1/relay`")
+@pytest.mark.promise("Relay", "browsers subscribe at `/v1/relay`")
 def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets) -> None:
     server = start_server("--relay", config="limits: {space_outbox_max: 200000, hello_ms: 300}\n")
     publisher = publisher_of(context, server)
@@ -225,7 +225,7 @@ def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets)
     asyncio.run(browse())
 
 
-@pytest.mark.promise("The relay", "browsers listen at `/v1/relay`")
+@pytest.mark.promise("Relay", "browsers subscribe at `/v1/relay`")
 def test_the_route_says_when_no_relay_runs(server: ServerProcess) -> None:
     assert (server.endpoints["pub"], server.endpoints["pull"]) == (None, None)
 

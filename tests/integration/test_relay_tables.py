@@ -18,7 +18,7 @@ COUNT = 6
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 @pytest.mark.parametrize("format_", ["chunk", "block"])
 def test_a_stream_that_is_kept_whole_can_be_audited(start_server: Any, context: Any, format_: str) -> None:

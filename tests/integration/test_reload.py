@@ -70,7 +70,9 @@ def enqueue(http: Http, stream: str, id_: str):
     return http.post("/v1/enqueue", {"to": stream, "envelope": envelope(id_)})
 
 
-@pytest.mark.promise("Limits, reload and the edges of HTTP", "reload: all or nothing, every problem told")
+@pytest.mark.promise(
+    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
+)
 def test_a_signal_brings_a_good_file_in_and_leaves_a_broken_one_out(start):
     server = start("streams: {maxDepth: 3}")
     http = Http(server.process.http)
@@ -101,7 +103,9 @@ def test_a_signal_brings_a_good_file_in_and_leaves_a_broken_one_out(start):
     assert [row["env"]["id"] for row in http.get("/v1/peek", stream="s").json["rows"]] == ["1", "2", "3", "4"]
 
 
-@pytest.mark.promise("Limits, reload and the edges of HTTP", "reload: all or nothing, every problem told")
+@pytest.mark.promise(
+    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
+)
 def test_the_operator_is_told_every_problem_and_what_needs_a_restart(start):
     server = start("streams: {maxDepth: 3}")
     answer = server.reload("streams: {maxDepth: high}\nauth: {tokens: [{token: a}]}")
@@ -130,7 +134,8 @@ def test_only_an_administrator_reloads(start):
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "revoked tokens are cut off, smaller ones asked again"
+    "Limits, reload and HTTP details",
+    "a revoked token is disconnected; a token with fewer scopes is checked again",
 )
 def test_connections_of_a_revoked_token_are_closed_and_no_others(start):
     server = start(TOKENS)
@@ -157,7 +162,8 @@ def test_connections_of_a_revoked_token_are_closed_and_no_others(start):
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "revoked tokens are cut off, smaller ones asked again"
+    "Limits, reload and HTTP details",
+    "a revoked token is disconnected; a token with fewer scopes is checked again",
 )
 def test_a_token_that_allows_less_is_asked_at_the_next_request(start):
     server = start(TOKENS)
@@ -180,7 +186,8 @@ def test_a_token_that_allows_less_is_asked_at_the_next_request(start):
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "revoked tokens are cut off, smaller ones asked again"
+    "Limits, reload and HTTP details",
+    "a revoked token is disconnected; a token with fewer scopes is checked again",
 )
 def test_when_tokens_come_to_be_needed_everybody_without_one_goes(start):
     server = start("streams: {maxDepth: 3}")
@@ -207,7 +214,9 @@ def test_what_would_open_the_door_to_strangers_is_refused(start_server):
     assert Http(server.operator.url).get("/v1/metrics").code == "Unauthorized"
 
 
-@pytest.mark.promise("Limits, reload and the edges of HTTP", "reload: all or nothing, every problem told")
+@pytest.mark.promise(
+    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
+)
 def test_the_command_tells_what_changed(start):
     server = start("streams: {maxDepth: 3}")
     server.write("streams: {maxDepth: 4}\njournal: {linger_us: 7}")
@@ -227,7 +236,7 @@ def test_the_command_tells_what_changed(start):
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
 )
 def test_each_half_of_the_port_can_be_off(start):
     server = start("listen: {requests: false, sockets: false}")

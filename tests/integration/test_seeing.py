@@ -64,7 +64,9 @@ def value(http, name):
     return sample.value
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
+@pytest.mark.promise(
+    "Schemas, skills and observability", "`schemaMode: off`, `warn` and `enforce` apply to every protocol"
+)
 def test_a_payload_that_does_not_fit_is_refused_and_named(http):
     refused = value(http, "penstock_schema_refused_total")
     bad = {**envelope("a", {"n": "x"}), "schema": "xeno/task@v1"}
@@ -89,7 +91,10 @@ def test_a_warning_is_counted_and_logged_without_the_payload(place, http):
     assert "hush-hush" not in (place.folder / "events.jsonl").read_text()
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`schema.validate`, `/v1/schemas`, `penstock schema`")
+@pytest.mark.promise(
+    "Schemas, skills and observability",
+    "`schema.validate`, `/v1/schemas` and `penstock schema` validate envelopes",
+)
 def test_schemas_can_be_asked_for(place, http):
     assert http.get("/v1/schemas").json == {"schemas": [{"name": "xeno/task", "versions": ["v1"]}]}
     for payload, ok in (({"n": 1}, True), ({}, False)):
@@ -137,7 +142,8 @@ def test_the_event_log_tells_what_happened(place, http):
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing", "Prometheus: sums by default, labels where asked, no count that falls"
+    "Schemas, skills and observability",
+    "Prometheus metrics are sums by default, labelled on request, and no counter decreases",
 )
 def test_sums_are_the_default_and_streams_have_labels_where_asked(place, http):
     http.enqueue("lenient/sums", *"abc")

@@ -11,7 +11,7 @@ import zmq
 from penstock.transports.zeromq import IPC_MAX, bind, short_ipc
 
 
-@pytest.mark.promise("Surface and speed", "a socket whose path is too long is found at a short one")
+@pytest.mark.promise("Benchmarks and robustness", "a socket whose path is too long gets a short path")
 @pytest.mark.parametrize("depth", [0, 12])
 def test_a_path_that_is_too_long_has_a_short_one_whatever_the_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int

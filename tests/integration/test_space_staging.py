@@ -44,7 +44,8 @@ async def heard(url: str, act: Callable[[], object], count: int) -> list[bytes]:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "staged frames on a real server: heard once, refused whole, remembered after a crash"
+    "Spark: pipeline",
+    "a real server sends staged frames once, rejects a bad batch as a whole, and remembers batches after a crash",
 )
 def test_a_batch_is_heard_once_and_remembered_after_a_crash(start) -> None:
     server = start()
@@ -68,7 +69,8 @@ def test_a_batch_is_heard_once_and_remembered_after_a_crash(start) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "staged frames on a real server: heard once, refused whole, remembered after a crash"
+    "Spark: pipeline",
+    "a real server sends staged frames once, rejects a bad batch as a whole, and remembers batches after a crash",
 )
 def test_a_wrong_name_or_somebody_elses_stream_refuses_the_batch_and_says_what_helps(start) -> None:
     server = start()

@@ -232,7 +232,7 @@ def test_bounds_refuse_and_say_what_helps(start_server):
     assert one.commit(1, "p").json["enqueued"] == 7
 
 
-@pytest.mark.promise("Spark: source and sinks", "429 and Retry-After are honoured")
+@pytest.mark.promise("Spark: source and sinks", "the sink honours 429 and Retry-After")
 def test_a_full_stream_refuses_the_whole_commit_and_a_later_try_succeeds(start_server):
     http = Http(start_server(config="streams: {maxDepth: 4}").http)
     http.enqueue("full", *"abcd")

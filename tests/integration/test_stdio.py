@@ -49,7 +49,7 @@ def lines(*frames: dict) -> bytes:
     return b"".join(encode(frame) + b"\n" for frame in frames)
 
 
-@pytest.mark.promise("Doors", "over TCP, Unix socket, stdio and WebSocket")
+@pytest.mark.promise("Queue protocols", "Control v1 works over TCP, Unix socket, stdio and WebSocket")
 def test_a_conversation():
     with child() as process:
 

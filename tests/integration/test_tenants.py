@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     process.kill()
 
 
-@pytest.mark.promise("Tenants", "the same names and never a meeting")
+@pytest.mark.promise("Tenants", "two tenants use the same names and never see each other")
 def test_the_same_names_and_never_a_meeting(server: ServerProcess) -> None:
     acme, beta, wide = (Http(server.http, token) for token in ("a-1", "b-2", "w-3"))
 

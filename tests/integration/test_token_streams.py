@@ -129,7 +129,9 @@ def story(prompt: str, count: int) -> str:
     return "".join(tokens(prompt, count))
 
 
-@pytest.mark.promise("Token streams: the two ends", "a killed relay and a cut connection lose nothing")
+@pytest.mark.promise(
+    "Token streams: publisher and reader", "a killed relay and a lost connection lose nothing"
+)
 def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: ServerProcess) -> None:
     async def go() -> None:
         wanted = story("a storm", 600)
@@ -164,7 +166,8 @@ def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: Server
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends", "keys are agreed on over Courier or a space, and a swapped key is refused"
+    "Token streams: publisher and reader",
+    "keys are agreed on over Courier or a space, and a swapped key is rejected",
 )
 def test_the_reader_shows_a_badge(server: ServerProcess) -> None:
     async def go() -> None:
@@ -182,7 +185,8 @@ def test_the_reader_shows_a_badge(server: ServerProcess) -> None:
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends", "keys are agreed on over Courier or a space, and a swapped key is refused"
+    "Token streams: publisher and reader",
+    "keys are agreed on over Courier or a space, and a swapped key is rejected",
 )
 def test_keys_are_agreed_on_in_a_space(server: ServerProcess) -> None:
     done = subprocess.run(
@@ -198,7 +202,9 @@ def test_keys_are_agreed_on_in_a_space(server: ServerProcess) -> None:
     assert done.stdout.startswith(story("a mill", 50)) and "verified: " in done.stdout
 
 
-@pytest.mark.promise("Token streams: the two ends", "only the reader cancels, and each message works once")
+@pytest.mark.promise(
+    "Token streams: publisher and reader", "only the reader cancels, and each cancel message works once"
+)
 def test_a_reader_stops_the_writer_through_the_relay(server: ServerProcess) -> None:
     relay = penstock.local_relay(server.data)
     offer = penstock.StreamOffer()

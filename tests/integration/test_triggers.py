@@ -38,7 +38,7 @@ def operator(server: ServerProcess) -> Http:
 @pytest.mark.promise(
     "The document's testing strategy", "Integration: the notification loop, Jen to Architect to Jen"
 )
-@pytest.mark.promise("Triggers", "the loop of the document: Jen, Architect, Jen")
+@pytest.mark.promise("Triggers", "the design document's loop works: Jen, Architect, Jen")
 def test_jen_tells_the_architect_and_the_architect_tells_jen(start_server: Start) -> None:
     server = start_server(config=LOOP)
     http = Http(server.http)
@@ -65,7 +65,7 @@ def test_jen_tells_the_architect_and_the_architect_tells_jen(start_server: Start
     assert [one["counters"]["run"] for one in counted] == [1, 1]
 
 
-@pytest.mark.promise("Triggers", "rules at run time, for administrators, across restarts")
+@pytest.mark.promise("Triggers", "administrators change rules at run time, and the changes survive restarts")
 def test_rules_are_given_shown_tried_and_taken_back_and_outlive_a_restart(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, config=LOOP)
     admin = operator(server)
@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused(
     assert operator(server).get("/v1/triggers/a").status == 404
 
 
-@pytest.mark.promise("Triggers", "rules at run time, for administrators, across restarts")
+@pytest.mark.promise("Triggers", "administrators change rules at run time, and the changes survive restarts")
 def test_without_the_operators_token_nobody_sees_or_changes_rules(server: ServerProcess) -> None:
     http = Http(server.http)
     rule = {"id": "a", "when": {"to": "x"}, "do": [{"action": "route", "to": "y"}]}
@@ -153,7 +153,9 @@ def test_without_the_operators_token_nobody_sees_or_changes_rules(server: Server
         assert (answer.status, answer.code) == (403, "Forbidden")
 
 
-@pytest.mark.promise("Triggers", "an envelope and what it triggers are one commit, under crashes too")
+@pytest.mark.promise(
+    "Triggers", "an envelope and its triggered envelopes are one commit, even across crashes"
+)
 def test_after_kill_9_every_envelope_has_its_notice_and_only_one(tmp_path: Path) -> None:
     """Cause and effect are one commit: a crash leaves both or neither, and a producer that repeats itself makes no second one."""
     accepted: dict[str, None] = {}

@@ -36,7 +36,7 @@ def ids(deliveries):
 # Credit
 
 
-@pytest.mark.promise("Doors", "the subscribe socket")
+@pytest.mark.promise("Queue protocols", "the subscribe socket delivers and settles")
 def test_no_credit_no_delivery_and_credit_adds_up(http, server, stream):
     async def go():
         http.enqueue(stream, *"abcdef")
@@ -86,7 +86,7 @@ def test_auto_keeps_its_credit_by_itself(http, server, stream):
     run(go())
 
 
-@pytest.mark.promise("Delivery", "batched delivery and batched ack")
+@pytest.mark.promise("Delivery", "deliveries and acks can be batched")
 def test_batches_are_arrays_of_up_to_n(http, server, stream):
     async def go():
         http.enqueue(stream, *"abcde")
@@ -108,7 +108,7 @@ def test_batches_are_arrays_of_up_to_n(http, server, stream):
 
 
 @pytest.mark.promise("The document's testing strategy", "Integration: HTTP and WebSocket flows")
-@pytest.mark.promise("Doors", "the subscribe socket")
+@pytest.mark.promise("Queue protocols", "the subscribe socket delivers and settles")
 def test_every_settle_does_what_it_says_and_is_confirmed(http, server, stream):
     async def go():
         async with sockets(server.http) as ways:
@@ -197,7 +197,7 @@ def test_wrong_settles_are_errors_and_leave_the_socket_open(http, server, stream
 # Leases
 
 
-@pytest.mark.promise("Delivery", "expiry redelivers by itself")
+@pytest.mark.promise("Delivery", "an expired lease is redelivered without any request")
 def test_an_expired_lease_is_announced_and_delivered_again_by_itself(http, server, stream):
     async def go():
         http.enqueue(stream, "a")
@@ -334,7 +334,7 @@ def test_unknown_operations_are_told_and_in_the_end_closed_with_1003(http, serve
 
 @pytest.mark.promise(
     "The document's testing strategy",
-    "errors quote no more than a kilobyte of what was sent; messages on a subscribe socket are bounded",
+    "errors quote at most a kilobyte of the input; messages on a subscribe socket are bounded",
 )
 def test_a_message_over_the_bound_is_told_and_closed_with_1009(server, stream):
     async def go():
@@ -572,7 +572,7 @@ def resident_kib(pid: int) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
-@pytest.mark.promise("Ground", "bounded outbox with a policy")
+@pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
 def test_a_peer_that_does_not_read_costs_little_and_stalls_nobody(start_server):
     server = start_server()
     http = Http(server.http)
@@ -638,7 +638,7 @@ def test_a_peer_that_asks_and_never_reads_is_not_served_for_ever(start_server):
 # Control lines on a WebSocket
 
 
-@pytest.mark.promise("Doors", "over TCP, Unix socket, stdio and WebSocket")
+@pytest.mark.promise("Queue protocols", "Control v1 works over TCP, Unix socket, stdio and WebSocket")
 def test_control_lines_on_a_websocket_several_a_message_both_ways(server, stream):
     async def go():
         async with sockets(server.http) as ways:

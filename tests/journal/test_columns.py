@@ -33,7 +33,7 @@ def test_any_mixture_is_encoded_as_its_rows(facts: tuple[Fact, ...]) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "a row `trigger` names its source's row, and says what the journal kept"
+    "Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept"
 )
 @pytest.mark.parametrize("between", [[], FACTS[2:3], FACTS[3:], FACTS[:2], FACTS])
 def test_what_happens_to_a_record_in_its_own_batch_names_its_row(between: list[Fact]) -> None:

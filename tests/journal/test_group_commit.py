@@ -98,7 +98,7 @@ def frames(disk: LyingDisk | RealDisk) -> list[int]:
     return found
 
 
-@pytest.mark.promise("The journal", "group commit, off the loop")
+@pytest.mark.promise("Journal", "commits are grouped and run off the event loop")
 def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
     disk = SlowDisk(1)
     desk = Desk(disk)
@@ -178,7 +178,7 @@ def test_closing_writes_what_waits_and_marks_a_clean_end(tmp_path: Path) -> None
     disk.unlock()
 
 
-@pytest.mark.promise("The journal", "`sync: commit, interval, off`")
+@pytest.mark.promise("Journal", "`sync: commit`, `interval` and `off` behave as documented")
 @pytest.mark.parametrize(("sync", "syncs"), [("commit", True), ("interval", False), ("off", False)])
 def test_modes_differ_in_what_an_answer_means(sync: Sync, syncs: bool) -> None:
     disk = LyingDisk(1)
@@ -250,7 +250,9 @@ def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.Mon
     desk.journal.close()
 
 
-@pytest.mark.promise("The journal", "a full disk refuses records, takes settles, heals by itself")
+@pytest.mark.promise(
+    "Journal", "on a full disk the server rejects envelopes, accepts settles, and recovers without help"
+)
 def test_a_full_disk_is_told_and_heals_through_the_journal() -> None:
     disk = LyingDisk(1)
     desk = Desk(disk)
@@ -281,7 +283,7 @@ def test_an_end_with_a_failing_disk_is_no_clean_end() -> None:
     assert Opened(disk, fresh_id=JOURNAL, sync="commit").identity.epoch == 1
 
 
-@pytest.mark.promise("The journal", "one writer a directory")
+@pytest.mark.promise("Journal", "a directory has one writer")
 def test_one_writer_a_directory(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     assert disk.lock()

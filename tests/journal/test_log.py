@@ -150,7 +150,7 @@ def stories(first: int, sync: Sync = "commit", eio: float = 0.0) -> list[Story]:
     return told
 
 
-@pytest.mark.promise("The journal", "acknowledged is durable, under a lying disk")
+@pytest.mark.promise("Journal", "an acknowledged row is durable, even on a disk that loses unsynced data")
 @pytest.mark.parametrize("first", range(0, 300, SEEDS_A_TEST))
 def test_acknowledged_is_there_once_and_in_order_after_any_crash(first: int) -> None:
     told = stories(first)
@@ -167,7 +167,7 @@ def test_a_disk_that_fails_now_and_then_loses_and_invents_nothing(first: int, ei
     assert any(story.promised for story in told)
 
 
-@pytest.mark.promise("The journal", "`sync: commit, interval, off`")
+@pytest.mark.promise("Journal", "`sync: commit`, `interval` and `off` behave as documented")
 @pytest.mark.parametrize("sync", ["interval", "off"])
 def test_without_a_sync_each_commit_only_the_end_may_be_lost_and_readers_can_tell(sync: Sync) -> None:
     told = stories(2000, sync)
@@ -235,7 +235,7 @@ def _told(told: list[Label], log: Log, id_: str) -> None:
     told += [("enqueue", id_), ("ack", id_)]
 
 
-@pytest.mark.promise("The journal", "acknowledged is durable, under a lying disk")
+@pytest.mark.promise("Journal", "an acknowledged row is durable, even on a disk that loses unsynced data")
 def test_the_power_may_go_at_any_operation() -> None:
     whole = LyingDisk(0)
     scripted(whole, [])
@@ -301,7 +301,9 @@ def test_what_one_failure_refused_stays_away_though_the_power_goes_at_once(opera
 # A full disk, a failing disk
 
 
-@pytest.mark.promise("The journal", "a full disk refuses records, takes settles, heals by itself")
+@pytest.mark.promise(
+    "Journal", "on a full disk the server rejects envelopes, accepts settles, and recovers without help"
+)
 def test_a_full_disk_refuses_records_takes_settles_and_heals_by_itself() -> None:
     disk = LyingDisk(1, space=RESERVE_BYTES + 200_000)
     log, _ = reopened(disk)
@@ -350,7 +352,7 @@ def test_a_start_on_a_full_disk_uses_what_a_crashed_run_had_set_aside() -> None:
     assert [label(row) for row in rebuilt(after)[2]] == [("enqueue", "a"), ("ack", "a")]
 
 
-@pytest.mark.promise("The journal", "a failing disk heals too")
+@pytest.mark.promise("Journal", "the server recovers from a failing disk")
 @pytest.mark.parametrize("operation", ["append", "sync", "truncate"])
 def test_a_disk_that_failed_is_used_again_when_it_is_well(operation: str) -> None:
     disk = LyingDisk(4)
@@ -368,7 +370,7 @@ def test_a_disk_that_failed_is_used_again_when_it_is_well(operation: str) -> Non
 # Time and epochs
 
 
-@pytest.mark.promise("The journal", "`recorded_at` never decreases, though the clock steps back")
+@pytest.mark.promise("Journal", "`recorded_at` never decreases, even if the clock steps back")
 def test_time_never_runs_backwards_though_the_clock_does() -> None:
     disk = LyingDisk(1)
     log, _ = reopened(disk)
@@ -382,7 +384,7 @@ def test_time_never_runs_backwards_though_the_clock_does() -> None:
     assert [(row.id, row.recorded_at - START_US) for row in rows] == [("a", 0), ("b", 0), ("c", 0), ("d", 5)]
 
 
-@pytest.mark.promise("The journal", "epoch grows only when rows may have been lost")
+@pytest.mark.promise("Journal", "the epoch increases only when rows may have been lost")
 @pytest.mark.parametrize(
     ("sync", "is_clean", "epoch"),
     [
@@ -422,7 +424,7 @@ def test_a_last_sync_that_fails_is_no_clean_end() -> None:
     assert log.close() == "the disk reports an error"
 
 
-@pytest.mark.promise("The journal", "dense offsets, in the order of appends")
+@pytest.mark.promise("Journal", "offsets are dense, in the order of appends")
 def test_groups_share_a_frame_and_get_their_own_offsets() -> None:
     disk = LyingDisk(1)
     log, _ = reopened(disk)

@@ -76,7 +76,7 @@ def test_it_has_a_name(make: Make) -> None:
     assert make(Turns().soon).id
 
 
-@pytest.mark.promise("Ground", "the journal port answers on a later turn, in order")
+@pytest.mark.promise("Foundations", "the journal port answers on a later turn, in order")
 def test_an_append_is_answered_on_a_later_turn(make: Make) -> None:
     turns = Turns()
     journal = make(turns.soon)
@@ -86,7 +86,7 @@ def test_an_append_is_answered_on_a_later_turn(make: Make) -> None:
     turns.run_until(lambda: len(outcomes) == 1)
 
 
-@pytest.mark.promise("Ground", "the journal port answers on a later turn, in order")
+@pytest.mark.promise("Foundations", "the journal port answers on a later turn, in order")
 def test_answers_come_once_each_and_in_order(make: Make) -> None:
     turns = Turns()
     journal = make(turns.soon)
@@ -98,7 +98,7 @@ def test_answers_come_once_each_and_in_order(make: Make) -> None:
     assert answered == list(range(100))
 
 
-@pytest.mark.promise("The journal", "dense offsets, in the order of appends")
+@pytest.mark.promise("Journal", "offsets are dense, in the order of appends")
 def test_offsets_are_dense_over_facts_of_every_kind(make: Make) -> None:
     turns = Turns()
     journal = make(turns.soon)

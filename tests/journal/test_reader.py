@@ -104,7 +104,7 @@ def read(data: Path, first: int, end: int) -> list[tuple[int, str]]:
     return list(zip(table.column("offset").to_pylist(), table.column("id").to_pylist(), strict=True))
 
 
-@pytest.mark.promise("The journal", "9: a range read twice is the same, beside a writer and a sealer")
+@pytest.mark.promise("Journal", "9: a range read twice is the same, next to a writer and a sealer")
 def test_a_reader_between_a_writer_and_a_sealer_sees_every_row_once(tmp_path: Path) -> None:
     producer = Producer(RealDisk(tmp_path / "journal"))
     producer.start()
@@ -259,7 +259,7 @@ def test_retention_in_the_middle_of_a_read_is_named_and_skips_nothing(
 # What can be asked
 
 
-@pytest.mark.promise("The journal", "9: a range read twice is the same, beside a writer and a sealer")
+@pytest.mark.promise("Journal", "9: a range read twice is the same, next to a writer and a sealer")
 def test_only_committed_rows_are_seen(sealed: Path) -> None:
     publish(RealDisk(sealed / "journal"), 8)
     assert read(sealed, 0, 1_000) == EXPECTED[:8]

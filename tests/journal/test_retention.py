@@ -63,7 +63,7 @@ def is_within(reader: Reader, doomed: list[DataFile], bounds: Retention) -> bool
     )
 
 
-@pytest.mark.promise("The journal", "retention, and what is live outlives it")
+@pytest.mark.promise("Journal", "retention removes old rows and keeps live envelopes")
 @given(files_of(), READERS, BOUNDS)
 def test_any_choice_is_oldest_first_and_respects_every_hold(
     files: list[DataFile], named: list[Reader], bounds: Retention
@@ -119,7 +119,7 @@ def old_history(data: Path) -> RealDisk:
     return disk
 
 
-@pytest.mark.promise("The journal", "retention, and what is live outlives it")
+@pytest.mark.promise("Journal", "retention removes old rows and keeps live envelopes")
 def test_a_live_envelope_outlives_the_retention_of_everything(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
     report = sealer(tmp_path, make=make, retention=Retention(age_ms=1)).seal(NOW_US)
@@ -158,7 +158,7 @@ def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
         list(JournalReader(tmp_path).batches(0, 5))
 
 
-@pytest.mark.promise("The journal", "named readers with bounded holds")
+@pytest.mark.promise("Journal", "named readers hold back retention within bounds")
 def test_a_reader_holds_history_back_until_its_bound_and_is_told(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
     files = EventsTable(tmp_path / "lake").files()

@@ -70,7 +70,7 @@ def story(tmp_path: Path) -> tuple[Path, RealDisk, list[Row]]:
     return tmp_path, disk, rebuilt(disk)[2]
 
 
-@pytest.mark.promise("The journal", "sealing publishes each row once, in crash-safe steps")
+@pytest.mark.promise("Journal", "sealing publishes each row once, in crash-safe steps")
 def test_the_table_holds_every_row_of_the_closed_segments_once(
     story: tuple[Path, RealDisk, list[Row]],
 ) -> None:
@@ -116,7 +116,7 @@ def test_writing_goes_on_after_sealing(story: tuple[Path, RealDisk, list[Row]]) 
     assert table_rows(data).column("offset").to_pylist() == list(range(len(history) + 1))
 
 
-@pytest.mark.promise("The journal", "others read the table without Penstock")
+@pytest.mark.promise("Journal", "other programs read the table without Penstock")
 def test_others_read_the_table_without_penstock(story: tuple[Path, RealDisk, list[Row]]) -> None:
     data, disk, history = story
     tail = segments(disk)[-1].first
@@ -275,7 +275,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     return fuse
 
 
-@pytest.mark.promise("The journal", "sealing publishes each row once, in crash-safe steps")
+@pytest.mark.promise("Journal", "sealing publishes each row once, in crash-safe steps")
 def test_a_crash_between_any_two_steps_costs_only_time(
     story: tuple[Path, RealDisk, list[Row]], tmp_path_factory: pytest.TempPathFactory, fused: Fuse
 ) -> None:
@@ -357,7 +357,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.promise("The journal", "live file and tail are the whole history")
+@pytest.mark.promise("Journal", "the live file and the log after it restore the whole state")
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_live_file_and_tail_are_the_whole_history(

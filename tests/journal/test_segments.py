@@ -90,14 +90,14 @@ VECTOR_FRAME = bytes.fromhex(
 )
 
 
-@pytest.mark.promise("The journal", "the segment format, byte by byte")
+@pytest.mark.promise("Journal", "segments match the documented format byte by byte")
 def test_the_header_is_these_bytes() -> None:
     header = Header(JOURNAL, 7, 9, 0x0102030405060708, kind=1)
     assert encode_header(header, VECTOR_SCHEMA) == VECTOR_HEADER
     assert decode_header(VECTOR_HEADER, "vector") == (header, VECTOR_SCHEMA, len(VECTOR_HEADER))
 
 
-@pytest.mark.promise("The journal", "the segment format, byte by byte")
+@pytest.mark.promise("Journal", "segments match the documented format byte by byte")
 def test_a_frame_is_these_bytes() -> None:
     batch = pa.record_batch([pa.array([5, 6], pa.int64())], schema=VECTOR_SCHEMA)
     assert encode_frame(batch) == VECTOR_FRAME
@@ -151,7 +151,9 @@ def test_rows_come_back_as_they_went_in() -> None:
 # Damage
 
 
-@pytest.mark.promise("The journal", "a torn tail is cut; damage elsewhere is named and refused")
+@pytest.mark.promise(
+    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
+)
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
     for position in range(len(SEGMENT)):
@@ -166,7 +168,9 @@ def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
             assert caught.value.position == max(end for end in ENDS if end <= position)
 
 
-@pytest.mark.promise("The journal", "a torn tail is cut; damage elsewhere is named and refused")
+@pytest.mark.promise(
+    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
+)
 def test_every_byte_of_an_older_segment_flipped() -> None:
     newest = encode_header(Header(JOURNAL, 0, 0, 2 * FRAMES), SCHEMA)
     for position in range(len(SEGMENT)):
@@ -178,7 +182,9 @@ def test_every_byte_of_an_older_segment_flipped() -> None:
         assert disk.read(segment_name(0)) == damaged, "evidence is not changed"
 
 
-@pytest.mark.promise("The journal", "a torn tail is cut; damage elsewhere is named and refused")
+@pytest.mark.promise(
+    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
+)
 def test_the_newest_segment_cut_anywhere_loses_only_its_end() -> None:
     for size in range(len(SEGMENT) + 1):
         disk = directory((segment_name(0), SEGMENT[:size]))
@@ -322,7 +328,7 @@ def test_time_goes_on_from_what_a_live_file_says() -> None:
 # Versions
 
 
-@pytest.mark.promise("The journal", "an old segment still reads; a newer one is refused by name")
+@pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
 def test_a_segment_with_fewer_columns_reads_with_nulls() -> None:
     old = pa.schema(
         [SCHEMA.field(name) for name in ("offset", "recorded_at", "door", "event", "channel", "id")]
@@ -342,7 +348,7 @@ def test_a_segment_with_a_column_from_the_future_reads_without_it() -> None:
     assert replace(row, journal="") == replace(next(decode_rows(batch, JOURNAL, 0, 0)), journal="")
 
 
-@pytest.mark.promise("The journal", "an old segment still reads; a newer one is refused by name")
+@pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
 @pytest.mark.parametrize("version", [2, 65535])
 def test_a_newer_version_is_refused_by_name(version: int) -> None:
     head = SEGMENT[:8] + struct.pack("<H", version) + SEGMENT[10 : ENDS[0] - 4]

@@ -126,7 +126,7 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("What an administrator reads", "questions only read, however they are written")
+@pytest.mark.promise("Tail and SQL for administrators", "a query only reads, however it is written")
 @pytest.mark.parametrize("query", ATTACKS, ids=range(len(ATTACKS)))
 def test_whatever_is_no_question_is_refused_before_anything_happens(data, tmp_path, query):
     before = files(data)

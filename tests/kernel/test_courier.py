@@ -71,7 +71,8 @@ async def conversation(pipe: Pipe, stream: str) -> None:
 
 
 @pytest.mark.promise(
-    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+    "Stream Kernel",
+    "the design document's snippet runs: in by one pipe, out by another, in process and through a client",
 )
 def test_a_queue_of_this_process() -> None:
     async def go() -> None:
@@ -81,7 +82,8 @@ def test_a_queue_of_this_process() -> None:
 
 
 @pytest.mark.promise(
-    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+    "Stream Kernel",
+    "the design document's snippet runs: in by one pipe, out by another, in process and through a client",
 )
 @pytest.mark.parametrize("door", ["control", "http"])
 def test_a_connected_client(server: ServerProcess, stream: str, door: str) -> None:
@@ -93,7 +95,8 @@ def test_a_connected_client(server: ServerProcess, stream: str, door: str) -> No
 
 
 @pytest.mark.promise(
-    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+    "Stream Kernel",
+    "the design document's snippet runs: in by one pipe, out by another, in process and through a client",
 )
 def test_an_envelope_goes_in_by_one_pipe_and_comes_out_by_another() -> None:
     """The seed's snippet, found by what it does, between a pipe of requests and a pipe of results."""
@@ -178,7 +181,7 @@ def test_the_end_gives_back_what_was_held() -> None:
     run(go())
 
 
-@pytest.mark.promise("Stream Kernel", "the adapter holds little for one who does not read")
+@pytest.mark.promise("Stream Kernel", "the adapter buffers little for a consumer that does not read")
 def test_one_that_does_not_read_holds_little_and_is_not_lost() -> None:
     """Counted, not timed: deliveries stop at the bound of the link and go on when somebody reads."""
 
@@ -244,7 +247,8 @@ def test_what_cannot_work_is_raised_where_it_is_read(start_server: Any) -> None:
 
 
 @pytest.mark.promise(
-    "Stream Kernel", "the seed's snippet: in by one pipe, out by another; in process and through a client"
+    "Stream Kernel",
+    "the design document's snippet runs: in by one pipe, out by another, in process and through a client",
 )
 def test_the_example_runs() -> None:
     done = subprocess.run(

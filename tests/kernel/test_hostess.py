@@ -36,7 +36,7 @@ class TestHostess:
         assert len(made) == 2
         assert all(identity.startswith("localhost:courier:0x0000:system:no:none:") for identity in made)
 
-    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router list, renew and expire their entries")
     def test_silence_makes_a_guest_unavailable_and_never_forgets_it(self) -> None:
         clock = Clock()
         hostess = Hostess(clock)

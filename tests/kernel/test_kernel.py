@@ -52,7 +52,7 @@ class TestPipe:
         run(go())
 
     @pytest.mark.promise(
-        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split` and `merge` behave as in the kernel"
     )
     def test_a_writer_waits_at_the_mark_until_somebody_reads(self) -> None:
         async def go() -> None:
@@ -149,7 +149,7 @@ class TestJoining:
         run(go())
 
     @pytest.mark.promise(
-        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split` and `merge` behave as in the kernel"
     )
     def test_the_slowest_branch_throttles_all(self) -> None:
         async def go() -> None:
@@ -199,7 +199,7 @@ class TestJoining:
         run(go())
 
     @pytest.mark.promise(
-        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split` and `merge` behave as in the kernel"
     )
     def test_the_first_source_to_end_ends_what_is_merged(self) -> None:
         async def go() -> None:
@@ -273,7 +273,7 @@ class TestFinding:
         assert kernel.lookup(accepts="y") == [other]
 
     @pytest.mark.promise(
-        "Stream Kernel", "`register`, `lookup`, `connect`, `split`, `merge` as the kernel does them"
+        "Stream Kernel", "`register`, `lookup`, `connect`, `split` and `merge` behave as in the kernel"
     )
     @pytest.mark.parametrize(
         ("asked", "found"),

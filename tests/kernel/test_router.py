@@ -16,7 +16,7 @@ class Clock:
 
 
 class TestRouter:
-    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router list, renew and expire their entries")
     def test_announcing_again_is_the_heartbeat(self) -> None:
         clock = Clock()
         router = Router(clock)
@@ -38,7 +38,7 @@ class TestRouter:
             ("updated", clock.ms),
         ]
 
-    @pytest.mark.promise("Stream Kernel", "Hostess and Router")
+    @pytest.mark.promise("Stream Kernel", "Hostess and Router list, renew and expire their entries")
     def test_what_is_silent_for_longer_than_its_time_is_swept(self) -> None:
         clock = Clock()
         router = Router(clock)

@@ -42,7 +42,7 @@ def command(id_: str) -> list[str]:
     return [params["command"], *params["args"]]
 
 
-@pytest.mark.promise("Stream Kernel", "the shipped topology is sound and its node does as the host needs")
+@pytest.mark.promise("Stream Kernel", "the shipped topology is valid, and its node does what the host needs")
 def test_the_file_is_sound() -> None:
     assert topology_problems(document()) == []
     assert topology_problems({"topology": document()}) == [], "the wrapper is allowed"
@@ -65,7 +65,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return whole
 
 
-@pytest.mark.promise("Stream Kernel", "the shipped topology is sound and its node does as the host needs")
+@pytest.mark.promise("Stream Kernel", "the shipped topology is valid, and its node does what the host needs")
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
@@ -113,7 +113,7 @@ def test_the_health_check_passes() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.promise("Stream Kernel", "the shipped topology is sound and its node does as the host needs")
+@pytest.mark.promise("Stream Kernel", "the shipped topology is valid, and its node does what the host needs")
 def test_the_nodes_joined_as_the_host_joins_them() -> None:
     """What the feed writes goes to the courier in chunks of no meaning; the end of the feed is the end of both."""
     fed = subprocess.run(

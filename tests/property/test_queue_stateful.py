@@ -77,9 +77,9 @@ def body(id_: str, name: str, payload: int) -> bytes:
 
 
 @pytest.mark.promise(
-    "The document's testing strategy", "Property: at least once, every id acked or leased in the end"
+    "The document's testing strategy", "Property: at least once, every id is acked or leased in the end"
 )
-@pytest.mark.promise("Invariants", "hypothesis state machine against a model")
+@pytest.mark.promise("Invariants", "the queue agrees with a model in a hypothesis state machine")
 class QueueStateful(RuleBasedStateMachine):
     """Calls the machine as a runtime would: effects after each call, batches when the rules say so."""
 

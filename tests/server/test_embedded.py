@@ -45,7 +45,7 @@ def code(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
     return caught.value.code
 
 
-@pytest.mark.promise("Doors", "`penstock.QueueCore` in process")
+@pytest.mark.promise("Queue protocols", "`penstock.QueueCore` runs the queue in process")
 def test_the_seeds_calls_in_the_seeds_order() -> None:
     core = QueueCore(clock=Clock())
     assert core.enqueue(JEN, ENVELOPE) == {"id": "e-91a", "seq": 1}

@@ -50,7 +50,7 @@ def test_exactly_the_bound_fits_and_one_byte_more_does_not() -> None:
         inflate(gzip.compress(b"a" * BOUND) + gzip.compress(b"b"), "gzip", BOUND)
 
 
-@pytest.mark.promise("Limits, reload and the edges of HTTP", "compressed bodies within their bound")
+@pytest.mark.promise("Limits, reload and HTTP details", "compressed bodies are accepted within their bound")
 def test_a_bomb_is_stopped_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gigabyte of zeros in a megabyte; what is made of it is watched."""
     bomb = gzip.compress(bytes(1 << 24), 9) * 64

@@ -42,7 +42,7 @@ def steps(survey: Survey) -> int:
     return count
 
 
-@pytest.mark.promise("Streams", "looks at every stream are spread over turns")
+@pytest.mark.promise("Streams", "queries over all streams are spread over turns")
 def test_a_look_at_very_many_streams_takes_several_turns_and_misses_none() -> None:
     machine = many()
     metrics = MetricsSurvey(machine, OPERATOR)

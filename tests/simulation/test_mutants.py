@@ -354,7 +354,7 @@ def records_are_ready_before_their_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(enqueue, "admit", eager)
 
 
-@pytest.mark.promise("Invariants", "every checker bites")
+@pytest.mark.promise("Invariants", "every invariant checker detects a planted fault")
 @pytest.mark.parametrize(("invariant", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
 def test_a_planted_fault_is_named(invariant: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -275,7 +275,7 @@ def grants_that_wait_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SpaceMachine, "undecided", forget)
 
 
-@pytest.mark.promise("Invariants", "every checker bites")
+@pytest.mark.promise("Invariants", "every invariant checker detects a planted fault")
 @pytest.mark.parametrize(("invariants", "plant"), MUTANTS, ids=[plant.__name__ for _, plant in MUTANTS])
 def test_a_planted_fault_in_spaces_is_named(
     invariants: tuple[str, ...], plant: Plant, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ def run(seed: int) -> CheckedWorld:
 
 @pytest.mark.promise(
     "Invariants",
-    "spaces under simulation: joins, cuts, takeovers, grants racing frames, slow readers, liars, crashes (invariants 5, 6, 8)",
+    "spaces hold their invariants under simulation: joins, cuts, takeovers, grants racing frames, slow readers, malicious peers, crashes (5, 6, 8)",
 )
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
@@ -41,7 +41,7 @@ def test_every_invariant_of_spaces_holds_and_equal_seeds_give_equal_traces(chunk
 
 @pytest.mark.promise(
     "Invariants",
-    "spaces under simulation: joins, cuts, takeovers, grants racing frames, slow readers, liars, crashes (invariants 5, 6, 8)",
+    "spaces hold their invariants under simulation: joins, cuts, takeovers, grants racing frames, slow readers, malicious peers, crashes (5, 6, 8)",
 )
 def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
     """A simulation in which nothing happens proves nothing."""
@@ -126,7 +126,7 @@ def test_a_stream_and_its_writers_survive_a_crash() -> None:
 
 @pytest.mark.promise(
     "Invariants",
-    "what the journal refuses in a space has no effect, is told to its sender, and undoes nothing that came later",
+    "a change that the journal rejects has no effect in a space, is reported to its sender, and undoes nothing later",
 )
 def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
     """Nor does it for the moment in which nobody knows yet whether it will."""
@@ -147,7 +147,7 @@ def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
 
 @pytest.mark.promise(
     "Invariants",
-    "what the journal refuses in a space has no effect, is told to its sender, and undoes nothing that came later",
+    "a change that the journal rejects has no effect in a space, is reported to its sender, and undoes nothing later",
 )
 def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None:
     """The grant is refused and the revoke behind it is not: nobody writes but the owner."""
@@ -171,7 +171,7 @@ def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None
 
 @pytest.mark.promise(
     "Invariants",
-    "a participant that does not read envelopes is let go with a reason, and nothing comes behind it",
+    "a participant that does not read envelopes is disconnected with a reason, and receives nothing afterwards",
 )
 def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind_the_reason() -> None:
     world = CheckedWorld(

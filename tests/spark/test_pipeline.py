@@ -125,11 +125,11 @@ def run(
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a table that a lake of an earlier version lacks is filled from history, the others untouched",
+    "a table that an older lake lacks is filled from history, and the others are left untouched",
 )
 @pytest.mark.promise(
     "Spark: pipeline",
-    "9: other batches, a crash between two tables, a replay of every batch: the same tables",
+    "9: other batches, a crash between two tables and a replay of every batch give the same tables",
 )
 def test_many_small_batches_give_the_tables_of_one_computation(
     spark: SparkSession, data: Path, expected: dict
@@ -162,7 +162,7 @@ def test_many_small_batches_give_the_tables_of_one_computation(
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "9: other batches, a crash between two tables, a replay of every batch: the same tables",
+    "9: other batches, a crash between two tables and a replay of every batch give the same tables",
 )
 def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     spark: SparkSession, data: Path, expected: dict
@@ -198,7 +198,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
     assert content(data / "lake") == expected
 
 
-@pytest.mark.promise("Spark: pipeline", "backfill beside live")
+@pytest.mark.promise("Spark: pipeline", "a backfill runs next to the live pipeline")
 def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     spark: SparkSession, data: Path, expected: dict
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     assert content(data / "lake") == expected
 
 
-@pytest.mark.promise("Spark: pipeline", "a user's own table is one function and one line")
+@pytest.mark.promise("Spark: pipeline", "a custom table is one function and one line")
 def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
     spark: SparkSession, data: Path, expected: dict, tmp_path: Path
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSessi
             steps.load(spark, [tmp_path / name])
 
 
-@pytest.mark.promise("Spark: pipeline", "`rebuild` swaps a fresh table in")
+@pytest.mark.promise("Spark: pipeline", "`rebuild` replaces a table with a fresh one")
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
     ingest = ingest_of(spark, data)
     run(spark, data, ingest, rows_max=10_000)
@@ -287,7 +287,7 @@ def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: 
         rebuild_table(ingest, "alerts")
 
 
-@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
+@pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
 def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -359,7 +359,7 @@ def watch(spark: SparkSession) -> Callable[[Path], AlertWatch]:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
 )
 def test_alerts_are_the_same_however_the_rows_come(
     spark: SparkSession, told: Path, watch: Callable[[Path], AlertWatch], tmp_path: Path
@@ -449,7 +449,7 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a table that a lake of an earlier version lacks is filled from history, the others untouched",
+    "a table that an older lake lacks is filled from history, and the others are left untouched",
 )
 @pytest.mark.parametrize(
     "file", sorted((Path(__file__).parent / "fixtures").glob("data-*.tar.gz")), ids=lambda f: f.name

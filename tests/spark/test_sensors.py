@@ -98,7 +98,7 @@ def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:  # noqa
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "from sensors through Spark back to a dashboard: each window told once, with the right mean",
+    "sensor data goes through Spark to a dashboard: each window once, with the right mean",
 )
 def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     spark: SparkSession, server: ServerProcess, tmp_path: Path
@@ -118,10 +118,10 @@ def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
     check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
 
 
-@pytest.mark.promise("Documents", "blocks that need Spark run with a pipeline")
+@pytest.mark.promise("Documentation", "blocks that need Spark run with a pipeline")
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
     assert ".venv/bin/python examples/sensors/run.py\n" in (EXAMPLE.parents[1] / "README.md").read_text()

@@ -64,7 +64,8 @@ def written(tmp_path: Path) -> Iterator[Written]:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "found without registration; Arrow batches with exactly the declared schema"
+    "Spark: source and sinks",
+    "the source is found without registration and returns Arrow batches with exactly the declared schema",
 )
 def test_a_batch_read_gives_every_row_and_every_type(spark: SparkSession, written: Written) -> None:
     source = spark.read.format("penstock").option("minPartitions", 4).option("bodyAs", "json")
@@ -92,7 +93,7 @@ def test_a_mistake_reads_as_one(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("penstock").load(str(tmp_path)).count()
 
 
-@pytest.mark.promise("Spark: source and sinks", "two journals in one query")
+@pytest.mark.promise("Spark: source and sinks", "one query can read two journals")
 def test_two_journals_in_many_bounded_batches_and_again_from_the_checkpoint(
     spark: SparkSession, tmp_path: Path, written: Written
 ) -> None:
@@ -122,7 +123,7 @@ def test_two_journals_in_many_bounded_batches_and_again_from_the_checkpoint(
     other.close()
 
 
-@pytest.mark.promise("Spark: source and sinks", "a journal growing and sealed while it is read")
+@pytest.mark.promise("Spark: source and sinks", "a journal can grow and be sealed while it is read")
 def test_a_journal_that_grows_and_is_sealed_under_a_running_query(
     spark: SparkSession, tmp_path: Path, written: Written
 ) -> None:

@@ -56,7 +56,7 @@ def remote(process: ServerProcess, **options: object) -> dict[str, Any]:
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "from a server's URL with a token; a server that is gone is waited for, then named",
+    "the source reads from a server's URL with a token, retries an unreachable server, then reports it",
 )
 def test_rows_over_http_are_the_rows_of_the_directory(server: ServerProcess, spark: SparkSession) -> None:
     for options in (
@@ -97,7 +97,7 @@ def test_a_stream_over_http_is_bounded_and_holds_history_back(server: ServerProc
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "from a server's URL with a token; a server that is gone is waited for, then named",
+    "the source reads from a server's URL with a token, retries an unreachable server, then reports it",
 )
 @pytest.mark.parametrize(
     ("token", "message"),
@@ -119,7 +119,7 @@ def test_a_wrong_token_says_which_is_needed_and_is_not_tried_again(
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "from a server's URL with a token; a server that is gone is waited for, then named",
+    "the source reads from a server's URL with a token, retries an unreachable server, then reports it",
 )
 def test_a_server_that_is_gone_is_waited_for_and_then_named(server: ServerProcess) -> None:
     began = time.monotonic()

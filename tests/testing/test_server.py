@@ -18,7 +18,7 @@ from penstock.testing import serve
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+    "SDK and command line", "`penstock.testing.serve()` runs a server in a test and leaves nothing behind"
 )
 def test_nothing_is_left_behind():
     before = (
@@ -52,7 +52,7 @@ def test_a_lease_that_a_test_leaves_behind_holds_nothing_up():
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+    "SDK and command line", "`penstock.testing.serve()` runs a server in a test and leaves nothing behind"
 )
 def test_the_environment_and_files_around_do_not_count(monkeypatch, tmp_path):
     file = tmp_path / "config.yaml"
@@ -66,7 +66,7 @@ def test_the_environment_and_files_around_do_not_count(monkeypatch, tmp_path):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "`penstock.testing.serve()`: a server in a test that leaves nothing behind"
+    "SDK and command line", "`penstock.testing.serve()` runs a server in a test and leaves nothing behind"
 )
 def test_the_config_counts_and_two_servers_never_meet():
     with serve({"streams": {"maxDepth": 1}}) as small, serve() as other:

@@ -65,7 +65,7 @@ def assert_clean(paths: Iterable[str], check: Checker) -> None:
     assert not report, "\n" + "\n".join(report)
 
 
-@pytest.mark.promise("Ground", "pure core and dialects: no I/O, clock, randomness")
+@pytest.mark.promise("Foundations", "core and dialects are pure: no I/O, clock or randomness")
 def test_pure_code_has_no_clock_dice_or_input_output() -> None:
     assert_clean(pure_files(), checks.impure_code)
 
@@ -113,16 +113,16 @@ def test_the_page_of_promises_is_fresh() -> None:
 
 def test_a_marker_is_a_row_wherever_it_stands() -> None:
     source = (
-        "@pytest.mark.promise('Ground', 'a')\ndef test_a(): ...\n"
-        "class TestB:\n    @pytest.mark.promise('Ground', 'a')\n    def test_c(self): ...\n"
+        "@pytest.mark.promise('Foundations', 'a')\ndef test_a(): ...\n"
+        "class TestB:\n    @pytest.mark.promise('Foundations', 'a')\n    def test_c(self): ...\n"
         "TestD = M.TestCase\nTestD.pytestmark = [pytest.mark.promise('Views', 'x | y')]\n"
     )
     page = promises.gather([("tests/test_x.py", source)])
-    assert page["Ground"] == {"a": ["tests/test_x.py::test_a", "tests/test_x.py::TestB::test_c"]}
+    assert page["Foundations"] == {"a": ["tests/test_x.py::test_a", "tests/test_x.py::TestB::test_c"]}
     assert "| x \\| y | `tests/test_x.py::TestD` |" in promises.render(page)
 
 
-@pytest.mark.parametrize("mark", ["'Grund', 'a'", "'Ground', TEXT", "'Ground'"])
+@pytest.mark.parametrize("mark", ["'Foundation', 'a'", "'Foundations', TEXT", "'Foundations'"])
 def test_a_marker_that_no_page_can_show_is_an_error(mark: str) -> None:
     with pytest.raises(ValueError):
         promises.gather([("tests/test_x.py", f"@pytest.mark.promise({mark})\ndef test_a(): ...\n")])
@@ -138,7 +138,7 @@ def test_root_folder_is_not_crowded() -> None:
     assert not problems, problems[0].message
 
 
-@pytest.mark.promise("Ground", "one write per connection per turn, in one file")
+@pytest.mark.promise("Foundations", "a connection is written to once a turn, in one file")
 def test_two_files_write_to_a_transport() -> None:
     writers = (TRANSPORT, CLIENT_TRANSPORT)  # one at each end of the wire
     assert_clean([path for path in python_files("src/") if path not in writers], checks.raw_transport_writes)

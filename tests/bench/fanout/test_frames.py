@@ -91,7 +91,8 @@ class TestTally:
         assert len(tally.pings) == kinds.count(PING)
 
     @pytest.mark.promise(
-        "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+        "Benchmarks and robustness",
+        "`penstock bench fanout` accounts for every delivery, targeted and broadcast",
     )
     @given(st.lists(st.booleans(), min_size=1, max_size=80), st.lists(st.integers(0, 10_000), max_size=8))
     def test_the_newest_number_tells_how_many_were_dropped(self, kept, cuts):
@@ -103,7 +104,8 @@ class TestTally:
         assert tally.position == max((place + 1 for place, is_kept in enumerate(kept) if is_kept), default=0)
 
     @pytest.mark.promise(
-        "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+        "Benchmarks and robustness",
+        "`penstock bench fanout` accounts for every delivery, targeted and broadcast",
     )
     @pytest.mark.parametrize("order", [[0, 1, 1], [1, 0], [0, 2, 1]])
     def test_frames_that_come_twice_or_out_of_order_are_told(self, order):

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 
-@pytest.mark.promise("Surface and speed", "deliveries of the aggregation pattern grow as O(N)")
+@pytest.mark.promise("Benchmarks and robustness", "deliveries of the aggregation pattern grow as O(N)")
 @pytest.mark.promise(
-    "Surface and speed", "`penstock bench fanout` accounts for every delivery, to one and to all"
+    "Benchmarks and robustness", "`penstock bench fanout` accounts for every delivery, targeted and broadcast"
 )
 def test_frames_of_a_space_are_accounted_for_on_every_way(bench, tmp_path):
     plot_file = tmp_path / "growth.svg"

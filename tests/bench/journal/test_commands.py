@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.promise("Surface and speed", "`penstock bench journal` beside SQLite")
+@pytest.mark.promise("Benchmarks and robustness", "`penstock bench journal` compares with SQLite")
 def test_journal_cells_are_accounted_for_beside_sqlite(bench):
     found = bench("journal", "--rounds", "1", "--count", "600", "--commit", "100", "--live", "300")
     cells = [(cell["workload"], cell["target"], cell["rounds"][0]["count"]) for cell in found["cells"]]

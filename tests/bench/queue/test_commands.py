@@ -9,7 +9,7 @@ import pytest
     "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
 )
 @pytest.mark.promise(
-    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+    "Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope"
 )
 def test_queue_cells_are_accounted_for(bench):
     found = bench(
@@ -44,7 +44,7 @@ def test_queue_beside_its_peer_or_saying_why_not(bench):
 
 
 @pytest.mark.promise(
-    "Surface and speed", "`penstock bench queue` and `bench http` account for every envelope"
+    "Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope"
 )
 def test_http_cells_are_accounted_for(bench):
     found = bench(

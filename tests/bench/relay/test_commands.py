@@ -8,8 +8,8 @@ from penstock.cli import main
 
 
 @pytest.mark.promise(
-    "Surface and speed",
-    "`penstock bench relay` accounts for every message, and measures the queue beside the relay",
+    "Benchmarks and robustness",
+    "`penstock bench relay` accounts for every message, and measures the queue next to the relay",
 )
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -25,8 +25,8 @@ def test_options_that_make_no_sense_are_refused(words, said, capsys):
 
 
 @pytest.mark.promise(
-    "Surface and speed",
-    "`penstock bench relay` accounts for every message, and measures the queue beside the relay",
+    "Benchmarks and robustness",
+    "`penstock bench relay` accounts for every message, and measures the queue next to the relay",
 )
 def test_every_message_of_a_run_is_accounted_for(bench):
     found = bench(

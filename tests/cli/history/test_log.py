@@ -82,7 +82,7 @@ def copied(busy, tmp_path):
 # Looking
 
 
-@pytest.mark.promise("The journal", "`penstock log ls, cat, check, seal, readers`")
+@pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 def test_what_happened_to_an_envelope_is_told_across_sealed_and_new_rows(cli, story):
     rows = cli("log", "cat", "--id", "b", "--json", *story)
     assert [row["event"] for row in rows] == ["enqueue", "nack", "ack"]
@@ -94,7 +94,7 @@ def test_what_happened_to_an_envelope_is_told_across_sealed_and_new_rows(cli, st
     assert sorted(dead) == [("dead", "jobs/a"), ("enqueue", "dlq/jobs/a"), ("enqueue", "jobs/a")]
 
 
-@pytest.mark.promise("The journal", "`penstock tail` with filters")
+@pytest.mark.promise("Journal", "`penstock tail` filters rows")
 def test_rows_are_chosen_by_every_filter(cli, story):
     def ids(*words):
         return [row["id"] for row in cli("log", "cat", "--event", "enqueue", "--json", *story, *words)]
@@ -119,7 +119,7 @@ def test_people_see_a_table(cli, story):
     assert '"payload":"b"' in cli("log", "cat", "--id", "b", "--limit", "1", "--columns", "id,body")
 
 
-@pytest.mark.promise("The journal", "`penstock log ls, cat, check, seal, readers`")
+@pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 def test_files_are_listed_with_their_offsets_and_cover_the_journal(cli):
     (listed,) = cli("log", "ls", "--json")
     kinds = {
@@ -205,7 +205,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.promise("The journal", "`penstock log ls, cat, check, seal, readers`")
+@pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_found_and_its_place_named(busy, cli, tmp_path, what):
     data = copied(busy, tmp_path)
@@ -237,7 +237,7 @@ def test_damage_that_a_reader_meets_is_named_by_file(busy, tmp_path, capsys):
 # Sealing, readers
 
 
-@pytest.mark.promise("The journal", "`penstock log ls, cat, check, seal, readers`")
+@pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 def test_sealing_without_a_server_moves_everything_and_changes_no_row(busy, cli, tmp_path):
     data = copied(busy, tmp_path)
     before = cli("log", "cat", "--json", data=data)
@@ -260,7 +260,7 @@ def test_sealing_keeps_out_of_a_directory_that_another_process_writes(busy, tmp_
     assert "another process writes" in capsys.readouterr().err
 
 
-@pytest.mark.promise("The journal", "`penstock log ls, cat, check, seal, readers`")
+@pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 def test_readers_are_listed_and_forgotten(busy, cli, tmp_path):
     data = copied(busy, tmp_path)
     disk = RealDisk(data / "journal")
@@ -286,7 +286,7 @@ def follow(*words):
     )
 
 
-@pytest.mark.promise("The journal", "`penstock tail` with filters")
+@pytest.mark.promise("Journal", "`penstock tail` filters rows")
 @pytest.mark.parametrize("kind", ["directory", "server"])
 def test_tail_shows_what_was_and_then_what_comes(busy, kind):
     where = ["--data", str(busy.data), *(["--url", busy.http] if kind == "server" else [])]
@@ -320,7 +320,7 @@ def test_tail_may_stop_at_the_end(cli, busy):
 # Moving
 
 
-@pytest.mark.promise("The journal", "export and import, JSONL and Parquet")
+@pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
 def test_what_is_exported_is_what_cat_shows_in_both_formats(cli, tmp_path):
     lines, table = tmp_path / "x.jsonl", tmp_path / "x.parquet"
     (told,) = cli("export", "-o", str(lines), "--to", "8", "--json")
@@ -336,7 +336,7 @@ def test_what_is_exported_is_what_cat_shows_in_both_formats(cli, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.parquet"]
 
 
-@pytest.mark.promise("The journal", "export and import, JSONL and Parquet")
+@pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
 def test_an_export_fills_another_server_with_the_same_bytes(cli, story, start_server, tmp_path):
     other = start_server()
     files = [tmp_path / "x.jsonl", tmp_path / "x.parquet"]
@@ -365,7 +365,7 @@ def test_a_file_that_holds_no_rows_is_refused(busy, tmp_path, capsys, content):
     assert "error: Invalid" in capsys.readouterr().err
 
 
-@pytest.mark.promise("The journal", "`penstock replay`")
+@pytest.mark.promise("Journal", "`penstock replay` enqueues history again")
 def test_replay_stores_again_only_what_is_not_known(cli, story, busy):
     part = [*story, "--json"]
     (same,) = cli("replay", *part)
@@ -380,7 +380,7 @@ def test_replay_stores_again_only_what_is_not_known(cli, story, busy):
     assert [row["sender"] for row in rows] == ["sam"] * 2
 
 
-@pytest.mark.promise("The journal", "`penstock replay`")
+@pytest.mark.promise("Journal", "`penstock replay` enqueues history again")
 def test_replay_keeps_the_pauses_scaled_by_its_speed():
     class Clocked:
         def __init__(self):
@@ -401,7 +401,7 @@ def test_replay_keeps_the_pauses_scaled_by_its_speed():
     assert second - first < third - second and third - first >= 0.039
 
 
-@pytest.mark.promise("The journal", "no token in a row")
+@pytest.mark.promise("Journal", "no row contains a token")
 def test_no_token_is_in_any_row(busy, cli):
     token = (busy.data / "run" / "operator.token").read_text().strip()
     files = [path for path in busy.data.rglob("*") if path.is_file() and path.parent.name != "run"]

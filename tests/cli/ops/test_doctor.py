@@ -45,9 +45,7 @@ def left(server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[st
     return data
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_machine_without_a_server_is_sound(tmp_path: Path, report) -> None:
     code, found = report(tmp_path / "nothing")
     assert code == 0, found
@@ -57,9 +55,7 @@ def test_a_machine_without_a_server_is_sound(tmp_path: Path, report) -> None:
     assert found["console"][0] in ("ok", "info")
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_running_server_answers_and_has_the_same_time(server: ServerProcess, report) -> None:
     code, found = report(server.data)
     assert code == 0, found
@@ -67,9 +63,7 @@ def test_a_running_server_answers_and_has_the_same_time(server: ServerProcess, r
     assert found["relay port"] == ("info", f"off in process {server.process.pid}")
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_journal_that_cannot_be_read_fails(left: Path, report) -> None:
     assert report(left)[1]["journal"][0] == "ok"
     [segment] = (left / "journal").glob("log-*.seg")
@@ -82,9 +76,7 @@ def test_a_journal_that_cannot_be_read_fails(left: Path, report) -> None:
     assert "`penstock log check`" in found["journal"][1]
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_clock_behind_the_journal_fails(left: Path, report, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s - 3_600)
@@ -93,9 +85,7 @@ def test_a_clock_behind_the_journal_fails(left: Path, report, monkeypatch: pytes
     assert "ahead; set the clock" in found["clock and journal"][1]
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_port_that_somebody_has_fails_with_the_setting_to_change(tmp_path: Path, report) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -104,9 +94,7 @@ def test_a_port_that_somebody_has_fails_with_the_setting_to_change(tmp_path: Pat
     assert "`listen.control`" in found["control port"][1]
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`doctor`: what is wrong fails with exit code 3, and says the cure"
-)
+@pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_library_that_is_missing_fails(tmp_path: Path, report, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(_: str) -> NoReturn:
         raise importlib.metadata.PackageNotFoundError

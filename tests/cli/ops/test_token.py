@@ -34,7 +34,8 @@ def cli(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.promise(
-    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+    "Administration",
+    "`penstock token new`, `ls`, `revoke` and `penstock console` work with and without a server",
 )
 def test_tokens_of_a_running_server(cli, running):
     folder = running.folder
@@ -60,7 +61,8 @@ def test_tokens_of_a_running_server(cli, running):
 
 
 @pytest.mark.promise(
-    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+    "Administration",
+    "`penstock token new`, `ls`, `revoke` and `penstock console` work with and without a server",
 )
 def test_without_a_server_the_file_is_changed(cli, tmp_path):
     code, out, said = cli("token", "ls")
@@ -80,7 +82,8 @@ def test_without_a_server_the_file_is_changed(cli, tmp_path):
 
 
 @pytest.mark.promise(
-    "Administration", "`penstock token new`, `ls`, `revoke` and `penstock console`, with a server and without"
+    "Administration",
+    "`penstock token new`, `ls`, `revoke` and `penstock console` work with and without a server",
 )
 def test_the_link_to_the_console(cli, running, tmp_path, monkeypatch):
     token = (running.data / "run" / "operator.token").read_text().strip()

@@ -39,8 +39,8 @@ def test_wrong_usage_is_told_and_leaves_nothing_behind(
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+    "Configuration of a space",
+    "an invalid file is rejected with every problem, its path and line, and no default replaces it",
 )
 def test_every_problem_of_the_file_is_told_and_no_default_takes_its_place(
     folder: Path, capsys: pytest.CaptureFixture[str]
@@ -66,8 +66,8 @@ def test_flags_have_upstreams_names_and_defaults(folder: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "`penstock gateway start` has upstream's words, drains, and serves Courier to the operator alone",
+    "Configuration of a space",
+    "`penstock gateway start` accepts upstream's options, drains, and serves Courier to the operator only",
 )
 def test_the_help_names_every_flag_of_upstream(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gateway", "start", "--help"]) == 0

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import ok
 
 
-@pytest.mark.promise("SDK and command line", "`enqueue`, `subscribe`")
+@pytest.mark.promise("SDK and command line", "`enqueue` and `subscribe` work")
 def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
     one = ok(cli("enqueue", "--to", stream, "--type", "t", "--id", "one", "--payload", '{"n": 1}'))
     assert one == f"stored: one in {stream} as seq 1\n"

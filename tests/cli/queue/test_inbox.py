@@ -13,7 +13,7 @@ from tests.cli.conftest import ok
 from tests.server_process import environment
 
 
-@pytest.mark.promise("SDK and command line", "`send`, `inbox`, `done`")
+@pytest.mark.promise("SDK and command line", "`send`, `inbox` and `done` work")
 def test_send_inbox_done(cli, stream):
     name = stream.replace("/", "-")
     assert "has never connected" in ok(cli("send", name, "hello", "--as", "sam"))
@@ -48,7 +48,7 @@ def test_done_with_other_verbs(cli, stream):
     assert json.loads(ok(cli("redrive", f"agents/{name}/inbox", "--json")))["moved"] == 1
 
 
-@pytest.mark.promise("SDK and command line", "`enqueue`, `subscribe`")
+@pytest.mark.promise("SDK and command line", "`enqueue` and `subscribe` work")
 def test_subscribe_prints_and_acks(cli, stream):
     for number in range(3):
         ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", str(number)))

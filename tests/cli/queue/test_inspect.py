@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import ok
 
 
-@pytest.mark.promise("SDK and command line", "`stats`, `peek`, `where`")
+@pytest.mark.promise("SDK and command line", "`stats`, `peek` and `where` work")
 def test_looking(cli, stream):
     ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "hi [red]you"))
     (line,) = [line for line in ok(cli("stats")).splitlines() if line.startswith(f"{stream} ")]
@@ -23,7 +23,7 @@ def test_looking(cli, stream):
         assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
 
 
-@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
+@pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")
 def test_refusals_have_a_code_a_message_and_a_hint(cli):
     done = cli("stats", "tests/nothing-here")
     assert (done.returncode, done.stdout) == (1, "")

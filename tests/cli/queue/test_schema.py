@@ -9,7 +9,10 @@ import pytest
 from tests.cli.conftest import ok
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`schema.validate`, `/v1/schemas`, `penstock schema`")
+@pytest.mark.promise(
+    "Schemas, skills and observability",
+    "`schema.validate`, `/v1/schemas` and `penstock schema` validate envelopes",
+)
 def test_schemas_are_checked_without_a_server(cli, tmp_path):
     (tmp_path / "schemas/a").mkdir(parents=True)
     good = tmp_path / "schemas/a/b@v1.json"

@@ -54,7 +54,7 @@ async def piped(server, stdin, *words):
     return child.returncode, out.decode(), err.decode()
 
 
-@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
+@pytest.mark.promise("Space client", "`penstock space ls|tail|send|open-stream|invite|kick` work")
 def test_send_says_text_or_an_envelope_of_any_kind(command):
     async def go():
         async with gateway() as server:
@@ -100,7 +100,7 @@ def test_wrong_usage_is_exit_2(words, capsys):
     assert capsys.readouterr().err.startswith("error: Usage: ")
 
 
-@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
+@pytest.mark.promise("Space client", "`penstock space ls|tail|send|open-stream|invite|kick` work")
 def test_tail_prints_envelopes_and_frames_in_order(command):
     async def go():
         async with gateway() as server:
@@ -129,7 +129,7 @@ def test_tail_prints_envelopes_and_frames_in_order(command):
     run(go())
 
 
-@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
+@pytest.mark.promise("Space client", "`penstock space ls|tail|send|open-stream|invite|kick` work")
 def test_open_stream_sends_lines_or_blocks_and_closes():
     async def go():
         async with gateway() as server:
@@ -154,9 +154,7 @@ def test_open_stream_sends_lines_or_blocks_and_closes():
     run(go())
 
 
-@pytest.mark.promise(
-    "Taking part in a space", "a gateway that does not know targets is detected before a frame is sent"
-)
+@pytest.mark.promise("Space client", "the client detects a gateway without targets before it sends a frame")
 def test_open_stream_sends_nothing_through_a_gateway_without_targets():
     async def go():
         async with gateway() as server:
@@ -188,7 +186,7 @@ def test_ctrl_c_closes_the_stream_and_is_quiet():
     run(go())
 
 
-@pytest.mark.promise("Taking part in a space", "`penstock space ls|tail|send|open-stream|invite|kick`")
+@pytest.mark.promise("Space client", "`penstock space ls|tail|send|open-stream|invite|kick` work")
 def test_invite_prints_the_token_and_kick_puts_out(command):
     async def go():
         async with gateway() as server:

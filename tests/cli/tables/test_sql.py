@@ -37,7 +37,7 @@ def cli(data, capsys):
     return run
 
 
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` without a JVM; `penstock lake …`")
+@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
 def test_a_question_is_answered(cli):
     shown = cli("sql", "select offset, recorded_at, text from notes where offset >= 3 order by offset").out
     header, *lines = shown.splitlines()
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_said_with_what_is(cli, tmp_path):
     )
 
 
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` without a JVM; `penstock lake …`")
+@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
 def test_the_lake_is_listed_with_how_far_it_is(cli):
     tables = json.loads(cli("lake", "ls", "--json").out)["tables"]
     assert [(one["table"], one["rows"], one["version"], one["offset"]) for one in tables] == [
@@ -144,7 +144,7 @@ def test_versions_are_listed_with_their_ranges(cli):
     assert "there are: `counts`, `notes`" in cli("lake", "history", "nope", code=1).err
 
 
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` without a JVM; `penstock lake …`")
+@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
 def test_small_files_and_old_files_go_by_hand(cli, data):
     before = counted(LakeTable(data / "lake", COUNTS).rows())
     done = json.loads(cli("lake", "compact", "--json", "--table", "notes").out)["tables"]
@@ -160,7 +160,7 @@ def test_small_files_and_old_files_go_by_hand(cli, data):
     assert "sealing" in cli("lake", "compact", "--table", "events", code=1).err
 
 
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` without a JVM; `penstock lake …`")
+@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
 def test_asking_loads_no_spark(data):
     script = (
         "import sys; from penstock.cli import main; main(sys.argv[1:]);"

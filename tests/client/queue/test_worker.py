@@ -64,7 +64,7 @@ def worked(handler, script, **options):
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+    "`work` acks when the handler returns, nacks when it raises, bounds concurrency, and releases on cancellation",
 )
 def test_a_handler_that_returns_has_its_delivery_acked():
     async def handler(delivery):
@@ -79,7 +79,7 @@ def test_a_handler_that_returns_has_its_delivery_acked():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+    "`work` acks when the handler returns, nacks when it raises, bounds concurrency, and releases on cancellation",
 )
 def test_a_handler_that_raises_has_its_delivery_nacked_and_the_next_one_comes(caplog):
     async def handler(delivery):
@@ -97,7 +97,7 @@ def test_a_handler_that_raises_has_its_delivery_nacked_and_the_next_one_comes(ca
     assert "seq=1" in record.getMessage() and "no such file" in caplog.text
 
 
-@pytest.mark.promise("SDK and command line", "nothing that a handler does ends the work")
+@pytest.mark.promise("SDK and command line", "no failure of a handler ends `work`")
 def test_a_cancellation_of_something_that_a_handler_waited_for_does_not_end_the_work():
     async def handler(delivery):
         if delivery.seq == 1:
@@ -131,7 +131,7 @@ def test_what_a_handler_settles_itself_stays_so():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; the awaited call is cleaned up",
 )
 def test_a_lost_lease_is_raised_inside_the_handler_at_its_await():
     seen = []
@@ -177,7 +177,7 @@ def test_a_handler_may_go_on_after_a_lost_lease_but_settles_nothing():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; the awaited call is cleaned up",
 )
 def test_a_task_group_inside_a_handler_is_ended_whole():
     ended = []
@@ -209,7 +209,7 @@ def test_a_task_group_inside_a_handler_is_ended_whole():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`LeaseLost` is raised inside the handler, at its `await`, once; what it waits in ends properly",
+    "`LeaseLost` is raised inside the handler, at its `await`, once; the awaited call is cleaned up",
 )
 def test_a_loss_that_the_handler_caused_itself_is_raised_once():
     heard = []
@@ -261,7 +261,7 @@ def test_a_handler_that_hears_nothing_of_the_loss_leaves_no_cancellation_behind(
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+    "`work` acks when the handler returns, nacks when it raises, bounds concurrency, and releases on cancellation",
 )
 def test_handlers_work_side_by_side_and_no_more_of_them_than_were_asked_for():
     at_once, most, gates = set(), [], {}
@@ -288,7 +288,7 @@ def test_handlers_work_side_by_side_and_no_more_of_them_than_were_asked_for():
 
 @pytest.mark.promise(
     "SDK and command line",
-    "`work`: returning acks, raising nacks, so many side by side, a cancellation gives back",
+    "`work` acks when the handler returns, nacks when it raises, bounds concurrency, and releases on cancellation",
 )
 def test_cancelling_the_work_stops_its_handlers_and_unsubscribes():
     ended = []

@@ -41,8 +41,8 @@ async def both(first, second):
 
 class TestJoining:
     @pytest.mark.promise(
-        "Taking part in a space",
-        "a join names space, id and token; a refused one is raised and never tried again",
+        "Space client",
+        "a join names space, id and token; a rejected join raises and is not retried",
     )
     def test_the_join_names_space_id_and_token_and_the_welcome_is_kept(self):
         async def go():
@@ -61,8 +61,8 @@ class TestJoining:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space",
-        "a join names space, id and token; a refused one is raised and never tried again",
+        "Space client",
+        "a join names space, id and token; a rejected join raises and is not retried",
     )
     def test_a_refused_join_is_raised_and_not_tried_again(self):
         async def go():
@@ -113,8 +113,8 @@ class TestJoining:
 
 class TestSending:
     @pytest.mark.promise(
-        "Taking part in a space",
-        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+        "Space client",
+        "a send returns with its echo and raises a correlated error, which other participants cannot forge",
     )
     def test_send_returns_when_its_echo_is_back(self):
         async def go():
@@ -137,8 +137,8 @@ class TestSending:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space",
-        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+        "Space client",
+        "a send returns with its echo and raises a correlated error, which other participants cannot forge",
     )
     def test_a_correlated_error_is_raised(self):
         async def go():
@@ -153,8 +153,8 @@ class TestSending:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space",
-        "a send returns with its echo, and raises a correlated error, which nobody else can forge",
+        "Space client",
+        "a send returns with its echo and raises a correlated error, which other participants cannot forge",
     )
     def test_an_error_that_another_participant_wrote_is_none(self):
         async def go():
@@ -225,7 +225,7 @@ class TestSending:
 
 class TestPicture:
     @pytest.mark.promise(
-        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+        "Space client", "the lists of participants, capabilities and open streams stay correct"
     )
     def test_presence_grants_and_streams_change_it(self):
         async def go():
@@ -272,7 +272,7 @@ class TestPicture:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+        "Space client", "the lists of participants, capabilities and open streams stay correct"
     )
     def test_what_a_participant_forges_changes_nothing(self):
         async def go():
@@ -289,7 +289,7 @@ class TestPicture:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "who is there, what one may send and which streams are open stay true"
+        "Space client", "the lists of participants, capabilities and open streams stay correct"
     )
     @given(
         st.lists(
@@ -374,7 +374,7 @@ class TestStreams:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "a gateway that does not know targets is detected before a frame is sent"
+        "Space client", "the client detects a gateway without targets before it sends a frame"
     )
     @pytest.mark.parametrize("echoed", [{}, {"target": []}, {"target": None}])
     def test_a_gateway_that_does_not_know_targets_is_detected(self, echoed):
@@ -427,7 +427,7 @@ class TestStreams:
 
         run(go())
 
-    @pytest.mark.promise("Taking part in a space", "writers, owners, invitations and kicks from the SDK")
+    @pytest.mark.promise("Space client", "the SDK manages writers, owners, invitations and kicks")
     def test_a_refused_frame_is_raised_by_the_next_write_once(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes("system/error") as errors:
@@ -570,7 +570,8 @@ class TestReading:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+        "Space client",
+        "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_a_slow_reader_loses_the_oldest_frames_and_they_are_counted(self, monkeypatch):
         monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
@@ -588,7 +589,8 @@ class TestReading:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+        "Space client",
+        "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_one_that_wants_every_frame_holds_the_socket(self, monkeypatch):
         monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
@@ -621,7 +623,8 @@ class TestReading:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+        "Space client",
+        "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_envelopes_are_never_dropped_silently(self, monkeypatch):
         monkeypatch.setattr(space_feed, "ENVELOPES_MAX", 2)
@@ -657,7 +660,8 @@ class TestReading:
         assert read_message(frame_bytes(stream_id, data)) == Frame(stream_id, data)
 
     @pytest.mark.promise(
-        "Taking part in a space", "bounded feeds: old frames drop and are counted, envelopes never silently"
+        "Space client",
+        "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     @given(
         st.lists(st.integers(0, 3) | st.none()),
@@ -686,7 +690,8 @@ class TestReading:
 
 class TestLosses:
     @pytest.mark.promise(
-        "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+        "Space client",
+        "a lost connection is restored under the same name; a taken-over client does not fight for its name",
     )
     def test_a_lost_link_is_joined_again_under_the_same_name(self):
         async def go():
@@ -751,7 +756,8 @@ class TestLosses:
         run(go())
 
     @pytest.mark.promise(
-        "Taking part in a space", "a lost link comes back under the same name; a taken name is not fought for"
+        "Space client",
+        "a lost connection is restored under the same name; a taken-over client does not fight for its name",
     )
     def test_somebody_who_took_our_name_is_not_fought(self):
         async def go():

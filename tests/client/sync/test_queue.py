@@ -98,9 +98,11 @@ def public(kind):
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-@pytest.mark.promise("Token streams: the two ends", "the ends without `async` have the same surface")
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "Token streams: publisher and reader", "the sync publisher and reader have the same interface"
+)
+@pytest.mark.promise(
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_have_the_same_names(source, twin):
@@ -108,7 +110,7 @@ def test_both_have_the_same_names(source, twin):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_take_the_same_arguments(source, twin):
@@ -133,7 +135,7 @@ def described(function, words=None):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_have_values_of_the_same_types(source, twin):
@@ -145,7 +147,7 @@ def test_both_have_values_of_the_same_types(source, twin):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_are_used_in_the_same_statements(source, twin):
@@ -154,7 +156,7 @@ def test_both_are_used_in_the_same_statements(source, twin):
 
 
 @pytest.mark.promise(
-    "SDK and command line", "the sync twins cannot drift: names, arguments, types, statements"
+    "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
 def test_a_drifted_twin_would_be_noticed():
     class Source:
@@ -176,7 +178,9 @@ def test_connect_and_connect_sync_take_the_same_arguments():
     )
 
 
-@pytest.mark.promise("Token streams: the two ends", "the ends without `async` have the same surface")
+@pytest.mark.promise(
+    "Token streams: publisher and reader", "the sync publisher and reader have the same interface"
+)
 @pytest.mark.parametrize(
     ("source", "twin"),
     [(Space, SyncSpace), (TokenStream, SyncTokenStream), (TokenPublisher, SyncTokenPublisher)],

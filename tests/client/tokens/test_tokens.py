@@ -93,7 +93,7 @@ def words(count: int) -> list[str]:
 
 class TestStreams:
     @pytest.mark.promise(
-        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+        "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
@@ -122,7 +122,8 @@ class TestStreams:
         assert (await read(agreed))[0] == words(50)
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "registered first, with claims for one topic, and renewed"
+        "Token streams: publisher and reader",
+        "a publisher registers first, with claims for one topic, and renews",
     )
     @awaited
     async def test_the_topic_is_registered_first_with_its_own_claims(self, relay: TinyRelay) -> None:
@@ -138,7 +139,8 @@ class TestStreams:
         assert 0 < registration.exp_s - now_ms // 1000 <= 61
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "registered first, with claims for one topic, and renewed"
+        "Token streams: publisher and reader",
+        "a publisher registers first, with claims for one topic, and renews",
     )
     @awaited
     async def test_a_registration_is_renewed_while_the_stream_lives(self, relay: TinyRelay) -> None:
@@ -159,7 +161,9 @@ class TestStreams:
             await out.complete()
             assert [token async for token in stream] == ["a"]
 
-    @pytest.mark.promise("Token streams: the two ends", "batches follow the rate, with a time limit")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
+    )
     @awaited
     async def test_a_partial_batch_is_not_held_back(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -175,7 +179,7 @@ class TestStreams:
                     got += await stream.next_batch()
             assert got == words(21)
 
-    @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
+    @pytest.mark.promise("Token streams: publisher and reader", "buffers at either end are bounded")
     @awaited
     async def test_a_slow_reader_is_waited_for(
         self, relay: TinyRelay, monkeypatch: pytest.MonkeyPatch
@@ -221,8 +225,8 @@ class TestStreams:
 
 class TestEnds:
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+        "Token streams: publisher and reader",
+        "a stream always ends: on exceptions, when stopped, closed or abandoned",
     )
     @awaited
     async def test_an_exception_ends_the_stream_with_an_error(self, relay: TinyRelay) -> None:
@@ -241,7 +245,7 @@ class TestEnds:
         assert "secret" not in str(failed.value.failure)
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+        "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
     async def test_an_error_is_told_in_the_publishers_words(self, relay: TinyRelay) -> None:
@@ -258,8 +262,8 @@ class TestEnds:
         assert failed.value.code == "StreamFailed"
 
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+        "Token streams: publisher and reader",
+        "a stream always ends: on exceptions, when stopped, closed or abandoned",
     )
     @awaited
     async def test_a_forgotten_publisher_says_so(self, relay: TinyRelay) -> None:
@@ -272,8 +276,8 @@ class TestEnds:
             await read(agreed)
 
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+        "Token streams: publisher and reader",
+        "a stream always ends: on exceptions, when stopped, closed or abandoned",
     )
     @awaited
     async def test_a_closed_publisher_without_an_end_says_so(self, relay: TinyRelay) -> None:
@@ -285,8 +289,8 @@ class TestEnds:
             await read(agreed)
 
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+        "Token streams: publisher and reader",
+        "a stream always ends: on exceptions, when stopped, closed or abandoned",
     )
     @awaited
     async def test_a_stopped_task_ends_its_stream(self, relay: TinyRelay) -> None:
@@ -315,7 +319,7 @@ class TestEnds:
                 await out.complete()
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+        "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
     async def test_silence_without_an_end_is_a_cut(self, relay: TinyRelay) -> None:
@@ -362,7 +366,8 @@ class TestEnds:
 
 class TestFaults:
     @pytest.mark.promise(
-        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+        "Token streams: publisher and reader",
+        "a reader retries with increasing pauses and gives up at a limit",
     )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
@@ -389,7 +394,7 @@ class TestFaults:
         assert (await read(agreed))[0] == words(100)
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+        "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
     async def test_a_gap_that_nobody_can_fill_is_a_gap(self, make_relay: Callable[..., TinyRelay]) -> None:
@@ -407,7 +412,9 @@ class TestFaults:
                 await anext(stream)
         assert gap.value.is_gone and gap.value.code == "StreamGap"
 
-    @pytest.mark.promise("Token streams: the two ends", "somebody who can only add messages ends no stream")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "an attacker that can only add messages cannot end a stream"
+    )
     @awaited
     async def test_added_messages_do_not_end_a_stream(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -425,7 +432,7 @@ class TestFaults:
             assert [token async for token in stream] == words(50)
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "typed endings: complete, failed, gap, tampered, truncated"
+        "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
     async def test_a_changed_message_is_never_read(self, make_relay: Callable[..., TinyRelay]) -> None:
@@ -451,7 +458,9 @@ class TestFaults:
                 await go_on()
         assert got == words(len(got)) and len(got) <= 3
 
-    @pytest.mark.promise("Token streams: the two ends", "a killed relay and a cut connection lose nothing")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "a killed relay and a lost connection lose nothing"
+    )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
     async def test_a_relay_that_is_restarted_without_memory_loses_nothing(
@@ -482,7 +491,7 @@ class TestFaults:
             assert relay.registered, "the new relay knows the topic"
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "a failed send breaks no chain; a full publisher waits"
+        "Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits"
     )
     @awaited
     async def test_a_publisher_waits_for_a_relay_that_is_gone_and_says_when_that_takes_too_long(
@@ -513,7 +522,7 @@ class TestFaults:
 
 class TestCancelling:
     @pytest.mark.promise(
-        "Token streams: the two ends", "only the reader cancels, and each message works once"
+        "Token streams: publisher and reader", "only the reader cancels, and each cancel message works once"
     )
     @awaited
     async def test_a_reader_stops_the_publisher_through_the_relay(self, relay: TinyRelay) -> None:
@@ -558,8 +567,8 @@ class TestAgreeing:
         assert agreed[0].endpoint == "tcp://there:1"
 
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "keys are agreed on over Courier or a space, and a swapped key is refused",
+        "Token streams: publisher and reader",
+        "keys are agreed on over Courier or a space, and a swapped key is rejected",
     )
     def test_an_answer_of_somebody_else_is_refused(self) -> None:
         """Whoever carries the answer could put in a key of their own."""
@@ -604,8 +613,8 @@ class TestTwins:
         assert threading.active_count() == before
 
     @pytest.mark.promise(
-        "Token streams: the two ends",
-        "a stream always ends: on exceptions, when stopped, closed or forgotten",
+        "Token streams: publisher and reader",
+        "a stream always ends: on exceptions, when stopped, closed or abandoned",
     )
     def test_a_forgotten_publisher_says_so(self, relay: TinyRelay) -> None:
         agreed = agree(relay)

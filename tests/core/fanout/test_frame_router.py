@@ -91,7 +91,8 @@ def test_only_writers_write_and_only_to_lanes_that_are_there() -> None:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "a crowd costs a route no more than its targets"
+    "Capabilities and log files of a gateway",
+    "the size of a space does not affect the cost of a targeted route",
 )
 def test_coming_and_going_in_a_crowd_costs_each_lane_no_more_than_its_targets() -> None:
     driver = RouterDriver()
@@ -254,7 +255,8 @@ STEP = st.one_of(
 
 
 @pytest.mark.promise(
-    "Targeted delivery, line by line of the proposal", "a router and its outboxes: audiences, order, bounds"
+    "Targeted delivery: the proposal, line by line",
+    "a frame router and its outboxes keep audiences, order and bounds",
 )
 @given(st.lists(STEP, max_size=80))
 def test_everybody_gets_just_what_is_theirs_in_the_order_it_was_said(

@@ -89,7 +89,8 @@ ENTRY = st.tuples(st.sampled_from(["firm", "a", "b", "held"]), st.integers(0, 60
 
 
 @pytest.mark.promise(
-    "Targeted delivery, line by line of the proposal", "a room and its outboxes: audiences, order, bounds"
+    "Targeted delivery: the proposal, line by line",
+    "a frame router and its outboxes keep audiences, order and bounds",
 )
 @given(
     entries=st.lists(st.one_of(ENTRY, st.sampled_from(["take", "stop", "go"])), max_size=120),

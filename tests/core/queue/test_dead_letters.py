@@ -30,7 +30,7 @@ def redrive(bench: QueueDriver, limit: int = 1_000) -> Job:
 
 
 class TestMaxDeliveries:
-    @pytest.mark.promise("Delivery", "`maxDeliveries` and dead letters")
+    @pytest.mark.promise("Delivery", "after `maxDeliveries` an envelope goes to the dead letters")
     def test_the_last_failure_moves_the_record_to_the_dead_letters(self) -> None:
         bench = QueueDriver(THREE)
         consumer = bench.subscribe("a", 10)
@@ -98,7 +98,7 @@ class TestFullDeadLetters:
     def bench(self) -> QueueDriver:
         return QueueDriver(policies={"dlq/a": Policy(max_depth=1)})
 
-    @pytest.mark.promise("Delivery", "`maxDeliveries` and dead letters")
+    @pytest.mark.promise("Delivery", "after `maxDeliveries` an envelope goes to the dead letters")
     def test_nothing_is_lost_it_stays_held_and_is_tried_again(self) -> None:
         bench = self.bench()
         consumer = bench.subscribe("a", 2)
@@ -194,7 +194,7 @@ class TestRedrive:
             bench.term(consumer, id_)
         return bench
 
-    @pytest.mark.promise("Delivery", "redrive")
+    @pytest.mark.promise("Delivery", "redrive moves dead letters back")
     def test_sends_everything_home_although_the_home_remembers_the_ids(self) -> None:
         bench = self.bench()
         assert set(bench.channel("a").settled) == {"1", "2", "3"}

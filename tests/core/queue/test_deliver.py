@@ -24,7 +24,7 @@ class TestCredit:
         assert bench.state("a") == (10, 0, 0)
 
     @pytest.mark.promise("The document's testing strategy", "Unit: subscribe")
-    @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
+    @pytest.mark.promise("Delivery", "credits add up, and a grant over the cap is rejected as a whole")
     def test_grants_add_up_and_each_delivery_uses_one(self) -> None:
         bench = QueueDriver()
         consumer = bench.subscribe("a", 2)
@@ -52,7 +52,7 @@ class TestCredit:
         assert refusal.code == "InvalidCredit"
         assert (consumer.credit, consumer.granted) == (5, 5)
 
-    @pytest.mark.promise("Delivery", "additive credits, refused whole over the cap")
+    @pytest.mark.promise("Delivery", "credits add up, and a grant over the cap is rejected as a whole")
     def test_a_grant_over_the_cap_is_refused_whole(self) -> None:
         bench = QueueDriver(limits=Limits(credit_max=10))
         consumer = bench.subscribe("a", 6)
@@ -96,7 +96,8 @@ class TestCredit:
 
 class TestOrder:
     @pytest.mark.promise(
-        "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
+        "Invariants",
+        "3: first deliveries are in order, a record has one holder, and a late settle has no effect on another lease",
     )
     def test_first_deliveries_follow_the_numbers(self) -> None:
         bench = QueueDriver()
@@ -105,7 +106,7 @@ class TestOrder:
         bench.subscribe("a", 7, label="y")
         assert bench.seqs == list(range(1, 11))
 
-    @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
+    @pytest.mark.promise("Delivery", "a redelivery goes to the tail or the head, as configured")
     def test_by_default_what_comes_back_goes_to_the_tail(self) -> None:
         bench = QueueDriver()
         consumer = bench.subscribe("a", 1)
@@ -115,7 +116,7 @@ class TestOrder:
         assert bench.deliveries == [("c", "1", 1), ("c", "2", 1), ("c", "3", 1), ("c", "1", 2)]
         assert bench.seqs == [1, 2, 3, 1]
 
-    @pytest.mark.promise("Delivery", "redelivery at the tail or the head")
+    @pytest.mark.promise("Delivery", "a redelivery goes to the tail or the head, as configured")
     def test_with_head_the_smallest_number_comes_first(self) -> None:
         bench = QueueDriver(Policy(redelivery="head", lease_us=5_000_000))
         consumer = bench.subscribe("a", 3)
@@ -147,7 +148,7 @@ class TestOrder:
 
 
 class TestFairness:
-    @pytest.mark.promise("Delivery", "round-robin fairness")
+    @pytest.mark.promise("Delivery", "subscriptions are served round-robin")
     def test_a_thousand_credits_do_not_drain_past_single_ones(self) -> None:
         bench = QueueDriver()
         bench.subscribe("a", 1_000, label="greedy")
@@ -158,7 +159,7 @@ class TestFairness:
         got = {label: id_ for label, id_, _ in bench.deliveries if label != "greedy"}
         assert got == {"modest 1": "2", "modest 2": "3"}
 
-    @pytest.mark.promise("Delivery", "round-robin fairness")
+    @pytest.mark.promise("Delivery", "subscriptions are served round-robin")
     def test_single_credits_share_evenly_and_nobody_starves(self) -> None:
         bench = QueueDriver()
         consumers = [bench.subscribe("a", 1, label=str(n)) for n in range(5)]
@@ -338,7 +339,7 @@ def test_while_draining_nothing_is_delivered_but_leases_settle() -> None:
 
 
 @pytest.mark.promise("The document's testing strategy", "Property: no delivery at zero credit")
-@pytest.mark.promise("Invariants", "1: no delivery at zero credit")
+@pytest.mark.promise("Invariants", "1: nothing is delivered at zero credit")
 @given(
     st.lists(
         st.one_of(

@@ -21,7 +21,7 @@ def test_numbers_count_from_one_in_each_stream() -> None:
 
 
 @pytest.mark.promise("The document's testing strategy", "Unit: enqueue")
-@pytest.mark.promise("Ground", "visible only when durable")
+@pytest.mark.promise("Foundations", "a change is visible only when it is durable")
 def test_a_record_is_invisible_until_its_batch_is_committed() -> None:
     bench = QueueDriver()
     bench.subscribe("a", 10)
@@ -48,7 +48,7 @@ def test_offsets_are_dense_over_the_facts_of_a_batch() -> None:
 
 
 class TestDuplicates:
-    @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
+    @pytest.mark.promise("Idempotency", "a repeated id answers `duplicate: true`, or 409 if the body differs")
     @pytest.mark.parametrize("where", ["ready", "leased", "delayed", "settled"])
     def test_the_same_bytes_again_get_the_first_number_and_change_nothing(self, where: str) -> None:
         bench = QueueDriver()
@@ -70,7 +70,7 @@ class TestDuplicates:
         assert bench.channel("a").counters.dup == 1
         assert bench.channel("a").counters.in_ == 1
 
-    @pytest.mark.promise("Idempotency", "`duplicate: true`, or 409 on another body")
+    @pytest.mark.promise("Idempotency", "a repeated id answers `duplicate: true`, or 409 if the body differs")
     @pytest.mark.parametrize("where", ["pending", "ready", "settled"])
     def test_other_bytes_under_the_same_id_conflict(self, where: str) -> None:
         bench = QueueDriver()
@@ -115,7 +115,7 @@ class TestDuplicates:
         bench.put("a", "1")
         assert isinstance(bench.offer("b", record_of("1", "other")), Admitted)
 
-    @pytest.mark.promise("Idempotency", "window by count and by age")
+    @pytest.mark.promise("Idempotency", "the window of remembered ids is bounded by count and by age")
     def test_settled_ids_are_kept_up_to_a_count(self) -> None:
         bench = QueueDriver(Policy(dedup_count=2))
         consumer = bench.subscribe("a", 10)
@@ -144,7 +144,7 @@ class TestDuplicates:
         bench.machine.committed(bench.now, 0)
         assert bench.put("a", "1", "2") == [1, 2]
 
-    @pytest.mark.promise("Idempotency", "window by count and by age")
+    @pytest.mark.promise("Idempotency", "the window of remembered ids is bounded by count and by age")
     def test_settled_ids_are_kept_up_to_an_age_which_a_hit_does_not_refresh(self) -> None:
         bench = QueueDriver(Policy(dedup_us=10_000_000))
         consumer = bench.subscribe("a", 10)
@@ -156,7 +156,7 @@ class TestDuplicates:
         assert bench.put("a", "1") == [2]
         assert bench.ids() == ["1", "1"]
 
-    @pytest.mark.promise("Idempotency", "pinned while live")
+    @pytest.mark.promise("Idempotency", "an id is remembered while its envelope is live")
     def test_an_id_is_pinned_while_its_record_lives(self) -> None:
         bench = QueueDriver(Policy(dedup_count=1, dedup_us=1_000_000, lease_us=10**12))
         consumer = bench.subscribe("a", 10)
@@ -189,7 +189,7 @@ class TestDuplicates:
 
 
 class TestBounds:
-    @pytest.mark.promise("Streams", "`maxDepth` counts ready, leased and delayed")
+    @pytest.mark.promise("Streams", "`maxDepth` counts ready, leased and delayed envelopes")
     def test_depth_counts_ready_leased_and_delayed(self) -> None:
         bench = QueueDriver(Policy(max_depth=3))
         consumer = bench.subscribe("a", 2)
@@ -227,7 +227,7 @@ class TestBounds:
         bench.nack(consumer, "1")
         assert bench.state("a") == (1, 0, 0)
 
-    @pytest.mark.promise("Streams", "`maxBytes`")
+    @pytest.mark.promise("Streams", "`maxBytes` bounds the bytes of a stream")
     def test_bytes_are_bounded_and_freed(self) -> None:
         size = len(body_of("1"))
         bench = QueueDriver(Policy(max_bytes=2 * size))
@@ -255,7 +255,7 @@ class TestBounds:
         bench.commit()
         assert bench.put("a", "3") == [3]
 
-    @pytest.mark.promise("Streams", "`maxStreams`")
+    @pytest.mark.promise("Streams", "`maxStreams` bounds the number of streams")
     def test_streams_are_bounded(self) -> None:
         bench = QueueDriver(limits=Limits(streams_max=2))
         bench.put("a", "1")
@@ -273,7 +273,9 @@ class TestBounds:
 
 
 class TestDropOldest:
-    @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
+    @pytest.mark.promise(
+        "Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope"
+    )
     def test_the_oldest_ready_record_makes_room_and_is_counted(self) -> None:
         bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.put("a", "1", "2")
@@ -282,7 +284,9 @@ class TestDropOldest:
         assert bench.channel("a").counters.drop == 1
         assert bench.batches[-1] == ["drop", "enqueue"]
 
-    @pytest.mark.promise("Streams", "overflow `drop-oldest`, counted, never what is leased")
+    @pytest.mark.promise(
+        "Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope"
+    )
     def test_what_is_leased_is_never_dropped(self) -> None:
         bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.subscribe("a", 1)
@@ -316,7 +320,7 @@ class TestDropOldest:
 
 
 class TestScheduled:
-    @pytest.mark.promise("Delivery", "delayed enqueue")
+    @pytest.mark.promise("Delivery", "an enqueue can be delayed")
     def test_a_delayed_record_is_ready_when_due_and_not_before(self) -> None:
         bench = QueueDriver()
         bench.subscribe("a", 10)
@@ -357,7 +361,7 @@ def test_a_drained_machine_takes_nothing() -> None:
     assert not bench.machine.known("a")
 
 
-@pytest.mark.promise("Invariants", "2: the books balance")
+@pytest.mark.promise("Invariants", "2: the counters balance")
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans()), max_size=30))
 def test_any_order_of_enqueues_commits_and_refusals_keeps_the_books(
     steps: list[tuple[str, str, bool]],

@@ -250,7 +250,8 @@ class TestOverview:
         assert set(self.whole(QueueDriver()).values()) == {0}
 
     @pytest.mark.promise(
-        "Schemas, skills and seeing", "Prometheus: sums by default, labels where asked, no count that falls"
+        "Schemas, skills and observability",
+        "Prometheus metrics are sums by default, labelled on request, and no counter decreases",
     )
     def test_no_count_falls_when_streams_go_to_sleep_wake_up_or_are_forgotten(self) -> None:
         bench = QueueDriver(limits=Limits(idle_unload_ms=1_000, dormant_max=1))

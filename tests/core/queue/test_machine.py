@@ -29,7 +29,7 @@ def turn(broker: Broker, policy: Policy, *, limits: Limits | None = None, rates:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a lowered bound drops nothing; a new policy counts at once"
+    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
 )
 def test_a_lowered_depth_refuses_what_is_new_and_drops_nothing() -> None:
     broker = Broker(Policy(max_depth=10))
@@ -49,7 +49,7 @@ def test_a_lowered_depth_refuses_what_is_new_and_drops_nothing() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a lowered bound drops nothing; a new policy counts at once"
+    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
 )
 def test_more_leases_at_once_are_given_at_once() -> None:
     broker = Broker(Policy(max_inflight=1))
@@ -63,7 +63,7 @@ def test_more_leases_at_once_are_given_at_once() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a lowered bound drops nothing; a new policy counts at once"
+    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
 )
 @pytest.mark.parametrize(("before", "after"), [("tail", "head"), ("head", "tail")])
 def test_another_order_of_redelivery_keeps_everything_that_waits(before: str, after: str) -> None:

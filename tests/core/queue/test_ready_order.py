@@ -45,7 +45,10 @@ def explained(bench: QueueDriver, stream: str = "q") -> dict[str, Any]:
 
 
 class TestKeys:
-    @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
+    @pytest.mark.promise(
+        "Streams",
+        "`partitioned`: one envelope of a key is leased at a time, other keys flow, keys take turns",
+    )
     def test_one_of_a_key_is_out_and_other_keys_flow(self) -> None:
         bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -62,7 +65,10 @@ class TestKeys:
         put(bench, "a1", "1", "a2", "2", "3")
         assert bench.ids() == ["a1", "1", "2", "3"]
 
-    @pytest.mark.promise("Streams", "`partitioned`: one of a key is out, others flow, keys take turns")
+    @pytest.mark.promise(
+        "Streams",
+        "`partitioned`: one envelope of a key is leased at a time, other keys flow, keys take turns",
+    )
     def test_keys_take_turns_whatever_waits_in_them(self) -> None:
         bench = QueueDriver(KEYED)
         put(bench, *(f"a{n}" for n in range(50)), "b1", "c1", "b2")
@@ -76,7 +82,8 @@ class TestKeys:
         assert order == ["a0", "b1", "c1", "a1", "b2", "a2"]
 
     @pytest.mark.promise(
-        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+        "Streams",
+        "a returned envelope stays first of its key, a delay blocks the key, a dead letter frees it",
     )
     @pytest.mark.parametrize("how", ["nack", "release", "expiry", "disconnect"])
     def test_what_comes_back_goes_to_the_head_of_its_key(self, how: str) -> None:
@@ -100,7 +107,8 @@ class TestKeys:
         assert bench.ids()[-1] == "a2"
 
     @pytest.mark.promise(
-        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+        "Streams",
+        "a returned envelope stays first of its key, a delay blocks the key, a dead letter frees it",
     )
     def test_a_delayed_nack_blocks_its_key_until_it_is_due(self) -> None:
         bench = QueueDriver(KEYED)
@@ -124,7 +132,8 @@ class TestKeys:
         assert bench.ids() == ["a1"]
 
     @pytest.mark.promise(
-        "Streams", "what comes back is first of its key, a delay blocks it, dead letters free it"
+        "Streams",
+        "a returned envelope stays first of its key, a delay blocks the key, a dead letter frees it",
     )
     @pytest.mark.parametrize("limit", [0, 1])
     def test_dead_letters_free_their_key(self, limit: int) -> None:
@@ -263,7 +272,7 @@ class TestKeys:
         assert bench.ids() == ["a1", "a2", "1"]
         assert {record.sort_key for record in bench.channel("q").live.values()} == {None}
 
-    @pytest.mark.promise("Streams", "no look-ahead stall")
+    @pytest.mark.promise("Streams", "a long backlog of a blocked key does not stall other keys")
     def test_a_hundred_thousand_of_a_blocked_key_stall_nobody(self) -> None:
         """Each delivery is one step of the ring, so the work is counted, not timed."""
         order = KeyedOrder()
@@ -278,7 +287,7 @@ class TestKeys:
 
 
 class TestExplain:
-    @pytest.mark.promise("Streams", "`explain` says `key_blocked`")
+    @pytest.mark.promise("Streams", "`explain` reports `key_blocked`")
     def test_says_how_many_wait_for_how_many_keys(self) -> None:
         bench = QueueDriver(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -300,7 +309,7 @@ class TestExplain:
 
 
 class TestRestart:
-    @pytest.mark.promise("Streams", "keys and levels survive a restart")
+    @pytest.mark.promise("Streams", "keys and priority levels survive a restart")
     def test_keys_and_their_order_come_back(self) -> None:
         bench = Recorded(KEYED)
         consumer = bench.subscribe("q", 10)
@@ -315,7 +324,7 @@ class TestRestart:
         fresh.ack(again, "a2", "b1")
         assert fresh.ids() == ["a3", "b2"]
 
-    @pytest.mark.promise("Streams", "keys and levels survive a restart")
+    @pytest.mark.promise("Streams", "keys and priority levels survive a restart")
     def test_levels_come_back(self) -> None:
         bench = Recorded(URGENT)
         bench.offer("q", urgent("1", "low"), urgent("2", 9), urgent("3", None))
@@ -345,7 +354,9 @@ class TestLevels:
             bench.ack(consumer, bench.deliveries[-1][1])
         return bench.ids()
 
-    @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
+    @pytest.mark.promise(
+        "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
+    )
     def test_the_most_urgent_first_and_in_order_within_a_level(self) -> None:
         bench = QueueDriver(URGENT)
         asked = [0, "low", "normal", None, "whatever", "high", 9, "9", "7", 5]
@@ -353,7 +364,9 @@ class TestLevels:
         bench.commit()
         assert self.order(bench, 10) == ["6", "7", "5", "8", "2", "3", "4", "9", "1", "0"]
 
-    @pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
+    @pytest.mark.promise(
+        "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
+    )
     def test_low_gets_one_turn_in_four_once_it_waited_too_long(self) -> None:
         bench = QueueDriver(URGENT)
         bench.offer("q", urgent("low-1", "low"), urgent("low-2", "low"))
@@ -431,7 +444,9 @@ class TestLevels:
         assert len(bench.channel("q").ready) == 0
 
 
-@pytest.mark.promise("Streams", "`priority`: the most urgent first, and low never starves")
+@pytest.mark.promise(
+    "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
+)
 @given(
     ops=st.lists(
         st.one_of(

@@ -149,7 +149,7 @@ def test_an_empty_stream_may_sleep_after_a_restart() -> None:
     assert fresh.put("a", "1", "2") == [1, 2]
 
 
-@pytest.mark.promise("The journal", "live file and tail are the whole history")
+@pytest.mark.promise("Journal", "the live file and the log after it restore the whole state")
 @given(
     st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5)))
 )

@@ -22,7 +22,7 @@ def code(answer: object) -> str:
 
 class TestAck:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
-    @pytest.mark.promise("Delivery", "ack")
+    @pytest.mark.promise("Delivery", "ack settles an envelope")
     def test_settles_for_good(self) -> None:
         bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 5)
@@ -85,7 +85,8 @@ class TestAck:
         assert bench.state("a") == (1, 0, 0)
 
     @pytest.mark.promise(
-        "Invariants", "3: first deliveries in order, one holder, a late settle settles nothing of another's"
+        "Invariants",
+        "3: first deliveries are in order, a record has one holder, and a late settle has no effect on another lease",
     )
     def test_after_redelivery_to_another_never_settles_theirs(self) -> None:
         bench = QueueDriver(SHORT)
@@ -143,7 +144,7 @@ class TestLateAck:
 
 class TestExpiry:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
-    @pytest.mark.promise("Delivery", "expiry redelivers by itself")
+    @pytest.mark.promise("Delivery", "an expired lease is redelivered without any request")
     def test_redelivers_by_itself_to_whoever_has_credit(self) -> None:
         bench = QueueDriver(SHORT)
         bench.subscribe("a", 5)
@@ -200,7 +201,7 @@ class TestExpiry:
 
 
 class TestExtend:
-    @pytest.mark.promise("Delivery", "extend")
+    @pytest.mark.promise("Delivery", "extend prolongs a lease")
     def test_counts_from_now_and_keeps_the_lease(self) -> None:
         bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
@@ -259,7 +260,7 @@ class TestNack:
         assert bench.channel("a").live["1"].error == "boom"
         assert bench.batches[-1] == ["nack"]
 
-    @pytest.mark.promise("Delivery", "nack with delay")
+    @pytest.mark.promise("Delivery", "nack can delay the redelivery")
     def test_a_delay_keeps_it_out_and_within_the_depth(self) -> None:
         bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
@@ -316,7 +317,7 @@ class TestNack:
 
 
 class TestRelease:
-    @pytest.mark.promise("Delivery", "release does not count")
+    @pytest.mark.promise("Delivery", "release does not count as an attempt")
     def test_gives_back_first_in_line_and_does_not_count(self) -> None:
         bench = QueueDriver(Policy(max_deliveries=2))
         consumer = bench.subscribe("a", 1)
@@ -351,7 +352,7 @@ class TestRelease:
 
 
 class TestDisconnect:
-    @pytest.mark.promise("Delivery", "release on disconnect, or hold")
+    @pytest.mark.promise("Delivery", "a disconnect releases leases or holds them, as configured")
     def test_gives_leases_back_at_once_in_their_order(self) -> None:
         bench = QueueDriver()
         link = bench.connect()
@@ -371,7 +372,7 @@ class TestDisconnect:
         bench.disconnect(link)
         assert bench.deliveries[-1] == ("stays", "1", 2)
 
-    @pytest.mark.promise("Delivery", "release on disconnect, or hold")
+    @pytest.mark.promise("Delivery", "a disconnect releases leases or holds them, as configured")
     def test_hold_keeps_them_to_their_end(self) -> None:
         bench = QueueDriver(Policy(lease_us=5_000_000, on_disconnect="hold"))
         link = bench.connect()

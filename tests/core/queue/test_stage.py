@@ -317,7 +317,7 @@ def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "the sink: exactly once into the queue, a replayed batch 0 too"
+    "Spark: source and sinks", "the sink writes to the queue exactly once, including a replayed batch 0"
 )
 @settings(max_examples=150, deadline=None)
 @given(st.data())

@@ -142,7 +142,7 @@ def test_effects_are_taken_once() -> None:
     assert bench.machine.take_effects() == []
 
 
-@pytest.mark.promise("Streams", "created by enqueue and subscribe, never by a read")
+@pytest.mark.promise("Streams", "enqueue and subscribe create a stream, a read never does")
 def test_reading_never_makes_a_stream() -> None:
     bench = QueueDriver()
     found = bench.machine.find("a")

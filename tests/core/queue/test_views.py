@@ -43,7 +43,7 @@ def test_an_inbox_has_exactly_three_parts(name: str, expected: bool) -> None:
 class TestLatest:
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
     @pytest.mark.promise(
-        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
     )
     def test_is_the_last_to_arrive_of_each_inbox(self) -> None:
         bench = QueueDriver()
@@ -54,7 +54,7 @@ class TestLatest:
         assert shown(bench.machine) == {JEN: body_of("9"), SAM: body_of("4")}
 
     @pytest.mark.promise(
-        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
     )
     def test_shows_nothing_before_it_is_committed_and_nothing_refused(self) -> None:
         bench = QueueDriver()
@@ -74,7 +74,7 @@ class TestLatest:
 
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
     @pytest.mark.promise(
-        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
     )
     def test_acks_nacks_expiries_and_duplicates_do_not_change_it(self) -> None:
         bench = QueueDriver()
@@ -91,7 +91,7 @@ class TestLatest:
         assert (view.version, shown(bench.machine)) == before
 
     @pytest.mark.promise(
-        "Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then"
+        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
     )
     def test_dead_letters_and_their_way_back_do_not_change_it(self) -> None:
         bench = QueueDriver()
@@ -132,7 +132,7 @@ class TestRecovery:
         )
 
     @pytest.mark.promise(
-        "Views", "rows survive a restart, through the live file too; versions are never used again"
+        "Views", "rows survive a restart, also through the live file; versions are never reused"
     )
     def test_the_rows_come_back_from_a_snapshot_where_the_records_are_gone(self) -> None:
         bench = Recorded()
@@ -146,7 +146,7 @@ class TestRecovery:
         assert list(shown(fresh.machine).items()) == list(shown(bench.machine).items())
 
     @pytest.mark.promise(
-        "Views", "rows survive a restart, through the live file too; versions are never used again"
+        "Views", "rows survive a restart, also through the live file; versions are never reused"
     )
     def test_no_version_of_an_earlier_life_can_be_followed_on(self) -> None:
         bench = Recorded()
@@ -162,7 +162,7 @@ class TestRecovery:
 
 
 class TestBounds:
-    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
+    @pytest.mark.promise("Views", "rows, bytes and removals of a view are bounded")
     def test_the_row_that_changed_longest_ago_goes_and_its_removal_is_told(self) -> None:
         view = View("v", "row", Limits(view_rows_max=2))
         view.put("a", "a", b"1")
@@ -174,7 +174,7 @@ class TestBounds:
         assert view.evicted == 1
         assert [(c.op, c.addr) for c in view.changes(since) or []] == [("add", "c"), ("remove", "b")]
 
-    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
+    @pytest.mark.promise("Views", "rows, bytes and removals of a view are bounded")
     def test_bytes_are_bounded_too_and_counted_right(self) -> None:
         view = View("v", "row", Limits(view_bytes_max=100))
         for name in "abc":
@@ -184,7 +184,7 @@ class TestBounds:
         assert list(view.rows) == ["b"]
         assert view.bytes == 90
 
-    @pytest.mark.promise("Views", "bounded rows, bytes and removals")
+    @pytest.mark.promise("Views", "rows, bytes and removals of a view are bounded")
     def test_who_was_away_longer_than_removals_are_remembered_takes_the_whole_table(self) -> None:
         view = View("v", "row", Limits(view_log_max=2))
         for name in "abc":
@@ -265,7 +265,7 @@ DROP = st.tuples(st.just("drop"), st.sampled_from("abcd"), st.just(0))
 READ = st.tuples(st.just("read"), st.sampled_from("123"), st.integers(0, 2))
 
 
-@pytest.mark.promise("Views", "snapshot and changes make the table, at any pace")
+@pytest.mark.promise("Views", "snapshot plus changes give the table, at any reading speed")
 @settings(max_examples=400)
 @given(st.lists(PUT | DROP | READ, max_size=60), st.integers(1, 7), st.integers(1, 4))
 def test_a_reader_at_any_pace_ends_up_with_the_table(
@@ -307,7 +307,9 @@ ARRIVALS = st.lists(
 )
 
 
-@pytest.mark.promise("Views", "`latestPerAgent` is the last committed arrival, whatever happens to it then")
+@pytest.mark.promise(
+    "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
+)
 @given(ARRIVALS, st.integers(1, 3))
 def test_the_view_is_that_of_the_committed_and_recovery_agrees(
     turns: list[tuple[list[tuple[str, int]], bool]], rows_max: int

@@ -54,7 +54,7 @@ def publish(relay: Relay, ms: int, no: int, name: bytes = T, size: int = 20) -> 
 # Hold, flush, forward
 
 
-@pytest.mark.promise("The relay", "what comes is held, flushed once, forwarded and kept, byte for byte")
+@pytest.mark.promise("Relay", "messages are held, flushed once, forwarded and kept, byte for byte")
 def test_held_until_subscribed_then_flushed_once_in_order_then_forwarded():
     relay = registered()
     assert [publish(relay, no, no) for no in range(3)] == [False, False, False]
@@ -90,7 +90,7 @@ def test_unsent_messages_are_named_at_the_end():
 # Bounds
 
 
-@pytest.mark.promise("The relay", "what is lost is counted, and a gone mark is told (flaws 13, 14)")
+@pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
 def test_beyond_the_count_the_oldest_go_and_are_counted_as_lost():
     relay = registered(max_pending_per_topic=3)
     for no in range(5):
@@ -103,7 +103,7 @@ def test_beyond_the_count_the_oldest_go_and_are_counted_as_lost():
     assert len(relay.topics[T].held) == len(relay.topics[T].times) == 3
 
 
-@pytest.mark.promise("The relay", "bounds on bytes, topics and messages (flaw 17)")
+@pytest.mark.promise("Relay", "bytes, topics and messages are bounded (flaw 17)")
 def test_beyond_a_topics_bytes_the_oldest_go():
     relay = registered(topic_bytes_max=3 * (HELD_COST + 20))
     for no in range(5):
@@ -112,7 +112,7 @@ def test_beyond_a_topics_bytes_the_oldest_go():
     assert relay.sums().lost == 2
 
 
-@pytest.mark.promise("The relay", "bounds on bytes, topics and messages (flaw 17)")
+@pytest.mark.promise("Relay", "bytes, topics and messages are bounded (flaw 17)")
 def test_beyond_all_bytes_a_topic_pays_with_its_own_messages():
     relay = registered(bytes_max=2 * (HELD_COST + 20))
     relay.register(at(0), OTHER, SIGNER, LATER_S)
@@ -143,7 +143,7 @@ def test_an_oversized_message_is_dropped_and_counted():
     assert relay.totals.oversized == 1
 
 
-@pytest.mark.promise("The relay", "bounds on bytes, topics and messages (flaw 17)")
+@pytest.mark.promise("Relay", "bytes, topics and messages are bounded (flaw 17)")
 def test_topics_are_bounded_in_all_and_for_a_signer():
     relay = make(topics_max=2, signer_topics_max=1)
     assert isinstance(relay.register(at(0), T, "one", LATER_S), Topic)
@@ -171,7 +171,9 @@ def test_old_messages_go_at_the_next_compaction_and_are_not_flushed_before_it():
 # Registrations
 
 
-@pytest.mark.promise("The relay", "its signer extends a topic, another takes nothing over (flaw 8)")
+@pytest.mark.promise(
+    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
+)
 def test_the_same_signer_extends_its_topic_and_keeps_the_queue():
     relay = registered()
     publish(relay, 0, 1)
@@ -183,7 +185,9 @@ def test_the_same_signer_extends_its_topic_and_keeps_the_queue():
     assert relay.subscribe(at(3), T) == [message(1)]
 
 
-@pytest.mark.promise("The relay", "its signer extends a topic, another takes nothing over (flaw 8)")
+@pytest.mark.promise(
+    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
+)
 def test_another_signer_is_refused_and_changes_nothing():
     relay = registered()
     publish(relay, 0, 1)
@@ -204,7 +208,7 @@ def test_a_registration_ends_with_its_time_and_lives_no_longer_than_allowed():
     assert relay._signers == {}
 
 
-@pytest.mark.promise("The relay", "a slow first token keeps its topic (flaw 7)")
+@pytest.mark.promise("Relay", "a slow first token keeps its topic (flaw 7)")
 def test_a_slow_first_token_keeps_its_topic():
     relay = registered()
     assert relay.compact(at(59_000)) == []
@@ -213,7 +217,7 @@ def test_a_slow_first_token_keeps_its_topic():
     assert not relay.topics[T].held
 
 
-@pytest.mark.promise("The relay", "a slow first token keeps its topic (flaw 7)")
+@pytest.mark.promise("Relay", "a slow first token keeps its topic (flaw 7)")
 def test_a_topic_that_nobody_ever_used_ends():
     relay = registered()
     assert [ended.reason for ended in relay.compact(at(60_000))] == ["idle"]
@@ -222,7 +226,7 @@ def test_a_topic_that_nobody_ever_used_ends():
 # Subscribers that come and go
 
 
-@pytest.mark.promise("The relay", "a subscriber that is gone finds its stream again (flaws 2, 4)")
+@pytest.mark.promise("Relay", "a subscriber that left can resume its stream (flaws 2, 4)")
 def test_a_subscriber_that_is_gone_leaves_the_buffer_for_its_return():
     relay = registered()
     relay.subscribe(at(0), T)
@@ -235,7 +239,7 @@ def test_a_subscriber_that_is_gone_leaves_the_buffer_for_its_return():
     assert (sums.forwarded, sums.replayed, sums.lost) == (2, 1, 0)
 
 
-@pytest.mark.promise("The relay", "a subscriber that is gone finds its stream again (flaws 2, 4)")
+@pytest.mark.promise("Relay", "a subscriber that left can resume its stream (flaws 2, 4)")
 def test_a_topic_ends_when_its_subscriber_stays_away():
     relay = registered()
     relay.subscribe(at(0), T)
@@ -261,7 +265,7 @@ def test_who_unsubscribes_without_having_subscribed_changes_nothing():
     assert publish(relay, 2, 1)
 
 
-@pytest.mark.promise("The relay", "subscribers may come before the registration (flaw 6)")
+@pytest.mark.promise("Relay", "subscribers may connect before the registration (flaw 6)")
 def test_a_subscriber_that_comes_before_the_registration_is_remembered():
     relay = make()
     assert relay.subscribe(at(0), T) == []
@@ -269,7 +273,7 @@ def test_a_subscriber_that_comes_before_the_registration_is_remembered():
     assert publish(relay, 2, 1)
 
 
-@pytest.mark.promise("The relay", "subscribers may come before the registration (flaw 6)")
+@pytest.mark.promise("Relay", "subscribers may connect before the registration (flaw 6)")
 def test_early_subscribers_are_bounded_and_the_oldest_make_room_in_time():
     relay = make(early_max=1)
     relay.subscribe(at(0), T)
@@ -281,7 +285,7 @@ def test_early_subscribers_are_bounded_and_the_oldest_make_room_in_time():
     assert relay.totals.early_forgotten == 2
 
 
-@pytest.mark.promise("The relay", "subscribers may come before the registration (flaw 6)")
+@pytest.mark.promise("Relay", "subscribers may connect before the registration (flaw 6)")
 def test_an_early_subscriber_that_waited_long_is_neither_missed_nor_counted_out_of_others():
     relay = make()
     relay.subscribe(at(0), T)
@@ -324,7 +328,7 @@ def test_when_everybody_is_cut_off_everybody_may_come_back():
 # Replays
 
 
-@pytest.mark.promise("The relay", "replays are spaced and become one (flaw 3)")
+@pytest.mark.promise("Relay", "replays are spaced and combined (flaw 3)")
 def test_replays_of_a_topic_are_spaced_and_become_one():
     relay = registered(replay_interval_ms=100)
     publish(relay, 0, 1)
@@ -341,7 +345,7 @@ def test_replays_of_a_topic_are_spaced_and_become_one():
     assert relay.sums().replayed == 3
 
 
-@pytest.mark.promise("The relay", "replays are spaced and become one (flaw 3)")
+@pytest.mark.promise("Relay", "replays are spaced and combined (flaw 3)")
 def test_what_comes_while_the_only_subscriber_waits_for_its_replay_goes_out_behind_it():
     relay = registered(replay_interval_ms=100)
     publish(relay, 0, 1)
@@ -392,7 +396,7 @@ def test_resume_finds_a_block_by_its_mac():
     assert relay.resume(at(200), T, b"%016d" % 0).messages == blocks[1:]
 
 
-@pytest.mark.promise("The relay", "what is lost is counted, and a gone mark is told (flaws 13, 14)")
+@pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
 def test_a_mark_that_is_gone_is_told_but_not_at_any_rate():
     relay = registered(max_pending_per_topic=2, replay_interval_ms=100)
     relay.subscribe(at(0), T)
@@ -591,7 +595,7 @@ class Driven(RuleBasedStateMachine):
 
 TestDriven = Driven.TestCase
 TestDriven.pytestmark = [
-    pytest.mark.promise("The relay", "what comes is held, flushed once, forwarded and kept, byte for byte")
+    pytest.mark.promise("Relay", "messages are held, flushed once, forwarded and kept, byte for byte")
 ]
 TestDriven.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 

@@ -36,8 +36,8 @@ def offer(meter: Meter, now_us: int, count: int = 1, who: Principal = SAM, addre
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+    "Limits, reload and HTTP details",
+    "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 @given(
     rates,
@@ -63,8 +63,8 @@ def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+    "Limits, reload and HTTP details",
+    "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 @given(
     rates,
@@ -83,8 +83,8 @@ def test_whoever_keeps_to_the_rate_is_never_refused(
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "`retryAfterMs` is exact; more than a burst says that it never fits",
+    "Limits, reload and HTTP details",
+    "`retryAfterMs` is exact; a request larger than the burst is reported as never fitting",
 )
 @given(rates, st.integers(1, 20), st.integers(0, 5_000_000))
 def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_not(
@@ -108,8 +108,8 @@ def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_no
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+    "Limits, reload and HTTP details",
+    "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 @given(rates, st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(1, 5)), max_size=40))
 def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
@@ -130,7 +130,7 @@ def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
 )
 @given(rates, st.integers(1, 20), st.integers(1, 30))
 def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
@@ -145,7 +145,7 @@ def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
 )
 def test_all_buckets_are_asked_before_any_is_charged() -> None:
     """A full stream costs its sender nothing, and a sender without tokens costs the stream nothing."""
@@ -159,8 +159,8 @@ def test_all_buckets_are_asked_before_any_is_charged() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "`retryAfterMs` is exact; more than a burst says that it never fits",
+    "Limits, reload and HTTP details",
+    "`retryAfterMs` is exact; a request larger than the burst is reported as never fitting",
 )
 def test_more_than_a_burst_says_that_it_never_fits() -> None:
     meter = meter_of(Rate(1, 1_000_000, 3))
@@ -197,7 +197,7 @@ def test_a_token_is_not_counted_by_its_address() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "idle buckets are forgotten, their number is bounded"
+    "Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded"
 )
 def test_idle_buckets_go_and_their_number_is_bounded() -> None:
     meter = meter_of(Rate(1, 1_000, 1), buckets_max=10)
@@ -210,7 +210,7 @@ def test_idle_buckets_go_and_their_number_is_bounded() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "idle buckets are forgotten, their number is bounded"
+    "Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded"
 )
 def test_a_bucket_that_fills_slowly_keeps_no_idle_one_alive() -> None:
     rates = Rates(token=Rate(1, 1_000, 1), named={"slow": Rate(1, 10**12, 1)})

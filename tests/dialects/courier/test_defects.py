@@ -20,9 +20,9 @@ from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
 @pytest.mark.promise(
-    "The document's testing strategy", "the eighteen defects of the first Courier, each as its opposite"
+    "The document's testing strategy", "each of the eighteen defects of the first Courier is fixed"
 )
-@pytest.mark.promise("Defects of the upstream program, each turned round", "1 sockets share a subscription")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "1: each socket has its own subscription")
 def test_defect_01_sockets_do_not_share_one_subscription() -> None:
     broker = Broker()
     on_a, on_b = broker.subscribe("a", credit=5), broker.subscribe("b", credit=5)
@@ -34,7 +34,7 @@ def test_defect_01_sockets_do_not_share_one_subscription() -> None:
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "2 a second subscriber, a first that left"
+    "Defects of the upstream program, fixed here", "2: a stream has many subscribers and outlives the first"
 )
 def test_defect_02_a_stream_has_many_subscribers_and_outlives_its_first() -> None:
     broker = Broker()
@@ -49,7 +49,7 @@ def test_defect_02_a_stream_has_many_subscribers_and_outlives_its_first() -> Non
     assert sorted(frame["deliver"]["id"] for frame in third.heard()) == ["1", "2"]
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "3 expiry without redelivery")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "3: an expired lease is redelivered")
 def test_defect_03_an_expired_lease_is_redelivered_by_itself() -> None:
     broker = Broker()
     peer = broker.subscribe("a", credit=5)
@@ -62,7 +62,8 @@ def test_defect_03_an_expired_lease_is_redelivered_by_itself() -> None:
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "4, 5 ids remembered at ack, leases by id"
+    "Defects of the upstream program, fixed here",
+    "4, 5: an id is remembered from its enqueue on, and a lease belongs to one delivery",
 )
 def test_defect_04_an_id_is_remembered_from_its_enqueue_on() -> None:
     broker = Broker()
@@ -74,7 +75,8 @@ def test_defect_04_an_id_is_remembered_from_its_enqueue_on() -> None:
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "4, 5 ids remembered at ack, leases by id"
+    "Defects of the upstream program, fixed here",
+    "4, 5: an id is remembered from its enqueue on, and a lease belongs to one delivery",
 )
 def test_defect_05_a_lease_belongs_to_one_delivery_and_not_to_an_id() -> None:
     broker = Broker(Policy(lease_us=2_000_000))
@@ -93,7 +95,7 @@ def test_defect_05_a_lease_belongs_to_one_delivery_and_not_to_an_id() -> None:
     assert broker.counts("a")["q.if"] == 1
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "6 stats create streams")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "6: stats create no stream")
 def test_defect_06_a_look_at_an_unknown_stream_is_refused_and_makes_nothing() -> None:
     broker = Broker()
     (error,) = broker.control().say(type_="stats", stream="nowhere", reqId=1)
@@ -101,7 +103,7 @@ def test_defect_06_a_look_at_an_unknown_stream_is_refused_and_makes_nothing() ->
     assert not broker.machine.known("nowhere")
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "7 double ack ignored")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "7: a second ack is rejected")
 def test_defect_07_a_second_ack_and_an_unknown_one_are_refused() -> None:
     broker = Broker()
     peer = broker.control()
@@ -114,7 +116,7 @@ def test_defect_07_a_second_ack_and_an_unknown_one_are_refused() -> None:
     assert (never["code"], never["status"]) == ("UnknownEnvelope", 404)
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "8 payload not required")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "8: a payload is required")
 def test_defect_08_payload_is_required_and_may_be_null() -> None:
     peer = Broker().control()
     bare = envelope("1")
@@ -125,7 +127,9 @@ def test_defect_08_payload_is_required_and_may_be_null() -> None:
     assert answer["type"] == "ok"
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "9 inner address wins")
+@pytest.mark.promise(
+    "Defects of the upstream program, fixed here", "9: the inner address never overrides the outer one"
+)
 def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
     broker = Broker()
     (error,) = broker.control().say(type_="enqueue", to="jen", env=envelope("1", to="other"))
@@ -133,7 +137,9 @@ def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
     assert broker.machine.channels == {}
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "10 silent drop")
+@pytest.mark.promise(
+    "Defects of the upstream program, fixed here", "10: a full stream rejects and drops nothing"
+)
 def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
     broker = Broker(Policy(max_depth=1))
     producer = broker.control()
@@ -144,7 +150,10 @@ def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
     assert [record.id for record in broker.machine.channels["a"].ready] == ["1"]
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "11 rates and latencies")
+@pytest.mark.promise(
+    "Defects of the upstream program, fixed here",
+    "11: rates are rates, and latencies are measured by the server",
+)
 def test_defect_11_rates_are_rates_and_latency_is_ours() -> None:
     broker = Broker()
     peer = broker.control()
@@ -217,7 +226,7 @@ def test_defect_16_a_sender_below_its_rate_is_never_refused_and_a_refused_one_re
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "17 two updates an enqueue, no first snapshot"
+    "Defects of the upstream program, fixed here", "17: an enqueue is one change, and a snapshot comes first"
 )
 def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None:
     broker = Broker()
@@ -231,7 +240,7 @@ def test_defect_17_an_enqueue_is_one_change_and_a_snapshot_comes_first() -> None
     assert change["delta"]["env"]["id"] == "2"
 
 
-@pytest.mark.promise("Defects of the upstream program, each turned round", "18 views for everybody")
+@pytest.mark.promise("Defects of the upstream program, fixed here", "18: a view needs the scope of views")
 def test_defect_18_views_are_not_for_everybody() -> None:
     peer = Broker().control(Principal("x", scopes=require(["streams:*:*"])))
     assert [frame["code"] for frame in peer.say(type_="live", view="latestPerAgent")] == ["Forbidden"]
@@ -250,7 +259,7 @@ def test_defect_18_a_view_is_followed_only_with_a_token_where_tokens_are_needed(
 
 
 @pytest.mark.promise(
-    "The document's testing strategy", "the eighteen defects of the first Courier, each as its opposite"
+    "The document's testing strategy", "each of the eighteen defects of the first Courier is fixed"
 )
 def test_defect_18_every_section_of_the_config_counts(tmp_path: Path) -> None:
     path = tmp_path / "courier.yaml"
@@ -275,7 +284,8 @@ auth: {tokens: [{token: dev-local, scopes: ["streams:agents/*:enqueue"]}]}
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "18 negative credit, concurrent hellos"
+    "Defects of the upstream program, fixed here",
+    "18: credit below one is rejected, and concurrent hellos each get their own answer",
 )
 @pytest.mark.parametrize("credit", [-1, 0])
 def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
@@ -290,7 +300,8 @@ def test_defect_18_credit_below_one_is_refused(credit: int) -> None:
 
 
 @pytest.mark.promise(
-    "Defects of the upstream program, each turned round", "18 negative credit, concurrent hellos"
+    "Defects of the upstream program, fixed here",
+    "18: credit below one is rejected, and concurrent hellos each get their own answer",
 )
 def test_defect_18_hellos_at_once_each_get_their_own_answer() -> None:
     broker = Broker()

@@ -53,7 +53,7 @@ def said(number: int, stream: str, id_: int, payload: int, kind: str) -> bytes:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "lines of a run are counted one by one, in order"
+    "Limits, reload and HTTP details", "lines that arrive together are counted one by one, in order"
 )
 @settings(max_examples=150)
 @given(lines, st.integers(1, 12), st.integers(1, 6), st.integers(1, 4))
@@ -114,7 +114,7 @@ def test_a_duplicate_costs_what_a_new_one_does_and_a_conflict_nothing() -> None:
     assert broker.machine.meter is not None and broker.machine.meter.room(broker.us, SAM, "", "s") == 1
 
 
-@pytest.mark.promise("Limits, reload and the edges of HTTP", "acks and credit are never limited")
+@pytest.mark.promise("Limits, reload and HTTP details", "acks and credit are never rate-limited")
 def test_settles_and_credit_are_never_limited() -> None:
     broker = limited(token=2)
     producer = broker.control(SAM)
@@ -147,7 +147,7 @@ def test_peers_at_one_address_share_what_it_has() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "a refusal has no side effect; all buckets are asked first"
+    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
 )
 def test_a_refused_stream_is_not_made() -> None:
     broker = limited(token=1)
@@ -158,8 +158,8 @@ def test_a_refused_stream_is_not_made() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP",
-    "over any time no more than burst and rate come in; a paced sender is never refused; clock steps",
+    "Limits, reload and HTTP details",
+    "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 def test_a_sender_below_its_rate_is_never_refused_however_long_it_goes_on() -> None:
     """Three a second where ten are allowed: asking must not put off the time that fills the bucket."""

@@ -27,7 +27,9 @@ def seen(peer: Peer) -> list[str]:
     return [frame["env"]["id"] for frame in peer.heard() if frame["type"] == "tap"]
 
 
-@pytest.mark.promise("Stream Kernel", "a tap shows copies, once, when durable, and leases nothing")
+@pytest.mark.promise(
+    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
+)
 def test_a_copy_has_the_bytes_the_number_and_no_lease() -> None:
     broker = Broker()
     peer = tap(broker)
@@ -60,7 +62,9 @@ def test_consumers_get_everything_all_the_same() -> None:
     assert [seen(peer) for peer in watchers] == [["a", "b"]] * 2
 
 
-@pytest.mark.promise("Stream Kernel", "a tap shows copies, once, when durable, and leases nothing")
+@pytest.mark.promise(
+    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
+)
 def test_only_what_is_durable_is_shown_and_what_is_refused_never() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)
@@ -132,7 +136,7 @@ def test_a_peer_that_left_is_shown_nothing_and_costs_nothing() -> None:
     assert (broker.machine.taps, broker.machine.taps_open) == ({}, 0)
 
 
-@pytest.mark.promise("Stream Kernel", "a tap needs the right to read, and there are so many")
+@pytest.mark.promise("Stream Kernel", "a tap needs the scope `read`, and the number of taps is bounded")
 def test_reading_rights_are_needed() -> None:
     broker = Broker()
     for scopes, expected in [
@@ -146,7 +150,7 @@ def test_reading_rights_are_needed() -> None:
     assert codes(broker.control().say(type_="tap", stream="a:b", reqId=1)) == [(1, "InvalidRequest")]
 
 
-@pytest.mark.promise("Stream Kernel", "a tap needs the right to read, and there are so many")
+@pytest.mark.promise("Stream Kernel", "a tap needs the scope `read`, and the number of taps is bounded")
 def test_there_are_so_many_taps_and_no_more() -> None:
     broker = Broker(limits=Limits(taps_max=2))
     peer = tap(broker)
@@ -159,7 +163,7 @@ def test_there_are_so_many_taps_and_no_more() -> None:
 BOUND = Limits(outbox_max=1_000, copies_max=2_000, outbox_hard_max=100_000)
 
 
-@pytest.mark.promise("Stream Kernel", "a tap that does not read is told what it missed")
+@pytest.mark.promise("Stream Kernel", "a tap that does not read receives the number of envelopes it missed")
 def test_one_that_does_not_read_misses_some_and_is_told_how_many() -> None:
     broker = Broker(limits=BOUND)
     peer, other = tap(broker), tap(broker)
@@ -181,7 +185,7 @@ def test_one_that_does_not_read_misses_some_and_is_told_how_many() -> None:
     assert broker.machine.totals.copies_lost == missed + lost_too
 
 
-@pytest.mark.promise("Stream Kernel", "a tap that does not read is told what it missed")
+@pytest.mark.promise("Stream Kernel", "a tap that does not read receives the number of envelopes it missed")
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.integers(1, 30), st.booleans()), max_size=25))
 def test_every_envelope_is_shown_or_counted_in_order(steps: list[int | bool]) -> None:

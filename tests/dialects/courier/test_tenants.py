@@ -55,7 +55,7 @@ def test_names(name: str, tenant: str | None, dead: str, home: str) -> None:
     assert is_dead(dead) and not is_dead(home)
 
 
-@pytest.mark.promise("Tenants", "the same names and never a meeting")
+@pytest.mark.promise("Tenants", "two tenants use the same names and never see each other")
 def test_two_tenants_use_the_same_names_and_never_meet() -> None:
     broker = Broker()
     acme, beta = broker.control(ACME), broker.control(BETA)
@@ -101,7 +101,7 @@ def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
     assert [frame["stream"] for frame in expired] == ["jobs"]
 
 
-@pytest.mark.promise("Tenants", "no pattern reaches into a tenant unless it says so")
+@pytest.mark.promise("Tenants", "a pattern matches no other tenant unless it names it")
 @pytest.mark.parametrize("who", [BETA, WIDE, ANONYMOUS])
 def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
     broker = Broker()
@@ -123,7 +123,7 @@ def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
     assert broker.picture() == before
 
 
-@pytest.mark.promise("Tenants", "no pattern reaches into a tenant unless it says so")
+@pytest.mark.promise("Tenants", "a pattern matches no other tenant unless it names it")
 def test_a_scope_that_names_a_tenant_reaches_it_and_the_operator_reaches_all() -> None:
     broker = Broker()
     enqueue(broker.control(ACME), "jobs", "1")
@@ -155,7 +155,7 @@ def test_dead_letters_stay_with_their_tenant_and_go_home_again() -> None:
     assert broker.counts("t/acme/jobs")["q.in"] == 2
 
 
-@pytest.mark.promise("Tenants", "no rule reaches into a tenant unless it says so")
+@pytest.mark.promise("Tenants", "a rule matches no other tenant unless it names it")
 def test_a_rule_sees_a_tenants_envelopes_only_where_it_says_so() -> None:
     def rule(id_: str, **when: Any) -> dict[str, Any]:
         return {"id": id_, "when": when, "do": [{"action": "notify", "to": "told"}]}
@@ -215,7 +215,7 @@ def codes(answers: list[Any]) -> list[str]:
     return [answer.get("code", "ok") for answer in answers if answer["type"] in ("ok", "error")]
 
 
-@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
+@pytest.mark.promise("Tenants", "a tenant has quotas for streams, envelopes and bytes, and a shared rate")
 def test_a_tenant_holds_so_many_envelopes_and_no_more_and_others_do_not_notice() -> None:
     broker = quota(envelopes_max=3)
     peer = broker.control(ACME)
@@ -236,7 +236,7 @@ def test_a_tenant_holds_so_many_bytes() -> None:
     assert sum(channel.bytes for channel in broker.machine.channels.values()) <= 1_000
 
 
-@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
+@pytest.mark.promise("Tenants", "a tenant has quotas for streams, envelopes and bytes, and a shared rate")
 def test_a_tenant_has_so_many_streams() -> None:
     broker = quota(streams_max=2)
     peer = broker.control(ACME)
@@ -245,7 +245,7 @@ def test_a_tenant_has_so_many_streams() -> None:
     assert codes(peer.say(type="subscribe", stream="d", reqId=1)) == ["QuotaExceeded"]
 
 
-@pytest.mark.promise("Tenants", "quotas of streams, envelopes, bytes, and a shared rate")
+@pytest.mark.promise("Tenants", "a tenant has quotas for streams, envelopes and bytes, and a shared rate")
 def test_a_tenants_tokens_share_its_rate() -> None:
     broker = Broker()
     broker.machine.limit_rates(Rates(tenants={"acme": Rate.per_second(1, 3)}))

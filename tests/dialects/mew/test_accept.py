@@ -32,7 +32,7 @@ def house() -> House:
 
 
 class TestGrant:
-    @pytest.mark.promise("The contract of a MEW gateway", "grants, revokes, delegation")
+    @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     def test_the_recipient_is_welcomed_anew_and_then_everybody_hears_the_grant(self, house: House) -> None:
         p1, guest, p2 = house.joined("p1", "guest", "p2")
         p1.say("capability/grant", GRANT, id="g1", to=["guest"])
@@ -84,7 +84,7 @@ class TestGrant:
             assert kinds(guest.say("mcp/request", {"method": "x"})) == ["mcp/request"]
             guest.gone()
 
-    @pytest.mark.promise("The contract of a MEW gateway", "grants, revokes, delegation")
+    @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     def test_nobody_grants_what_it_does_not_hold(self) -> None:
         lender = participant(
             "lender", {"kind": "capability/grant"}, {"kind": "mcp/*", "payload": {"method": "read*"}}
@@ -163,7 +163,7 @@ class TestRevoke:
         assert (row.id, row.sender, row.peer, row.reason) == ("v1", "p1", "guest", "enough")
         assert row.meta == '{"grant":"capability","grant_id":"g1"}'
 
-    @pytest.mark.promise("The contract of a MEW gateway", "grants, revokes, delegation")
+    @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     @pytest.mark.parametrize(
         ("revoked", "left"),
         [
@@ -197,7 +197,7 @@ class TestRevoke:
 
 
 class TestInvite:
-    @pytest.mark.promise("The contract of a MEW gateway", "invitations and kicks")
+    @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
     def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(
         self, house: House
     ) -> None:
@@ -310,7 +310,7 @@ class TestInvite:
 
 
 class TestKick:
-    @pytest.mark.promise("The contract of a MEW gateway", "invitations and kicks")
+    @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
     def test_everybody_hears_it_and_the_kicked_is_disconnected_with_a_reason(self, house: House) -> None:
         p1, p2, p3 = house.joined("p1", "p2", "p3")
         heard = p1.say("space/kick", {"participant_id": "p2", "reason": "noise"}, id="k1")
@@ -323,7 +323,7 @@ class TestKick:
         (row,) = house.rows("kick")
         assert (row.channel, row.id, row.sender, row.peer, row.reason) == ("demo", "k1", "p1", "p2", "noise")
 
-    @pytest.mark.promise("The contract of a MEW gateway", "invitations and kicks")
+    @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
     def test_a_rejoin_is_refused_without_a_welcome(self, house: House) -> None:
         p1, _ = house.joined("p1", "p2")
         p1.say("space/kick", {"participant_id": "p2", "reason": "noise"})
@@ -350,8 +350,8 @@ class TestKick:
         assert house.join("x", key=second).is_open
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway",
-        "an invitation of somebody who was kicked hands out no more power over others than the inviter has",
+        "MEW gateway",
+        "inviting a kicked participant grants no more power over others than the inviter has",
     )
     def test_who_is_in_the_settings_comes_back_to_what_they_say(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
@@ -365,8 +365,8 @@ class TestKick:
         assert error(guest.say("mcp/request", {"method": "m"}))["error"] == "capability_violation"
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway",
-        "an invitation of somebody who was kicked hands out no more power over others than the inviter has",
+        "MEW gateway",
+        "inviting a kicked participant grants no more power over others than the inviter has",
     )
     def test_nobody_gets_the_token_of_a_kicked_who_may_do_more_to_others(self) -> None:
         house = House(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
@@ -464,7 +464,7 @@ RELAYED = [
 
 
 class TestRelay:
-    @pytest.mark.promise("The contract of a MEW gateway", "kinds that are passed on")
+    @pytest.mark.promise("MEW gateway", "other kinds are forwarded")
     @pytest.mark.parametrize("kind", RELAYED)
     def test_it_is_passed_on_and_changes_nothing(self, house: House, kind: str) -> None:
         p1, p2 = house.joined("p1", "p2")
@@ -478,7 +478,7 @@ class TestRelay:
         assert house.space.state.streams == {} and p1.is_open
         assert [row.event for row in house.journal.rows if row.event not in ("join", "leave")] == ["envelope"]
 
-    @pytest.mark.promise("The contract of a MEW gateway", "kinds that are passed on")
+    @pytest.mark.promise("MEW gateway", "other kinds are forwarded")
     @pytest.mark.parametrize(
         "kind", [*RELAYED, "stream/close", "stream/request", "space/invite", "space/kick"]
     )

@@ -79,7 +79,7 @@ KINDS: list[tuple[str, Any, str, bool]] = [
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "kinds and payloads: every line of what gateways and clients do, decided",
+    "kinds and payloads are decided as gateways and clients do, case by case",
 )
 @pytest.mark.parametrize(
     ("kind", "asked", "is_allowed"), [case[1:] for case in KINDS], ids=[case[0] for case in KINDS]
@@ -176,7 +176,7 @@ PAYLOADS: list[tuple[str, Any, Any, bool]] = [
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "kinds and payloads: every line of what gateways and clients do, decided",
+    "kinds and payloads are decided as gateways and clients do, case by case",
 )
 @pytest.mark.parametrize(
     ("pattern", "payload", "is_allowed"), [case[1:] for case in PAYLOADS], ids=[case[0] for case in PAYLOADS]
@@ -187,7 +187,7 @@ def test_payloads(pattern: Any, payload: Any, is_allowed: bool) -> None:
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "kinds and payloads: every line of what gateways and clients do, decided",
+    "kinds and payloads are decided as gateways and clients do, case by case",
 )
 def test_a_payload_pattern_counts_beside_a_star_too() -> None:
     only = {"kind": "*", "payload": {"method": "tools/list"}}
@@ -258,7 +258,8 @@ def test_what_is_written_twice_counts_once_and_the_order_stays() -> None:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+    "Capabilities and log files of a gateway",
+    "no pattern is expensive, and a too complex pattern never allows",
 )
 def test_what_is_too_big_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def nested(depth: int) -> Any:
@@ -297,7 +298,8 @@ HOSTILE: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+    "Capabilities and log files of a gateway",
+    "no pattern is expensive, and a too complex pattern never allows",
 )
 @pytest.mark.parametrize(
     ("pattern", "payload"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE]
@@ -311,7 +313,8 @@ def test_hostile_patterns_cost_little_and_allow_nothing(pattern: Any, payload: A
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+    "Capabilities and log files of a gateway",
+    "no pattern is expensive, and a too complex pattern never allows",
 )
 def test_hostile_exclusions_do_not_allow_by_being_too_hard() -> None:
     assert not fits({"a": "!" + "*a" * 500 + "b?c"}, {"a": "a" * 60_000})
@@ -345,7 +348,7 @@ def obvious(pattern: str, place: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "a glob means one thing")
+@pytest.mark.promise("Capabilities and log files of a gateway", "a glob has one meaning")
 @given(patterns, texts, st.sampled_from(["kind", "text"]))
 @example("a/**", "a", "kind")
 @example("**/**", "a", "kind")
@@ -395,7 +398,8 @@ old_patterns = st.recursive(
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "nothing that gateways of old allow by looking is refused"
+    "Capabilities and log files of a gateway",
+    "a capability that older gateways accept by matching is accepted",
 )
 @given(st.dictionaries(plain_names, old_patterns, max_size=3), objects)
 def test_nothing_that_gateways_of_old_allow_by_looking_is_refused(pattern: Any, payload: Any) -> None:
@@ -436,7 +440,9 @@ def messages(capability: dict[str, Any]) -> st.SearchStrategy[tuple[str, Any]]:
     return st.tuples(kind, st.one_of(likely(capability.get("payload", {})), values, objects))
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
+)
 @given(st.lists(new_capabilities, min_size=1, max_size=3), st.data())
 def test_what_covers_allows_everything_that_is_covered(held: list[Any], data: st.DataObject) -> None:
     # A relative of something held is covered more often than two strangers are.
@@ -463,7 +469,9 @@ def _relatives(near: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
+)
 @pytest.mark.parametrize("place", ["kind", "text"])
 def test_a_glob_covers_another_only_where_it_matches_whatever_that_does(place: Any) -> None:
     """Every two short patterns on every short text."""
@@ -497,7 +505,8 @@ anything = st.recursive(
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "no pattern costs much, and none allows by being too hard"
+    "Capabilities and log files of a gateway",
+    "no pattern is expensive, and a too complex pattern never allows",
 )
 @given(
     anything,
@@ -561,7 +570,9 @@ DELEGATIONS: list[tuple[str, Any, Any, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "only what is surely held can be passed on")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
+)
 @pytest.mark.parametrize(
     ("held", "asked", "is_covered"), [case[1:] for case in DELEGATIONS], ids=[case[0] for case in DELEGATIONS]
 )

@@ -102,7 +102,7 @@ class TestMessages:
         assert (status, body["error"]) == (404, "unknown_space")
         assert list(house.spaces.spaces) == ["demo"]
 
-    @pytest.mark.promise("The contract of a MEW gateway", "`/participants`: status codes, bodies, polling")
+    @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
     def test_without_a_token_401_and_with_another_403(self, house: House) -> None:
         assert house.post("p1", CHAT, key=None) == (401, {"error": "Missing or invalid authorization header"})
         basic = {"Authorization": "Basic cDE6eA=="}
@@ -120,7 +120,7 @@ class TestMessages:
         house.join("p1", key="other-token").gone()
         assert house.post("p1", CHAT, key="p1-token")[0] == 200
 
-    @pytest.mark.promise("The contract of a MEW gateway", "`/participants`: status codes, bodies, polling")
+    @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
     @pytest.mark.parametrize(
         ("body", "answer"),
         [
@@ -203,7 +203,7 @@ class TestMessages:
         assert house.post("laptop", CHAT, key="p2-token")[0] == 403
         assert house.post("gateway", CHAT, key="p1-token")[0] == 403
 
-    @pytest.mark.promise("The contract of a MEW gateway", "nobody posts under an id that nobody has")
+    @pytest.mark.promise("MEW gateway", "a POST under an unknown id is rejected")
     def test_an_id_that_nobody_has_is_refused_whatever_the_token(self, house: House) -> None:
         status, body = house.post("ghost", CHAT, key="p1-token")
         assert (status, body["error"]) == (403, "Invalid token for participant")
@@ -234,7 +234,7 @@ class TestStreams:
         assert (status, body["kind"], body["correlation_id"]) == (400, "system/error", ["r1"])
         assert (body["payload"]["error"], body["payload"]["targets"]) == ("target_not_found", ["x"])
 
-    @pytest.mark.promise("The contract of a MEW gateway", "`/participants`: status codes, bodies, polling")
+    @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
     def test_the_bodies_of_what_owners_do(self, house: House) -> None:
         house.joined("p1", "p2")
         house.post("p1", {"kind": "stream/request"})
@@ -322,7 +322,7 @@ class TestPolling:
         assert status == 200, body
         return body
 
-    @pytest.mark.promise("The contract of a MEW gateway", "`/participants`: status codes, bodies, polling")
+    @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
     def test_the_first_time_it_joins_and_then_it_hears_everything_once(self, house: House) -> None:
         (p2,) = house.joined("p2")
         first = self.poll(house)

@@ -87,9 +87,7 @@ MESSAGE = st.dictionaries(
 )
 
 
-@pytest.mark.promise(
-    "The contract of a MEW gateway", "no bytes of a peer break its session, or reach the journal unreadable"
-)
+@pytest.mark.promise("MEW gateway", "no bytes of a peer break its session or reach the journal unreadable")
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(
     st.lists(

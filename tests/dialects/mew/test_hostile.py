@@ -36,7 +36,7 @@ HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "nothing that a participant sends breaks a session or holds others up",
+    "no message of a participant breaks a session or blocks others",
 )
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_number_that_would_stop_others_does_not_reach_them(text: str, number: 
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "nothing that a participant sends breaks a session or holds others up",
+    "no message of a participant breaks a session or blocks others",
 )
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize("kind", list(ACTS))
@@ -96,7 +96,7 @@ def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "nothing that a participant sends breaks a session or holds others up",
+    "no message of a participant breaks a session or blocks others",
 )
 def test_before_the_join_nothing_large_is_looked_at() -> None:
     house = House()
@@ -118,7 +118,7 @@ def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "nothing that a participant sends breaks a session or holds others up",
+    "no message of a participant breaks a session or blocks others",
 )
 def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House()
@@ -153,7 +153,7 @@ def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "nothing that a participant sends breaks a session or holds others up",
+    "no message of a participant breaks a session or blocks others",
 )
 def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
     house = House()
@@ -170,7 +170,7 @@ def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
 )
 def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     collector = ParticipantSettings(is_pipeline=True)
@@ -196,7 +196,7 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
 )
 def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
     house = House(limits=Limits(space_streams_bytes_max=10_000))
@@ -230,7 +230,7 @@ def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+    "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
 def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than_it_has() -> None:
     usher = participant("usher", {"kind": "space/*"}, {"kind": "chat"})
@@ -253,7 +253,7 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+    "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
 def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
     house = House()
@@ -275,7 +275,7 @@ def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> N
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "whoever was kicked is out, and its inviter gains nothing"
+    "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
 def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
     house = House()
@@ -325,7 +325,8 @@ def refused_as(house: House, id_: str, party: str) -> str:
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+    "Capabilities and log files of a gateway",
+    "an alias stays reserved for its holder while a stream refers to it",
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarted: bool) -> None:
@@ -344,7 +345,8 @@ def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarte
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+    "Capabilities and log files of a gateway",
+    "an alias stays reserved for its holder while a stream refers to it",
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: bool) -> None:
@@ -366,7 +368,8 @@ def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: 
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "an alias is its holder's while a stream knows it"
+    "Capabilities and log files of a gateway",
+    "an alias stays reserved for its holder while a stream refers to it",
 )
 @pytest.mark.parametrize("kind", ["stream/grant-write", "stream/transfer-ownership"])
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -386,7 +389,7 @@ def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarte
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "what waits and what is told is bounded in bytes too"
+    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
 )
 def test_a_poller_that_is_let_go_is_missed_at_once_and_keeps_no_memory() -> None:
     house = House(limits=Limits(space_outbox_max=4_000))

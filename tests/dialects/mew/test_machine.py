@@ -47,7 +47,7 @@ def test_two_invitations_of_the_same_make_one_token(waiting: Waiting) -> None:
     house.join("x", key=first["token"])
 
 
-@pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
+@pytest.mark.promise("MEW gateway", "size, rate and number are limited")
 @pytest.mark.parametrize(
     ("limits", "kind", "payloads", "code"),
     [

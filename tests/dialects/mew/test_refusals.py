@@ -61,7 +61,7 @@ def without_numbers(house: House) -> Any:
 
 
 @pytest.mark.promise(
-    "The contract of a MEW gateway", "what the journal refuses never was, and only its sender hears of it"
+    "MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified"
 )
 @pytest.mark.parametrize(("kind", "payload"), CHANGES)
 def test_what_is_refused_is_undone_and_only_its_sender_hears_of_it(
@@ -163,7 +163,7 @@ def test_a_journal_short_of_space_lets_people_close_revoke_and_kick(
 
 
 @pytest.mark.promise(
-    "The contract of a MEW gateway", "what the journal refuses never was, and only its sender hears of it"
+    "MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified"
 )
 def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[House, Client, Client]) -> None:
     """Something refused may lie around something kept that is about the very same."""

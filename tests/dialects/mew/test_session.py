@@ -35,7 +35,7 @@ def house() -> House:
 
 class TestJoin:
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+        "MEW gateway", "every form of join is accepted; a rejection is a complete error followed by a close"
     )
     @pytest.mark.parametrize(
         "message",
@@ -92,7 +92,7 @@ class TestJoin:
         assert kinds(client.say("chat", {"text": "hello"})) == ["system/welcome", "chat"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+        "MEW gateway", "every form of join is accepted; a rejection is a complete error followed by a close"
     )
     @pytest.mark.parametrize(
         ("said", "code"),
@@ -123,7 +123,7 @@ class TestJoin:
         assert list(house.space.present) == ["p3"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "joins in every shape; a refusal is a full error, then the end"
+        "MEW gateway", "every form of join is accepted; a rejection is a complete error followed by a close"
     )
     def test_an_alias_has_its_own_id_and_the_rights_of_its_logical_name(self, house: House) -> None:
         client = house.client()
@@ -232,9 +232,7 @@ class TestJoin:
 
 
 class TestWelcome:
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
-    )
+    @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
     def test_its_fields_and_their_order(self, house: House) -> None:
         p1, _guest = house.joined("p1", "guest")
         house.open_stream(p1, ["guest"], content_type="application/json")
@@ -310,9 +308,7 @@ class TestWelcome:
 
 
 class TestPresence:
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
-    )
+    @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
     def test_a_join_is_told_to_all_others_with_the_baseline_capability(self, house: House) -> None:
         (p1,) = house.joined("p1")
         guest = house.join("guest")
@@ -345,9 +341,7 @@ class TestPresence:
 
 
 class TestErrors:
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
-    )
+    @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
     @pytest.mark.parametrize(
         ("sent", "code", "text"),
         [
@@ -403,9 +397,7 @@ class TestErrors:
         assert p2.heard() == [] and p1.is_open
         assert house.rows("envelope") == []
 
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "welcomes, presence and errors as clients read them"
-    )
+    @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
     @pytest.mark.parametrize(
         "sent",
         [
@@ -490,14 +482,14 @@ class TestFilling:
         (heard,) = p1.say("x", correlation_id=given)
         assert heard["correlation_id"] == told
 
-    @pytest.mark.promise("The contract of a MEW gateway", "nobody speaks for another or for the gateway")
+    @pytest.mark.promise("MEW gateway", "a participant cannot send as another participant or as the gateway")
     @pytest.mark.parametrize("name", ["p2", "system:gateway", "nobody"])
     def test_a_from_that_is_somebody_else_is_refused(self, house: House, name: str) -> None:
         p1, p2 = house.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x"}, from_=name))["error"] == "invalid_from"
         assert p2.heard() == []
 
-    @pytest.mark.promise("The contract of a MEW gateway", "nobody speaks for another or for the gateway")
+    @pytest.mark.promise("MEW gateway", "a participant cannot send as another participant or as the gateway")
     @pytest.mark.parametrize(
         "kind", ["system/register", "system/welcome", "system/presence", "system/error", "system/"]
     )
@@ -514,7 +506,7 @@ class TestFilling:
 
 class TestRouting:
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
     )
     def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(
         self, house: House
@@ -545,7 +537,7 @@ class TestRouting:
         assert kinds(p1.heard()) == kinds(p2.heard()) == ["chat"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
     )
     def test_frames_and_envelopes_of_one_connection_stay_in_order(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
@@ -583,7 +575,7 @@ class TestRouting:
         assert kinds(p1.heard()) == ["chat", "system/error", "chat", "system/error"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway", "broadcast with echo, and strict order on a connection"
+        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
     )
     def test_a_frame_right_behind_its_request_is_accepted(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
@@ -603,7 +595,7 @@ class TestRouting:
 
 
 class TestBounds:
-    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
+    @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_a_message_over_the_bound_ends_the_connection_with_1009(self) -> None:
         house = House(limits=Limits(space_frame_max=1_000))
         (p1,) = house.joined("p1")
@@ -616,7 +608,7 @@ class TestBounds:
         assert error(p1.say("chat", {"text": "x" * 1_000}))["error"] == "too_large"
         assert p1.is_open and p2.heard() == []
 
-    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
+    @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_frames_over_the_rate_are_refused_told_once_and_taken_again_a_second_later(self) -> None:
         house = House(limits=Limits(space_rate=10))
         p1, p2 = house.joined("p1", "p2")
@@ -648,7 +640,7 @@ class TestBounds:
         heard = p1.send(*(envelope("chat", {"text": str(n)}) for n in range(12)))
         assert kinds(heard).count("system/error") == 2 and kinds(p2.heard()) == ["chat"] * 10
 
-    @pytest.mark.promise("The contract of a MEW gateway", "limits of size, rate and number")
+    @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_participants_are_bounded_and_a_takeover_needs_no_room(self) -> None:
         house = House(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
         house.joined("p1", "p2")
@@ -720,7 +712,7 @@ class TestSigns:
 
 
 class TestIsolation:
-    @pytest.mark.promise("The contract of a MEW gateway", "spaces share nothing")
+    @pytest.mark.promise("MEW gateway", "spaces share nothing")
     def test_the_same_id_in_two_spaces_is_two_participants(self) -> None:
         house = House(
             settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"}))

@@ -233,7 +233,7 @@ def house_tokens(house: House) -> list[tuple[str, str]]:
     return [(name, key) for _, name, key in house.minted]
 
 
-@pytest.mark.promise("The contract of a MEW gateway", "what was confirmed outlives a restart and a crash")
+@pytest.mark.promise("MEW gateway", "confirmed changes survive a restart and a crash")
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(
     operations=st.lists(OPERATION, min_size=20, max_size=60),

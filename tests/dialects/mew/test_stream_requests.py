@@ -54,8 +54,8 @@ class TestRequest:
         )
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway",
-        "streams: ids, closes, writers, owners, the same errors on both transports",
+        "MEW gateway",
+        "streams: ids, closes, writers and owners have the same errors on both transports",
     )
     def test_ids_never_repeat_whatever_closes(self, house: House) -> None:
         (p1,) = house.joined("p1")
@@ -76,7 +76,7 @@ class TestRequest:
 
 
 class TestFrames:
-    @pytest.mark.promise("The contract of a MEW gateway", "frames are byte-exact")
+    @pytest.mark.promise("MEW gateway", "frames are byte-exact")
     @pytest.mark.parametrize(
         "data",
         [
@@ -177,8 +177,8 @@ class TestClose:
         assert heard["correlation_id"] == [opened["id"], "r1"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway",
-        "streams: ids, closes, writers, owners, the same errors on both transports",
+        "MEW gateway",
+        "streams: ids, closes, writers and owners have the same errors on both transports",
     )
     def test_nobody_else_closes_it(self, house: House) -> None:
         p1, p2, p3 = house.joined("p1", "p2", "p3")
@@ -271,8 +271,8 @@ class TestWriters:
         assert kinds(p2.say("stream/close", {"stream_id": "stream-1"})) == ["stream/close"]
 
     @pytest.mark.promise(
-        "The contract of a MEW gateway",
-        "streams: ids, closes, writers, owners, the same errors on both transports",
+        "MEW gateway",
+        "streams: ids, closes, writers and owners have the same errors on both transports",
     )
     @pytest.mark.parametrize("kind", OPERATIONS)
     @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ class TestWriters:
 
 
 class TestReconnect:
-    @pytest.mark.promise("The contract of a MEW gateway", "takeovers, and how long an owner is waited for")
+    @pytest.mark.promise("MEW gateway", "takeovers work, and an owner has a grace period")
     def test_a_takeover_closes_the_old_connection_and_keeps_the_new_one(self, house: House) -> None:
         old, p2 = house.joined("p1", "p2")
         new = house.join("p1")
@@ -434,7 +434,7 @@ class TestReconnect:
         house.run()
         assert p2.frames() == [b"#stream-1#x"]
 
-    @pytest.mark.promise("The contract of a MEW gateway", "takeovers, and how long an owner is waited for")
+    @pytest.mark.promise("MEW gateway", "takeovers work, and an owner has a grace period")
     def test_after_the_grace_its_streams_are_closed_with_a_reason(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         opened = p1.say("stream/request", {}, id="r1")[1]
@@ -492,9 +492,7 @@ class TestReconnect:
 
 
 class TestSlowReaders:
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "slow readers: telemetry drops and is counted, envelopes never are"
-    )
+    @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
     def test_telemetry_makes_room_for_newer_and_is_counted(self) -> None:
         house = House(limits=Limits(space_telemetry_max=10_000))
         p1, p2, p3 = house.joined("p1", "p2", "p3")
@@ -520,9 +518,7 @@ class TestSlowReaders:
         assert house.space.state.streams[id_].route.dropped == 50 - len(numbers)
         assert p2.is_open
 
-    @pytest.mark.promise(
-        "The contract of a MEW gateway", "slow readers: telemetry drops and is counted, envelopes never are"
-    )
+    @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
     def test_envelopes_are_never_dropped_and_whoever_does_not_read_them_is_let_go(self) -> None:
         house = House(limits=Limits(space_outbox_max=10_000))
         p1, p2, p3 = house.joined("p1", "p2", "p3")

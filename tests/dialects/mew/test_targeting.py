@@ -20,8 +20,8 @@ class TestCreation:
     """Unit tests: stream creation with target."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "creation with targets: one, several, missing ones listed, none means everybody",
+        "Targeted delivery: the proposal, line by line",
+        "a stream is created with one target, several or none; missing targets are listed",
     )
     def test_a_single_target_that_exists_makes_the_stream(self, house: House) -> None:
         owner, _ = house.joined("owner", "a")
@@ -30,8 +30,8 @@ class TestCreation:
         assert opened["stream_id"] in house.space.state.streams
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "creation with targets: one, several, missing ones listed, none means everybody",
+        "Targeted delivery: the proposal, line by line",
+        "a stream is created with one target, several or none; missing targets are listed",
     )
     def test_multiple_targets_that_all_exist_make_the_stream(self, house: House) -> None:
         owner, *_ = house.joined("owner", "a", "b")
@@ -39,8 +39,8 @@ class TestCreation:
         assert opened["target"] == ["a", "b"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "creation with targets: one, several, missing ones listed, none means everybody",
+        "Targeted delivery: the proposal, line by line",
+        "a stream is created with one target, several or none; missing targets are listed",
     )
     def test_any_target_that_does_not_exist_is_an_error_with_the_list_of_missing(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
@@ -54,8 +54,8 @@ class TestCreation:
         assert a.heard() == []  # the request is not passed on either
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "creation with targets: one, several, missing ones listed, none means everybody",
+        "Targeted delivery: the proposal, line by line",
+        "a stream is created with one target, several or none; missing targets are listed",
     )
     @pytest.mark.parametrize("payload", [{"target": []}, {"target": None}, {}, None])
     def test_no_target_or_an_empty_one_broadcasts(self, house: House, payload: Any) -> None:
@@ -71,8 +71,8 @@ class TestCreation:
         assert error(owner.say("stream/request", {"target": ["a"]}))["targets"] == ["a"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "a string is one name, and nothing odd is ever a broadcast",
+        "Targeted delivery: the proposal, line by line",
+        "a string is one name, and an invalid target is never a broadcast",
     )
     def test_a_string_target_is_one_name_and_never_a_broadcast(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -84,8 +84,8 @@ class TestCreation:
         assert error(owner.say("stream/request", {"target": "nobody"}))["targets"] == ["nobody"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "a string is one name, and nothing odd is ever a broadcast",
+        "Targeted delivery: the proposal, line by line",
+        "a string is one name, and an invalid target is never a broadcast",
     )
     @pytest.mark.parametrize("target", [{"a": 1}, 5, True, {}, 0, False])
     def test_what_is_no_list_of_names_is_refused_and_never_a_broadcast(
@@ -100,8 +100,8 @@ class TestRouting:
     """Unit tests: frame routing."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_a_single_target_gets_the_frames_alone(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -112,8 +112,8 @@ class TestRouting:
         assert (owner.frames(), b.frames()) == ([], [])
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_multiple_targets_each_get_the_frames(self, house: House) -> None:
         owner, a, b, c = house.joined("owner", "a", "b", "c")
@@ -128,8 +128,8 @@ class TestRouting:
         )
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_a_broadcast_stream_reaches_all_its_writer_included(self, house: House) -> None:
         everybody = house.joined("owner", "a", "b", "c")
@@ -139,8 +139,8 @@ class TestRouting:
         assert [client.frames() for client in everybody] == [[b"#stream-1#x"]] * 4
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_when_one_target_disconnects_the_others_still_get_frames(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -151,8 +151,8 @@ class TestRouting:
         assert b.frames() == [b"#stream-1#x"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_a_target_named_twice_gets_each_frame_once(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
@@ -172,8 +172,8 @@ class TestRouting:
         assert alias.frames() == [b"#stream-1#x"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "routing: one, several, all, the rest when one is gone, each once, logical names",
+        "Targeted delivery: the proposal, line by line",
+        "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
     def test_a_logical_name_reaches_whoever_showed_its_token(self, house: House) -> None:
         (owner,) = house.joined("owner")
@@ -189,8 +189,8 @@ class TestWelcome:
     """Unit tests: welcome message."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "welcomes tell targets and leave them out for broadcasts",
+        "Targeted delivery: the proposal, line by line",
+        "welcomes list targets and leave them out for broadcasts",
     )
     def test_targeted_streams_include_target_and_broadcast_streams_omit_it(self, house: House) -> None:
         owner, _ = house.joined("owner", "a")
@@ -205,7 +205,7 @@ class TestWelcome:
 
 class TestIntegration:
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "integration: aggregation, mixed streams, late joiners",
     )
     def test_aggregation_pattern(self) -> None:
@@ -233,7 +233,7 @@ class TestIntegration:
         assert [client.frames() for client in clients.values()] == [[f"#{world}#all of it".encode()]] * 5
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "integration: aggregation, mixed streams, late joiners",
     )
     def test_mixed_streams(self, house: House) -> None:
@@ -246,7 +246,7 @@ class TestIntegration:
         assert owner.frames() == [f"#{to_all}#{n}".encode() for n in range(3)]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "integration: aggregation, mixed streams, late joiners",
     )
     def test_late_joiner_sees_the_metadata_with_target_and_gets_no_targeted_data(self, house: House) -> None:
@@ -279,7 +279,7 @@ class TestIntegration:
 
 class TestEdgeCases:
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
     )
     def test_one_of_multiple_targets_disconnects_in_the_middle_of_the_stream(self, house: House) -> None:
@@ -292,7 +292,7 @@ class TestEdgeCases:
         assert b.frames() == [b"#stream-1#1", b"#stream-1#2"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
     )
     def test_a_target_reconnects_after_it_disconnected(self, house: House) -> None:
@@ -307,7 +307,7 @@ class TestEdgeCases:
         assert again.frames() == [b"#stream-1#heard"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
     )
     def test_the_owner_changes_and_the_targets_do_not(self, house: House) -> None:
@@ -325,7 +325,7 @@ class TestEdgeCases:
         assert (shown["owner"], shown["target"]) == ("b", ["a"])
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
     )
     def test_a_self_targeted_stream(self, house: House) -> None:
@@ -336,7 +336,7 @@ class TestEdgeCases:
         assert (owner.frames(), a.frames()) == ([b"#stream-1#x"], [])
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
+        "Targeted delivery: the proposal, line by line",
         "edge cases: a target leaves, returns, all leave, the owner changes, the owner is a target",
     )
     def test_all_targets_disconnect_and_the_stream_stays_open(self, house: House) -> None:
@@ -369,8 +369,8 @@ class TestRecommendations:
     """What the open questions recommend."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+        "Targeted delivery: the proposal, line by line",
+        "open questions: the owner is notified, targets never change, lifecycle messages are broadcast",
     )
     def test_the_owner_is_told_that_a_target_is_gone(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -392,8 +392,8 @@ class TestRecommendations:
         assert "system/error" not in kinds(owner.heard())
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+        "Targeted delivery: the proposal, line by line",
+        "open questions: the owner is notified, targets never change, lifecycle messages are broadcast",
     )
     def test_targets_cannot_be_changed_after_creation(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -411,8 +411,8 @@ class TestRecommendations:
         assert (a.frames(), b.frames()) == ([b"#stream-1#x"], [])
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "open questions: the owner is told, targets never change, lifecycle messages are broadcast",
+        "Targeted delivery: the proposal, line by line",
+        "open questions: the owner is notified, targets never change, lifecycle messages are broadcast",
     )
     def test_lifecycle_messages_are_broadcast(self, house: House) -> None:
         owner, a, b = house.joined("owner", "a", "b")
@@ -427,7 +427,7 @@ class TestWriters:
     """Interaction with write grants."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal", "every granted writer's frames go to the targets"
+        "Targeted delivery: the proposal, line by line", "every granted writer's frames go to the targets"
     )
     def test_every_writers_frames_go_to_the_target_alone(self, house: House) -> None:
         owner, player, server = house.joined("owner", "a", "b")
@@ -459,8 +459,8 @@ class TestSuccess:
         assert kinds(b.heard()) == kinds(a.heard()[-1:]) == ["chat"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+        "Targeted delivery: the proposal, line by line",
+        "success criteria: older clients see no change, newer clients see targets, cost is O(N)",
     )
     def test_a_client_that_does_not_know_targets_notices_nothing(self, house: House) -> None:
         owner, _a = house.joined("owner", "a")
@@ -472,8 +472,8 @@ class TestSuccess:
         assert (heard[1]["correlation_id"], heard[1]["to"]) == (["r9"], ["owner"])
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+        "Targeted delivery: the proposal, line by line",
+        "success criteria: older clients see no change, newer clients see targets, cost is O(N)",
     )
     def test_a_client_can_see_that_targets_work(self, house: House) -> None:
         owner, a = house.joined("owner", "a")
@@ -481,8 +481,8 @@ class TestSuccess:
         assert only(a.heard(), "stream/open")["target"] == ["a"]
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "success criteria: older clients notice nothing, newer ones can tell, O(N)",
+        "Targeted delivery: the proposal, line by line",
+        "success criteria: older clients see no change, newer clients see targets, cost is O(N)",
     )
     def test_deliveries_of_an_aggregation_grow_with_n_and_not_with_its_square(self) -> None:
         for count in (6, 15, 50):
@@ -504,8 +504,8 @@ class TestConfigured:
     """Streams of `space.yaml`."""
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "streams of the settings open with their owners, targets there or not",
+        "Targeted delivery: the proposal, line by line",
+        "configured streams open with their owners, whether or not targets are present",
     )
     def test_a_stream_opens_when_its_owner_joins_and_its_targets_may_be_absent(self) -> None:
         request = {"direction": "upload", "format": "seacat/character-position-v1"}
@@ -547,8 +547,8 @@ class TestConfigured:
         assert house.rows("frame") == []
 
     @pytest.mark.promise(
-        "Targeted delivery, line by line of the proposal",
-        "frames to the pipeline are kept in full, others as counts",
+        "Targeted delivery: the proposal, line by line",
+        "frames for the pipeline are kept in full, others as counts",
     )
     def test_frames_targeted_at_the_pipeline_are_kept_in_full_and_others_as_counts(self) -> None:
         house = House(settings("a", "b", robot=participant("robot", is_pipeline=True)))

@@ -22,8 +22,8 @@ MUTANT_SEEDS = 60
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends",
-    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+    "Token streams: publisher and reader",
+    "under attack a reader gets a prefix of what was sent, or an error; planted faults are found",
 )
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
 def test_a_reader_gets_a_beginning_of_what_was_sent_or_an_error(first: int) -> None:
@@ -36,8 +36,8 @@ def test_a_reader_gets_a_beginning_of_what_was_sent_or_an_error(first: int) -> N
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends",
-    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+    "Token streams: publisher and reader",
+    "under attack a reader gets a prefix of what was sent, or an error; planted faults are found",
 )
 def test_a_stream_that_can_get_through_does() -> None:
     """Everything that only passes the reader by, or comes twice, or is not the publisher's, is made good."""
@@ -50,8 +50,8 @@ def test_a_stream_that_can_get_through_does() -> None:
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends",
-    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+    "Token streams: publisher and reader",
+    "under attack a reader gets a prefix of what was sent, or an error; planted faults are found",
 )
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_seeds_give_equal_attacks(seed: int) -> None:
@@ -149,8 +149,8 @@ MUTANTS: list[tuple[Plant, bool]] = [
 
 
 @pytest.mark.promise(
-    "Token streams: the two ends",
-    "an attacker on the way: a reader gets a beginning of what was sent, or an error; planted faults are found",
+    "Token streams: publisher and reader",
+    "under attack a reader gets a prefix of what was sent, or an error; planted faults are found",
 )
 @pytest.mark.parametrize(("plant", "is_mild"), MUTANTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_planted_fault_is_found(plant: Plant, is_mild: bool, monkeypatch: pytest.MonkeyPatch) -> None:

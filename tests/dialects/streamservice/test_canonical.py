@@ -34,7 +34,7 @@ def body_of(frame: bytes) -> bytes:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "one canonical form for each content, however it was laid out",
+    "equal content has one canonical form, whatever its layout",
 )
 @given(envelopes, dice, st.integers(1, 5))
 def test_where_things_lie_does_not_matter(envelope: RequestEnvelope, dice: Random, count: int) -> None:
@@ -44,7 +44,7 @@ def test_where_things_lie_does_not_matter(envelope: RequestEnvelope, dice: Rando
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "one canonical form for each content, however it was laid out",
+    "equal content has one canonical form, whatever its layout",
 )
 @given(envelopes)
 def test_it_is_its_own_canonical_form_and_still_says_the_same(envelope: RequestEnvelope) -> None:
@@ -97,7 +97,7 @@ def test_a_struct_of_nothing_points_to_itself() -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "one canonical form for each content, however it was laid out",
+    "equal content has one canonical form, whatever its layout",
 )
 def test_structs_of_a_list_have_the_size_of_the_largest() -> None:
     one = encode.Body(bytes(16), None, None)

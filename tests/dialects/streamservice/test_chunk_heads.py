@@ -25,7 +25,7 @@ def test_a_head_that_was_seen_tells_the_topic_of_others_of_its_shape():
     assert heads.topic(chunk(b"first") + bytes(8)) is None
 
 
-@pytest.mark.promise("The relay", "a chunk of 16, 32 or 64 bytes is a chunk (flaw 1)")
+@pytest.mark.promise("Relay", "a chunk of 16, 32 or 64 bytes is a chunk (flaw 1)")
 @given(
     learned=st.lists(st.integers(0, 200), max_size=4),
     size=st.integers(0, 200),

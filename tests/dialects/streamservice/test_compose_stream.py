@@ -20,7 +20,9 @@ SIZES = {1: 1, 2: 3, 3: 5, 5: 6, 7: 7, 10: 9, 15: 10, 20: 11, 30: 12, 50: 14, 75
 
 
 class TestBatches:
-    @pytest.mark.promise("Token streams: the two ends", "batches follow the rate, with a time limit")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
+    )
     @pytest.mark.parametrize(("rate", "size"), SIZES.items())
     def test_sizes_follow_the_logarithm_of_the_rate(self, rate: int, size: int) -> None:
         assert batch_size(rate, Batching()) == size
@@ -49,7 +51,9 @@ class TestBatches:
         assert not batcher.add(0, Token("x" * 20))
         assert batcher.add(0, Token("y" * 20))
 
-    @pytest.mark.promise("Token streams: the two ends", "batches follow the rate, with a time limit")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
+    )
     def test_a_partial_batch_waits_for_a_moment_and_no_longer(self) -> None:
         composer = Composer(0, KEYS, batching=Batching(min_batch=4, max_batch=4))
         composer.add(5 * MS, Token("a"))
@@ -107,7 +111,7 @@ class TestOrder:
         assert composer.unsent == 1
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "a failed send breaks no chain; a full publisher waits"
+        "Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits"
     )
     @pytest.mark.parametrize("form", ["chunk", "block"])
     def test_a_failed_send_breaks_no_chain(self, form: Format) -> None:
@@ -137,7 +141,7 @@ class TestOrder:
         composer.again()
         assert composer.unsent == 3
 
-    @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
+    @pytest.mark.promise("Token streams: publisher and reader", "buffers at either end are bounded")
     def test_what_is_kept_is_bounded(self) -> None:
         keeping = RetentionOptions(unsent_max=4, sent_max=1_000, sent_bytes_max=2_000)
         composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=keeping)

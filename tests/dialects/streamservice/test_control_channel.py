@@ -25,7 +25,9 @@ def test_what_is_said_is_heard(reader: ControlChannel, publisher: ControlChannel
     assert publisher.open(reader.seal("cancel", 5)) == "cancel"
 
 
-@pytest.mark.promise("Token streams: the two ends", "only the reader cancels, and each message works once")
+@pytest.mark.promise(
+    "Token streams: publisher and reader", "only the reader cancels, and each cancel message works once"
+)
 def test_a_copy_is_worth_nothing(reader: ControlChannel, publisher: ControlChannel) -> None:
     first, second = reader.seal("ping", 1), reader.seal("cancel", 2)
     assert publisher.open(second) == "cancel"
@@ -46,7 +48,9 @@ def test_a_clock_that_goes_back_does_not_silence_a_reader(
     assert publisher.open(reader.seal("cancel", 3)) == "cancel"
 
 
-@pytest.mark.promise("Token streams: the two ends", "only the reader cancels, and each message works once")
+@pytest.mark.promise(
+    "Token streams: publisher and reader", "only the reader cancels, and each cancel message works once"
+)
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_nothing_may_be_changed(reader: ControlChannel, publisher: ControlChannel, part: int) -> None:
     sealed = list(reader.seal("cancel", 9))

@@ -55,7 +55,7 @@ counts = st.integers(1, 4)
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @given(topics, st.binary(max_size=200), macs, st.just(b"") | macs)
 def test_chunks(topic: str, data: bytes, mac: bytes, prev: bytes) -> None:
@@ -66,7 +66,7 @@ def test_chunks(topic: str, data: bytes, mac: bytes, prev: bytes) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @given(payloads, dice, counts)
 def test_payloads(payload: Payload, dice: Random, count: int) -> None:
@@ -78,7 +78,7 @@ def test_payloads(payload: Payload, dice: Random, count: int) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @given(macs.map(lambda mac: mac[:16]), st.lists(payloads, max_size=6), dice, counts)
 def test_blocks(prev: bytes, parts: list[Payload], dice: Random, count: int) -> None:
@@ -99,7 +99,7 @@ def arm(payload: Payload) -> str:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 9_000), min_size=1, max_size=6))
@@ -114,7 +114,7 @@ def test_messages_beyond_the_first_segment(sizes: list[int]) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @given(envelopes, st.binary(min_size=64, max_size=64), macs, dice, counts)
 def test_envelopes(
@@ -131,7 +131,7 @@ def test_envelopes(
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "our messages are what pycapnp writes, and we read what it reads",
+    "messages equal those of pycapnp, and both read each other's",
 )
 @given(texts, texts, macs, topics, i64, u64, st.binary(max_size=50))
 def test_the_small_messages(

@@ -49,7 +49,7 @@ def refused(public: bytes) -> str:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "the identity, set top bits and wrong sizes are no public keys",
+    "the identity, set top bits and wrong sizes are rejected as public keys",
 )
 def test_the_identity_is_no_key() -> None:
     assert "identity" in refused(bytes(32))
@@ -57,7 +57,7 @@ def test_the_identity_is_no_key() -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "the identity, set top bits and wrong sizes are no public keys",
+    "the identity, set top bits and wrong sizes are rejected as public keys",
 )
 @settings(max_examples=30)
 @given(entropies)
@@ -70,7 +70,7 @@ def test_the_top_bit_is_never_set(entropy: bytes) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "the identity, set top bits and wrong sizes are no public keys",
+    "the identity, set top bits and wrong sizes are rejected as public keys",
 )
 @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
 def test_keys_have_one_size(size: int) -> None:

@@ -61,7 +61,7 @@ steps = st.tuples(
 
 
 @pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
 )
 @settings(max_examples=300)
 @given(st.lists(steps, max_size=60))

@@ -143,7 +143,7 @@ def test_a_nonce_counts_once_for_each_signer() -> None:
 
 
 @pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
 )
 def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
     subject = registrar()
@@ -158,7 +158,7 @@ def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
 
 
 @pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
 )
 def test_a_replay_is_refused_for_as_long_as_it_is_young() -> None:
     """A clock that is ahead by the whole skew makes an envelope that stays young for the age and the skew together."""
@@ -172,7 +172,7 @@ def test_a_replay_is_refused_for_as_long_as_it_is_young() -> None:
 
 
 @pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, filled or forgotten early"
+    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
 )
 def test_quotas_refuse_and_forget_nothing() -> None:
     subject = registrar(nonces=NonceCache(total_max=5, signer_max=3))

@@ -77,7 +77,8 @@ class TestOrder:
         assert texts(follower, 2, *sent) == []
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+        "Token streams: publisher and reader",
+        "a reader distinguishes a gap from tampering, and both from earlier messages",
     )
     def test_what_came_before_is_dropped_unseen(self, form: Format) -> None:
         sent = messages(tokens(4), form)
@@ -88,7 +89,8 @@ class TestOrder:
         assert asks(follower, SECOND) == []
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+        "Token streams: publisher and reader",
+        "a reader distinguishes a gap from tampering, and both from earlier messages",
     )
     def test_a_missing_message_is_asked_for_by_the_last_good_mac(self, form: Format) -> None:
         sent = messages(tokens(4), form)
@@ -107,7 +109,8 @@ class TestOrder:
         assert texts(follower, 2, *sent) == ["t0", "t1"]
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "a reader tells a gap from tampering, and both from what came before"
+        "Token streams: publisher and reader",
+        "a reader distinguishes a gap from tampering, and both from earlier messages",
     )
     def test_a_changed_message_is_told_from_a_gap(self, form: Format) -> None:
         sent = messages(tokens(2), form)
@@ -141,7 +144,7 @@ class TestOrder:
 
 class TestForms:
     @pytest.mark.promise(
-        "Token streams: the two ends", "no check is skipped: MACs of other sizes, disguised formats"
+        "Token streams: publisher and reader", "no check is skipped: MACs of other sizes, disguised formats"
     )
     def test_a_chunk_in_the_disguise_of_a_block_neither_passes_nor_ends_the_stream(self) -> None:
         """A MAC of 16 bytes can be cut from one of 32."""
@@ -162,7 +165,7 @@ class TestForms:
         assert texts(follower, 1, heartbeat, chunk) == ["t0"]
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "no check is skipped: MACs of other sizes, disguised formats"
+        "Token streams: publisher and reader", "no check is skipped: MACs of other sizes, disguised formats"
     )
     @pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
     def test_a_mac_of_another_size_never_skips_the_check(self, size: int) -> None:
@@ -203,7 +206,8 @@ class TestForms:
 
 class TestPatience:
     @pytest.mark.promise(
-        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+        "Token streams: publisher and reader",
+        "a reader retries with increasing pauses and gives up at a limit",
     )
     def test_asking_gets_rarer_and_ends_in_a_gap(self) -> None:
         sent = messages(tokens(3), "block")
@@ -241,7 +245,9 @@ class TestPatience:
         asks(follower, 2 * SECOND)
         assert texts(follower, 2 * SECOND, *sent) == ["t1", "t2"]
 
-    @pytest.mark.promise("Token streams: the two ends", "somebody who can only add messages ends no stream")
+    @pytest.mark.promise(
+        "Token streams: publisher and reader", "an attacker that can only add messages cannot end a stream"
+    )
     def test_one_added_message_ends_no_stream_that_shows_signs_of_life(self) -> None:
         """Somebody who can only add must keep heartbeats away for longer than their interval."""
         sent = messages([Token("t0"), *[Heartbeat()] * 20, Complete()], "block")
@@ -268,7 +274,8 @@ class TestPatience:
         assert follower.ending == Tampered(3)
 
     @pytest.mark.promise(
-        "Token streams: the two ends", "it asks again, less and less often, and its patience ends"
+        "Token streams: publisher and reader",
+        "a reader retries with increasing pauses and gives up at a limit",
     )
     def test_silence_is_probed_and_then_a_cut(self) -> None:
         """The last messages may be lost without a later one to show it."""
@@ -305,7 +312,7 @@ class TestPatience:
         assert follower.step(31 * SECOND) == ResumeRequest(None)
         assert follower.ending is None
 
-    @pytest.mark.promise("Token streams: the two ends", "what waits at either end is bounded")
+    @pytest.mark.promise("Token streams: publisher and reader", "buffers at either end are bounded")
     def test_what_is_remembered_is_bounded(self) -> None:
         sent = messages(tokens(20), "block")
         follower = StreamVerifier(0, KEYS, RetryOptions(remembered_max=5))

@@ -58,7 +58,7 @@ READERS = [
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "a frame is what its shape says, whatever the sizes of its data",
+    "a frame is classified by its structure, whatever the sizes of its data",
 )
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("prev", [b"", PREV])
@@ -68,7 +68,7 @@ def test_a_chunk_is_a_chunk_whatever_the_size_of_its_data(size: int, prev: bytes
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "a frame is what its shape says, whatever the sizes of its data",
+    "a frame is classified by its structure, whatever the sizes of its data",
 )
 def test_the_trap_of_64_bytes_is_one_that_tokens_reach() -> None:
     data = encode.payload(Token("8 to 15 by", "seven"))
@@ -91,7 +91,7 @@ def test_an_envelope_is_a_registration(envelope: RequestEnvelope, signature: byt
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "a frame is what its shape says, whatever the sizes of its data",
+    "a frame is classified by its structure, whatever the sizes of its data",
 )
 @given(
     topics,
@@ -156,7 +156,7 @@ def test_what_is_none_of_them_is_told_why(frame: bytes, reason: str) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "a frame is what its shape says, whatever the sizes of its data",
+    "a frame is classified by its structure, whatever the sizes of its data",
 )
 def test_the_quick_way_and_the_thorough_way_agree() -> None:
     dice = Random(7)
@@ -181,7 +181,7 @@ def test_a_chunk_without_room_for_its_topic() -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+    "no input makes a reader raise, read out of bounds or allocate by a declared length",
 )
 @pytest.mark.parametrize("offset", [-6, -5, 0, 1, 2, 3, 500, 2**29 - 1, -(2**29)])
 def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
@@ -219,7 +219,7 @@ def messages() -> st.SearchStrategy[bytes]:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+    "no input makes a reader raise, read out of bounds or allocate by a declared length",
 )
 @settings(max_examples=250)
 @given(messages(), st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
@@ -298,7 +298,7 @@ HOSTILE = {
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+    "no input makes a reader raise, read out of bounds or allocate by a declared length",
 )
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_hostile_messages_cost_little(name: str) -> None:
@@ -315,7 +315,7 @@ def test_hostile_messages_cost_little(name: str) -> None:
 
 @pytest.mark.promise(
     "Token streams: bytes, keys and signatures",
-    "no bytes make a reader raise, read out of bounds or allocate by a declared length",
+    "no input makes a reader raise, read out of bounds or allocate by a declared length",
 )
 @pytest.mark.parametrize(
     ("name", "reason"),

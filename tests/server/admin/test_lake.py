@@ -73,7 +73,9 @@ def counted(monkeypatch):
     return reads
 
 
-@pytest.mark.promise("What an administrator reads", "tables and alerts are read again only when they changed")
+@pytest.mark.promise(
+    "Tail and SQL for administrators", "tables and alerts are read again only when they changed"
+)
 def test_every_table_is_told_in_numbers_and_read_again_only_when_it_changed(tmp_path, counted):
     lake = Lake(tmp_path)
     assert tables(lake) == []
@@ -94,7 +96,9 @@ def test_every_table_is_told_in_numbers_and_read_again_only_when_it_changed(tmp_
     assert tables(lake) == [other]
 
 
-@pytest.mark.promise("What an administrator reads", "tables and alerts are read again only when they changed")
+@pytest.mark.promise(
+    "Tail and SQL for administrators", "tables and alerts are read again only when they changed"
+)
 def test_alerts_that_fire_come_first_and_the_newest_of_each_kind(tmp_path, counted):
     lake = Lake(tmp_path)
     assert alerts(lake) == []

@@ -51,7 +51,7 @@ def test_what_is_wrong_with_a_question_comes_back_as_a_refusal(data):
 
 
 @pytest.mark.promise(
-    "What an administrator reads", "files of the working directory are no modules of the server's processes"
+    "Tail and SQL for administrators", "the server's processes import no modules from the working directory"
 )
 def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, monkeypatch):
     for name in ("resource", "signal", "msgspec", "penstock"):
@@ -61,8 +61,8 @@ def test_files_of_the_working_directory_are_no_modules_of_ours(data, tmp_path, m
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+    "Tail and SQL for administrators",
+    "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_a_question_that_takes_too_long_is_ended(data):
     asking = SqlEndpoint(data, lambda: ConsoleSection(sql_ms=900))
@@ -72,8 +72,8 @@ def test_a_question_that_takes_too_long_is_ended(data):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+    "Tail and SQL for administrators",
+    "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_a_question_that_needs_too_much_memory_ends_alone(data):
     refused = asked(SqlEndpoint(data, ConsoleSection), HUGE)
@@ -82,8 +82,8 @@ def test_a_question_that_needs_too_much_memory_ends_alone(data):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+    "Tail and SQL for administrators",
+    "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
     asking = SqlEndpoint(data, lambda: ConsoleSection(sql_ms=600_000))

@@ -28,8 +28,8 @@ def run(data, query, rows_max=1_000):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a question is bounded in time, memory, rows and bytes, and ends with whoever asked",
+    "Tail and SQL for administrators",
+    "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_an_answer_is_cut_at_its_bytes(data):
     answer = run(data, "select repeat(text, 1000) as long from notes")

@@ -116,8 +116,8 @@ QUERIES = st.fixed_dictionaries(
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "the tail gives exactly the rows that pass, once each and in order, sealed or not",
+    "Tail and SQL for administrators",
+    "the tail returns exactly the matching rows, once each and in order, sealed or not",
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(query=QUERIES, after=st.integers(0, ROWS), most=st.integers(20, 90))
@@ -135,8 +135,8 @@ def test_pages_are_exactly_the_rows_that_pass(reader, everything, query, after, 
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "the tail gives exactly the rows that pass, once each and in order, sealed or not",
+    "Tail and SQL for administrators",
+    "the tail returns exactly the matching rows, once each and in order, sealed or not",
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(query=QUERIES, back=st.integers(0, 40))
@@ -161,7 +161,7 @@ def test_a_row_has_its_columns_by_name_and_leaves_out_what_is_null(reader, every
 
 
 @pytest.mark.promise(
-    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+    "Tail and SQL for administrators", "an answer of the tail is bounded in rows, time, bytes and body"
 )
 @pytest.mark.parametrize(
     ("body", "shown", "is_cut"),
@@ -180,7 +180,7 @@ def test_a_body_is_shown_as_far_as_it_goes_and_never_half_a_character(tmp_path, 
 
 
 @pytest.mark.promise(
-    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+    "Tail and SQL for administrators", "an answer of the tail is bounded in rows, time, bytes and body"
 )
 def test_an_answer_is_bounded_in_bytes_and_goes_on_where_it_ended(reader, monkeypatch):
     monkeypatch.setattr(tail, "ANSWER_BYTES", 4_000)
@@ -194,7 +194,7 @@ def test_an_answer_is_bounded_in_bytes_and_goes_on_where_it_ended(reader, monkey
 
 
 @pytest.mark.promise(
-    "What an administrator reads", "an answer of the tail is bounded in rows, time, bytes and body"
+    "Tail and SQL for administrators", "an answer of the tail is bounded in rows, time, bytes and body"
 )
 def test_an_answer_looks_at_so_many_rows_only(reader, monkeypatch):
     monkeypatch.setattr(tail, "SCAN_ROWS", 100)
@@ -208,8 +208,8 @@ def test_an_answer_looks_at_so_many_rows_only(reader, monkeypatch):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "long bodies do not make it late, and a token that was taken back ends a wait",
+    "Tail and SQL for administrators",
+    "long bodies do not delay the tail, and a revoked token ends a wait",
 )
 def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatch):
     monkeypatch.setattr(tail, "STEP_FIRST_ROWS", 10)
@@ -230,7 +230,7 @@ def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatc
     assert read(reader, after=100, text="nowhere")[0].next == 110
 
 
-@pytest.mark.promise("What an administrator reads", "whoever misses rows is told how many")
+@pytest.mark.promise("Tail and SQL for administrators", "a follower that misses rows receives their number")
 def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypatch):
     monkeypatch.setattr(tail, "BEHIND_ROWS", 50)
     found, rows = read(reader, after=10, max=20, skip=1)
@@ -239,7 +239,7 @@ def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypa
     assert read(reader, after=ROWS - 50, max=20, skip=1)[0].missed == 0
 
 
-@pytest.mark.promise("What an administrator reads", "whoever misses rows is told how many")
+@pytest.mark.promise("Tail and SQL for administrators", "a follower that misses rows receives their number")
 def test_rows_that_are_gone_are_counted_also_when_they_go_while_they_are_read(tmp_path, monkeypatch):
     facts = [Record(f"e{n}", "note", b"{}", channel=CHANNELS[0], seq=n) for n in range(40)]
     data = written(tmp_path, facts, sealed=20)
@@ -323,8 +323,8 @@ def test_whoever_waits_gets_the_first_row_that_passes(growing):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+    "Tail and SQL for administrators",
+    "a waiting tail costs others nothing: it can pause, is bounded in number, and ends with the server or its peer",
 )
 def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
     watched, _ = growing
@@ -343,8 +343,8 @@ def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "long bodies do not make it late, and a token that was taken back ends a wait",
+    "Tail and SQL for administrators",
+    "long bodies do not delay the tail, and a revoked token ends a wait",
 )
 @pytest.mark.parametrize("left", [None, Principal("ops", scopes=require(["streams:*:read"]))])
 def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
@@ -362,8 +362,8 @@ def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+    "Tail and SQL for administrators",
+    "a waiting tail costs others nothing: it can pause, is bounded in number, and ends with the server or its peer",
 )
 def test_only_so_many_wait(growing, monkeypatch):
     watched, _ = growing
@@ -383,8 +383,8 @@ def test_only_so_many_wait(growing, monkeypatch):
 
 
 @pytest.mark.promise(
-    "What an administrator reads",
-    "a tail waits without hurting anybody: paused, bounded in number, ended with the server or its peer",
+    "Tail and SQL for administrators",
+    "a waiting tail costs others nothing: it can pause, is bounded in number, and ends with the server or its peer",
 )
 def test_a_look_that_finds_the_disk_behind_memory_pauses_before_it_looks_again(growing, monkeypatch):
     watched, _ = growing

@@ -36,7 +36,7 @@ def refused(tokens: MintedTokens, wish: TokenSpec, *configured: TokenSection, bo
     return made.code
 
 
-@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
+@pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
 def test_a_token_is_kept_as_its_digest_and_nobody_else_may_read_even_that(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = minted(MintedTokens(file), "ci", *READ, agent="sam")
@@ -104,7 +104,7 @@ def test_there_is_a_bound() -> None:
     assert refused(tokens, TokenSpec("b", READ), bound=1) == "QuotaExceeded"
 
 
-@pytest.mark.promise("Administration", "tokens minted and revoked at run time; digests alone on disk")
+@pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
 @pytest.mark.parametrize(
     "text",
     [
@@ -155,7 +155,7 @@ def test_a_minted_token_lets_a_server_listen_elsewhere_and_contradicts_letting_e
         start_check(Config(auth=AuthSection(allow_anonymous=True)), ["127.0.0.1"], None, minted=tokens.tokens)
 
 
-@pytest.mark.promise("Administration", "no token of the config has the name of a minted one")
+@pytest.mark.promise("Administration", "a configured token cannot have the name of a created one")
 def test_a_config_does_not_take_the_name_of_a_minted_token() -> None:
     tokens = MintedTokens(None)
     minted(tokens, "sam")

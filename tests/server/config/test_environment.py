@@ -44,7 +44,7 @@ def test_metrics_and_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
 )
 @pytest.mark.parametrize(
     ("env", "rate"),
@@ -92,7 +92,7 @@ streams:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
 )
 def test_an_unknown_name_is_a_notice_with_the_nearest() -> None:
     config = read(COURIER_HTTP_PRT="1", PENSTOCK_URL="x", COURIER_RATE_LIMIT_WINDOW_MS="5")
@@ -141,7 +141,7 @@ def test_a_wrong_setting_is_named_with_its_cure(text: str, problem: str, tmp_pat
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "every `COURIER_*` name; an unknown one is a notice"
+    "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
 )
 def test_every_name_of_the_document_is_known() -> None:
     document = (

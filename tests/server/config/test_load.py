@@ -67,7 +67,7 @@ def test_without_a_file_everything_has_its_default() -> None:
     assert config.notices == ()
 
 
-@pytest.mark.promise("Ground", "the seed's sample loads unchanged")
+@pytest.mark.promise("Foundations", "the sample config of the design document loads unchanged")
 def test_the_sample_of_the_courier_document_loads_unchanged(read: Read) -> None:
     config = read(SEED_SAMPLE)
     assert config.streams.per_stream_caps["agents/*"].max_depth == 50_000
@@ -128,7 +128,7 @@ def test_effective_config_loads_again(read: Read) -> None:
 # Policies
 
 
-@pytest.mark.promise("Streams", "`perStreamCaps` globs")
+@pytest.mark.promise("Streams", "`perStreamCaps` accepts globs")
 def test_a_policy_is_the_default_until_a_pattern_changes_it(read: Read) -> None:
     config = read("""\
 streams:
@@ -160,7 +160,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
 # Refusing
 
 
-@pytest.mark.promise("Ground", "strict config: unknown keys named with the nearest")
+@pytest.mark.promise("Foundations", "the config rejects an unknown key and suggests the nearest one")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -248,7 +248,7 @@ def test_keys_count_for_publishers_on_tcp_alone(read: Read) -> None:
     assert config.relay.curve is not None
 
 
-@pytest.mark.promise("Ground", "strict config: unknown keys named with the nearest")
+@pytest.mark.promise("Foundations", "the config rejects an unknown key and suggests the nearest one")
 def test_all_problems_are_reported_at_once(problems: Problems) -> None:
     found = problems(
         "streams: {maxDept: 1, maxDepth: many}\nauth: {tokens: [5, {token: 7, name: 8}]}\nconsole: {enable: true}\nlogs: {level: 1}",
@@ -356,7 +356,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
 # Secrets
 
 
-@pytest.mark.promise("Security", "scoped tokens, hashed at rest")
+@pytest.mark.promise("Security", "tokens have scopes and are stored as hashes")
 def test_tokens_are_kept_as_digests_only(read: Read) -> None:
     config = read(
         "auth: {tokens: [{token: plain-secret, scopes: ['admin:*']}, {token: 'env:MY_TOKEN', scopes: ['admin:*']}]}",
@@ -439,7 +439,7 @@ def test_the_reference_page_is_fresh(name: str, text: str) -> None:
     assert page.read_text(encoding="utf-8") == text, f"docs/reference/{name} is stale: print it again"
 
 
-@pytest.mark.promise("Ground", "one error table for HTTP, WebSocket, CLI and docs")
+@pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")
 def test_every_error_code_is_in_the_reference() -> None:
     text = error_reference()
     assert all(f"| `{code}` | {kind.status} |" in text for code, kind in TABLE.items())

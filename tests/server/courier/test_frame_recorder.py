@@ -24,7 +24,7 @@ def recorder_at(file: Path, *, redact: bool = True, waiting_max: int = 1 << 20) 
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "recorded frames: whole, bounded, without tokens"
+    "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
 )
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 40), max_size=12))
@@ -64,7 +64,7 @@ def test_tokens_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "recorded frames: whole, bounded, without tokens"
+    "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
 )
 def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path) -> None:
     recorder = recorder_at(tmp_path / "frames.jsonl", waiting_max=FRAME_COST + 20)

@@ -146,7 +146,7 @@ def served(settings: GitSkill, work: Callable[[Server], Coroutine[Any, Any, None
     asyncio.run(go())
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
+@pytest.mark.promise("Schemas, skills and observability", "`git.diff` is off by default, and answers once")
 def test_a_diff_is_answered_to_the_sender(root: Path) -> None:
     async def work(server: Server) -> None:
         id_ = server.ask({"repo": "teams/one", "base": "HEAD~1", "head": "main"}, corr="c-1")
@@ -181,8 +181,8 @@ def test_a_bare_repository_and_another_address(root: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "`git.diff` is confined: no way out of the root, no option, no program of a repository",
+    "Schemas, skills and observability",
+    "`git.diff` is confined: no path outside the root, no option, no program of a repository",
 )
 @pytest.mark.parametrize(
     "repo",
@@ -217,8 +217,8 @@ def test_what_git_does_not_know_is_answered_with_a_code(root: Path, base: str) -
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "`git.diff` is confined: no way out of the root, no option, no program of a repository",
+    "Schemas, skills and observability",
+    "`git.diff` is confined: no path outside the root, no option, no program of a repository",
 )
 def test_settings_of_a_repository_start_no_program(tmp_path: Path) -> None:
     """Whoever may write into a repository still may not make the server run something."""
@@ -247,7 +247,8 @@ def test_settings_of_a_repository_start_no_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+    "Schemas, skills and observability",
+    "`git.diff` is bounded in time, size and number, and is not retried forever",
 )
 def test_a_long_diff_is_cut_and_says_so(tmp_path: Path) -> None:
     repository(tmp_path / "one", after="x" * 79 + "\n" + ("y" * 79 + "\n") * 50_000)
@@ -297,7 +298,8 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+    "Schemas, skills and observability",
+    "`git.diff` is bounded in time, size and number, and is not retried forever",
 )
 def test_a_git_that_hangs_is_ended_with_all_it_started(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,7 +329,8 @@ def test_a_missing_git_is_answered(root: Path, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+    "Schemas, skills and observability",
+    "`git.diff` is bounded in time, size and number, and is not retried forever",
 )
 def test_no_more_run_at_once_than_allowed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -353,7 +356,7 @@ def test_no_more_run_at_once_than_allowed(
     served(GitSkill(root=str(root), parallel_max=2, timeout_ms=20_000), work)
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
+@pytest.mark.promise("Schemas, skills and observability", "`git.diff` is off by default, and answers once")
 def test_a_request_that_is_delivered_again_is_not_answered_twice(root: Path) -> None:
     async def work(server: Server) -> None:
         request = {"repo": "teams/one", "base": "HEAD~1"}
@@ -392,7 +395,8 @@ def test_what_cannot_be_answered_goes_to_the_dead_letters(
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing", "`git.diff` is bounded in time, size and number, and never tried for ever"
+    "Schemas, skills and observability",
+    "`git.diff` is bounded in time, size and number, and is not retried forever",
 )
 def test_a_full_inbox_is_tried_again_and_not_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.server.courier.skill_worker.RETRY_MS", 1)
@@ -424,7 +428,7 @@ def test_a_stop_gives_back_what_is_at_work(
     served(GitSkill(root=str(root)), work)
 
 
-@pytest.mark.promise("Schemas, skills and seeing", "`git.diff`: off by default, answered once")
+@pytest.mark.promise("Schemas, skills and observability", "`git.diff` is off by default, and answers once")
 def test_without_a_root_there_is_no_skill() -> None:
     async def work(server: Server) -> None:
         assert server.workers == []

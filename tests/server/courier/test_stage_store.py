@@ -91,7 +91,7 @@ def refused(outcome: Outcome) -> Refusal:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+    "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> None:
     bench = Bench("demo/averages", "demo/other")
@@ -110,7 +110,7 @@ def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> N
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+    "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
     bench = Bench("demo/averages")
@@ -132,7 +132,7 @@ def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+    "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 @pytest.mark.parametrize("is_short", [False, True])
 def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool) -> None:
@@ -154,7 +154,7 @@ def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "a staged batch of frames goes out once, when it is durable; a wrong name refuses it whole",
+    "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_one_stream_that_cannot_be_written_to_refuses_the_whole_batch() -> None:
     bench = Bench("demo/averages")
@@ -190,7 +190,7 @@ def test_a_stream_that_is_closed_meanwhile_costs_its_frames_and_nothing_else(
     assert (value(done)["frames"], bench.last()) == (2, 0)
 
 
-@pytest.mark.promise("Spark: pipeline", "only the operator and admins write into spaces by staging")
+@pytest.mark.promise("Spark: pipeline", "only the operator and administrators stage frames into spaces")
 @pytest.mark.parametrize("who", [ANONYMOUS, ADMIN_OF_TENANT])
 def test_only_the_operator_and_admins_write_into_spaces(who: Principal) -> None:
     bench = Bench("demo/averages", who=who)

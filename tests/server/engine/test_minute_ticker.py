@@ -99,7 +99,9 @@ def test_a_quiet_server_writes_nothing(bench: Bench) -> None:
     assert bench.journal.events == []
 
 
-@pytest.mark.promise("The journal", "ticks while rows come and once after; a gauge of each changed queue")
+@pytest.mark.promise(
+    "Journal", "ticks are written while rows come and once after; each changed queue gets a gauge"
+)
 def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
     bench.enqueue("a", "1")
     bench.pass_time(TICK_US)
@@ -109,7 +111,9 @@ def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
     assert bench.journal.events.count("tick") == 3
 
 
-@pytest.mark.promise("The journal", "ticks while rows come and once after; a gauge of each changed queue")
+@pytest.mark.promise(
+    "Journal", "ticks are written while rows come and once after; each changed queue gets a gauge"
+)
 def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None:
     bench.enqueue("a", "1")
     bench.enqueue("a", "2")
@@ -119,7 +123,7 @@ def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None
     assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges(bench)] == [(2, 2), (1, 1)]
 
 
-@pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks at :00 and :30")
+@pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks come at :00 and :30")
 def test_ticks_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(bench: Bench) -> None:
     at: list[int] = []
     bench.journal.appended = lambda events: at.extend([bench.now_us] * events.count("tick"))
@@ -130,7 +134,7 @@ def test_ticks_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_i
     assert at == [TICK_US, MINUTE_US, MINUTE_US + TICK_US]
 
 
-@pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks at :00 and :30")
+@pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks come at :00 and :30")
 def test_a_gauge_closes_the_minute_that_just_ended_and_says_what_changed_in_it(bench: Bench) -> None:
     bench.pass_time(4 * MINUTE_US)
     bench.enqueue("a", "1")
@@ -246,7 +250,7 @@ def test_trouble_and_its_end_are_told_once_each_and_shown_in_health() -> None:
     assert told == ["journal.refused", "journal.mended"]
 
 
-@pytest.mark.promise("Streams", "gauges of very many streams are spread over turns, for the same minute")
+@pytest.mark.promise("Streams", "the gauges of very many streams are spread over turns, for the same minute")
 def test_very_many_queues_are_gauged_over_several_turns_and_all_for_the_same_minute(bench: Bench) -> None:
     count = 2 * GAUGES_A_TURN + 10
     for number in range(count):

@@ -30,7 +30,7 @@ class TestTurns:
         broker.run()
         assert len(peer.wire.writes) == 1
 
-    @pytest.mark.promise("Ground", "one write per connection per turn, in one file")
+    @pytest.mark.promise("Foundations", "a connection is written to once a turn, in one file")
     def test_many_answers_of_one_turn_are_one_write(self) -> None:
         broker = Broker()
         peer = broker.control()
@@ -56,7 +56,7 @@ class TestTurns:
         broker.run()
         assert journal.appended == [5]
 
-    @pytest.mark.promise("Ground", "one commit for an enqueue")
+    @pytest.mark.promise("Foundations", "an enqueue of several envelopes is one commit")
     def test_an_array_is_one_append(self) -> None:
         broker, journal = by_hand()
         broker.control().send({"type": "enqueue", "to": "a", "env": [envelope(str(n)) for n in range(100)]})
@@ -71,7 +71,7 @@ class TestTurns:
 
 
 class TestDurability:
-    @pytest.mark.promise("Ground", "visible only when durable")
+    @pytest.mark.promise("Foundations", "a change is visible only when it is durable")
     def test_an_envelope_is_seen_and_answered_only_when_durable(self) -> None:
         broker, journal = by_hand()
         producer, consumer = broker.control(), broker.subscribe("a", credit=5)
@@ -222,7 +222,7 @@ class TestDurability:
 class TestSlowPeers:
     LIMITS = Limits(outbox_max=1_000, outbox_hard_max=5_000)
 
-    @pytest.mark.promise("Ground", "bounded outbox with a policy")
+    @pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
     def test_one_that_does_not_read_gets_no_more_and_no_lease_runs(self) -> None:
         broker = Broker(Policy(lease_us=2_000_000), limits=self.LIMITS)
         peer = broker.subscribe("a", credit=100)
@@ -250,7 +250,7 @@ class TestSlowPeers:
         broker.run()
         assert len(quick.heard()) > 40
 
-    @pytest.mark.promise("Ground", "bounded outbox with a policy")
+    @pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
     def test_one_that_reads_no_answers_is_cut_at_the_hard_bound(self) -> None:
         broker = Broker(limits=self.LIMITS)
         peer = broker.control()
@@ -298,7 +298,7 @@ def armed(broker: Broker) -> list[int]:
 
 
 class TestTime:
-    @pytest.mark.promise("Ground", "one timer")
+    @pytest.mark.promise("Foundations", "the runtime arms one timer, for the earliest deadline")
     def test_one_timer_is_armed_for_the_earliest_deadline(self) -> None:
         broker = Broker(Policy(lease_us=5_000_000))
         broker.subscribe("a", credit=100)
@@ -483,7 +483,7 @@ def test_health_says_who_we_are() -> None:
     assert health["bootId"] != Broker().runtime.boot_id or len(health["bootId"]) == 16
 
 
-@pytest.mark.promise("Ground", "strict FIFO per connection")
+@pytest.mark.promise("Foundations", "a connection's messages are handled strictly in order")
 @pytest.mark.parametrize("count", [1, 7])
 def test_everything_written_for_one_peer_arrives_in_the_order_of_events(count: int) -> None:
     broker = Broker()

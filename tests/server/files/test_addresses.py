@@ -79,7 +79,7 @@ def test_not_loopback(host: str) -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "`X-Forwarded-For` only from trusted proxies; IPv6 by /64"
+    "Limits, reload and HTTP details", "`X-Forwarded-For` is used only from trusted proxies, IPv6 by /64"
 )
 @pytest.mark.parametrize(
     ("peer", "forwarded", "client"),
@@ -107,7 +107,7 @@ def test_behind_proxies_the_last_hop_that_is_none_of_ours_counts(
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "`X-Forwarded-For` only from trusted proxies; IPv6 by /64"
+    "Limits, reload and HTTP details", "`X-Forwarded-For` is used only from trusted proxies, IPv6 by /64"
 )
 @pytest.mark.parametrize(
     ("peer", "payer"),

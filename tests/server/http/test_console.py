@@ -43,7 +43,7 @@ def console(tmp_path: Path) -> Console:
     return Console(Sessions(store(), None), lambda: {"version": "9"}, folder)
 
 
-@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
+@pytest.mark.promise("Administration", "the console's files are compressed, cached, and the only ones served")
 def test_files_are_served_pressed_where_that_is_taken(console: Console) -> None:
     plain = console.file(request(), "index-Ab3_x-Zq.js")
     assert (plain.status, plain.body) == (200, CODE)
@@ -57,7 +57,7 @@ def test_files_are_served_pressed_where_that_is_taken(console: Console) -> None:
         assert console.file(request(Accept_Encoding=accepted), "index-Ab3_x-Zq.js").body == CODE
 
 
-@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
+@pytest.mark.promise("Administration", "the console's files are compressed, cached, and the only ones served")
 def test_a_file_that_a_browser_has_is_not_sent_again(console: Console) -> None:
     etag = console.file(request(), "index-Ab3_x-Zq.js").headers["ETag"]
     for given_back in (etag, etag.removeprefix("W/"), f'"other", {etag}'):
@@ -85,7 +85,7 @@ def test_the_page_may_load_and_ask_nothing_but_what_this_server_has(console: Con
         assert console.page(request(Accept=accepted)) is None
 
 
-@pytest.mark.promise("Administration", "the console's files: pressed, kept, never others")
+@pytest.mark.promise("Administration", "the console's files are compressed, cached, and the only ones served")
 @pytest.mark.parametrize(
     "name",
     [

@@ -39,7 +39,8 @@ def known(sessions: Sessions, cookie: str, now_s: int = NOW_S, **headers: str) -
 
 
 @pytest.mark.promise(
-    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+    "Administration",
+    "the console's cookie has safe attributes, expires, is for administrators only, and any change invalidates it",
 )
 def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
     sessions = Sessions(store(), None)
@@ -55,7 +56,8 @@ def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
 
 
 @pytest.mark.promise(
-    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+    "Administration",
+    "the console's cookie has safe attributes, expires, is for administrators only, and any change invalidates it",
 )
 def test_only_an_administrator_signs_in() -> None:
     sessions = Sessions(store(), None)
@@ -66,7 +68,8 @@ def test_only_an_administrator_signs_in() -> None:
 
 
 @pytest.mark.promise(
-    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+    "Administration",
+    "the console's cookie has safe attributes, expires, is for administrators only, and any change invalidates it",
 )
 def test_a_session_ends_after_its_time() -> None:
     sessions = Sessions(store(), None)
@@ -81,7 +84,8 @@ _VALUE = _COOKIE.partition("=")[2]
 
 
 @pytest.mark.promise(
-    "Administration", "the console's cookie: attributes, end, administrators only, any change refused"
+    "Administration",
+    "the console's cookie has safe attributes, expires, is for administrators only, and any change invalidates it",
 )
 @given(st.integers(0, len(_VALUE)), st.integers(0, 3), st.text(st.characters(codec="latin-1"), max_size=3))
 def test_any_change_of_a_cookie_is_refused(at: int, gone: int, put: str) -> None:
@@ -112,7 +116,7 @@ def test_cookies_of_other_programs_on_this_machine_are_in_nobodys_way() -> None:
     assert known(sessions, "penstock-8787=ö.ö") is None
 
 
-@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
+@pytest.mark.promise("Administration", "pages of other ports and origins have no session")
 @pytest.mark.parametrize("site", ["same-site", "cross-site", "anything"])
 def test_a_browser_that_says_another_page_asked_is_not_believed(site: str) -> None:
     sessions = Sessions(store(), None)
@@ -122,7 +126,7 @@ def test_a_browser_that_says_another_page_asked_is_not_believed(site: str) -> No
         assert known(sessions, cookie, **{"Sec-Fetch-Site": own}) == "operator"
 
 
-@pytest.mark.promise("Administration", "pages of other ports and sites have no session")
+@pytest.mark.promise("Administration", "pages of other ports and origins have no session")
 @pytest.mark.parametrize("origin", ["http://localhost:9999", "https://a.example", "null", ""])
 def test_a_page_of_another_place_has_no_cookie_listed_or_not(origin: str) -> None:
     sessions = Sessions(store(), None)
@@ -130,7 +134,7 @@ def test_a_page_of_another_place_has_no_cookie_listed_or_not(origin: str) -> Non
 
 
 @pytest.mark.promise(
-    "Administration", "a session ends with its token, survives a restart, and no token is logged"
+    "Administration", "a session ends with its token and survives a restart, and no token is logged"
 )
 def test_a_session_ends_with_its_token_and_with_the_right_to_administer() -> None:
     tokens = store()

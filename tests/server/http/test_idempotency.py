@@ -81,7 +81,8 @@ def test_repetitions_while_the_first_works_wait_for_it() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+    "Limits, reload and HTTP details",
+    "`Idempotency-Key` applies a request once, is bounded, and waits for the first request",
 )
 def test_what_says_try_again_is_not_remembered() -> None:
     for status in (429, 500, 503):
@@ -113,7 +114,8 @@ def test_answers_are_forgotten_after_their_time() -> None:
 
 
 @pytest.mark.promise(
-    "Limits, reload and the edges of HTTP", "`Idempotency-Key`: once, bounded, waits for the first"
+    "Limits, reload and HTTP details",
+    "`Idempotency-Key` applies a request once, is bounded, and waits for the first request",
 )
 def test_count_and_bytes_are_bounded_and_the_oldest_go() -> None:
     driver = ReplayDriver(Limits(idempotency_max=3))

@@ -65,8 +65,8 @@ def told(found: list[Event]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+    "Schemas, skills and observability",
+    "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
 def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
     one = watched()
@@ -93,8 +93,8 @@ def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+    "Schemas, skills and observability",
+    "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
 def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) -> None:
     one = watched(Policy(max_deliveries=3, lease_us=10_000_000, max_depth=2, overflow="drop-oldest"))
@@ -127,8 +127,8 @@ def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) ->
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+    "Schemas, skills and observability",
+    "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
 def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> None:
     one = watched()
@@ -143,8 +143,8 @@ def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> Non
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: every event once, durable ones only, ids and durations, no payload unless asked",
+    "Schemas, skills and observability",
+    "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
 def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> None:
     shy, open_ = watched(), watched(payload=True)
@@ -183,8 +183,8 @@ def test_others_may_write_too(watched: Callable[..., Watched]) -> None:
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+    "Schemas, skills and observability",
+    "a slow or full disk costs the event log counted events and never blocks the loop; files rotate by size",
 )
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
@@ -209,8 +209,8 @@ def test_an_old_file_is_continued(watched: Callable[..., Watched], tmp_path: Pat
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+    "Schemas, skills and observability",
+    "a slow or full disk costs the event log counted events and never blocks the loop; files rotate by size",
 )
 def test_what_does_not_fit_is_dropped_and_counted(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
@@ -254,8 +254,8 @@ def test_payloads_that_wait_are_bounded_in_bytes(
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "event log: a slow or full disk costs events, which are counted, and never the loop; files are put aside by size",
+    "Schemas, skills and observability",
+    "a slow or full disk costs the event log counted events and never blocks the loop; files rotate by size",
 )
 def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "LINGER_S", 0)

@@ -43,7 +43,7 @@ def decisions(tmp_path: Path) -> list[bytes]:
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "the gateway's log files: form, order of keys, the sender's own bytes",
+    "the gateway's log files keep form, order of keys and the sender's bytes",
 )
 def test_an_envelope_that_came_and_went(logs: GatewayLogs, tmp_path: Path) -> None:
     logs.received(AT_US, CHAT, "m1", "sam", "demo", "websocket")
@@ -73,7 +73,7 @@ def test_what_is_not_known_is_left_out(logs: GatewayLogs, tmp_path: Path) -> Non
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "the gateway's log files: form, order of keys, the sender's own bytes",
+    "the gateway's log files keep form, order of keys and the sender's bytes",
 )
 def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
     held = ({"kind": "chat"}, {"kind": "mcp/*"})
@@ -98,7 +98,7 @@ def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "the gateway's log files: form, order of keys, the sender's own bytes",
+    "the gateway's log files keep form, order of keys and the sender's bytes",
 )
 @pytest.mark.parametrize(
     "pattern",
@@ -128,7 +128,7 @@ def test_what_tools_search_for_is_found_however_the_envelope_was_written(
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway",
-    "the gateway's log files: form, order of keys, the sender's own bytes",
+    "the gateway's log files keep form, order of keys and the sender's bytes",
 )
 def test_an_envelope_keeps_its_own_spelling(logs: GatewayLogs, tmp_path: Path) -> None:
     odd = b'{"id":"m1","n":1.50e3,"big":123456789012345678901234567890,"t":"\\u0041\\/","id":"m2"}'
@@ -149,7 +149,7 @@ JOINS = [
 ]
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "no token in clear in them")
+@pytest.mark.promise("Capabilities and log files of a gateway", "the log files contain no clear-text token")
 @pytest.mark.parametrize("join", JOINS)
 def test_no_token_is_written_in_clear(logs: GatewayLogs, tmp_path: Path, join: str) -> None:
     logs.received(AT_US, join.replace("TOKEN", TOKEN).encode(), "j", "p1", "demo", "websocket")
@@ -194,7 +194,7 @@ values = st.recursive(
 marked = st.sampled_from([TOKEN, f"{TOKEN}é", [TOKEN], {"a": TOKEN}])
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "no token in clear in them")
+@pytest.mark.promise("Capabilities and log files of a gateway", "the log files contain no clear-text token")
 @given(
     st.sampled_from(["join", "system/join", "space/invite-ack"]),
     marked,
@@ -242,7 +242,7 @@ SWITCHES: list[tuple[str, Any, dict[str, str], tuple[bool, bool]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "their switches")
+@pytest.mark.promise("Capabilities and log files of a gateway", "switches turn the log files on and off")
 @pytest.mark.parametrize(
     ("section", "environment", "expected"),
     [case[1:] for case in SWITCHES],
@@ -268,7 +268,9 @@ def test_the_directory_stays_out_of_repositories(logs: GatewayLogs, tmp_path: Pa
     assert (tmp_path / "logs" / "envelope-history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
+)
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +292,9 @@ def test_files_are_put_aside_by_size_and_the_oldest_goes(
     assert all((tmp_path / name).stat().st_size <= 2_000 for name in names)
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
+)
 @pytest.mark.parametrize(("bound", "value"), [("WAITING_MAX", 50), ("WAITING_BYTES_MAX", 50 * len(CHAT))])
 def test_what_does_not_fit_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
@@ -316,7 +320,9 @@ def test_what_does_not_fit_is_dropped_and_counted(
     assert len(lines) + logs.dropped == 500
 
 
-@pytest.mark.promise("Capabilities and log files of a gateway", "they rotate, and never hold the loop")
+@pytest.mark.promise(
+    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
+)
 def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
     sizes: list[int] = []
@@ -337,7 +343,7 @@ def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.promise(
-    "Capabilities and log files of a gateway", "a virtual participant's file has all it would receive"
+    "Capabilities and log files of a gateway", "a virtual participant's file has everything it would receive"
 )
 def test_a_virtual_participant_has_everything_it_would_receive(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "bot.log"

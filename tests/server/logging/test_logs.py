@@ -83,7 +83,7 @@ def text_of(emit: Callable[[], None], stream: io.StringIO | None = None) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.promise("Ground", "structured logs, never a token")
+@pytest.mark.promise("Foundations", "logs are structured and never contain a token")
 def test_an_event_is_one_json_line() -> None:
     (line,) = lines(
         lambda: logs.event("conn.open", link=7, peer="127.0.0.1", tags=["a"], name="x", none=None)

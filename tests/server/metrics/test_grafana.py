@@ -56,7 +56,7 @@ def expressions() -> list[str]:
 
 @pytest.mark.promise(
     "Operations",
-    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+    "alert rules and dashboard use exported metrics in valid Prometheus expressions",
 )
 def test_every_expression_names_metrics_that_are_exported_and_reads_like_one() -> None:
     found = expressions()
@@ -68,7 +68,7 @@ def test_every_expression_names_metrics_that_are_exported_and_reads_like_one() -
 
 @pytest.mark.promise(
     "Operations",
-    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+    "alert rules and dashboard use exported metrics in valid Prometheus expressions",
 )
 @pytest.mark.parametrize(
     "wrong",
@@ -91,7 +91,7 @@ def test_a_rule_that_names_no_metric_cannot_be_printed() -> None:
 
 @pytest.mark.promise(
     "Operations",
-    "alert rules and dashboard name metrics that are exported, in expressions that Prometheus takes",
+    "alert rules and dashboard use exported metrics in valid Prometheus expressions",
 )
 def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
     for expression in expressions():
@@ -103,7 +103,7 @@ def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
             assert called is (metric.kind == "counter"), expression
 
 
-@pytest.mark.promise("Operations", "every metric is in a plot, or on the list of those that are not")
+@pytest.mark.promise("Operations", "every metric is in a plot, or on the list of exceptions")
 def test_every_metric_is_on_the_dashboard_or_on_the_list_of_those_that_are_not() -> None:
     shown = [name for plots in grafana.board().values() for plot in plots for name in plot.metrics]
     assert len(shown) == len(set(shown)), "a metric is in two plots"

@@ -11,7 +11,7 @@ from penstock.server.metrics.prometheus_families import _pipeline
 
 
 @pytest.mark.promise(
-    "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
+    "Operations", "every metric has one name, kind and meaning, and a scrape has exactly those"
 )
 def test_the_metrics_of_the_pipeline_are_those_that_are_named() -> None:
     made: list[Metric] = _pipeline(PipelineStatus(state="running"))
@@ -19,7 +19,7 @@ def test_the_metrics_of_the_pipeline_are_those_that_are_named() -> None:
 
 
 @pytest.mark.promise(
-    "Operations", "every metric has one name, kind and meaning, and a scrape has those and no others"
+    "Operations", "every metric has one name, kind and meaning, and a scrape has exactly those"
 )
 def test_what_is_not_named_cannot_be_exported() -> None:
     with pytest.raises(KeyError):

@@ -23,7 +23,7 @@ def unit() -> configparser.ConfigParser:
     return parser
 
 
-@pytest.mark.promise("Operations", "the systemd unit is sound, hardened, and waits for the drain")
+@pytest.mark.promise("Operations", "the systemd unit is valid, hardened, and waits for the drain")
 def test_the_unit_runs_the_server_and_waits_for_its_drain() -> None:
     service = unit()["Service"]
     program, *words = service["ExecStart"].split()
@@ -40,7 +40,7 @@ def test_the_unit_runs_the_server_and_waits_for_its_drain() -> None:
     assert service["ProtectSystem"] == "strict"
 
 
-@pytest.mark.promise("Operations", "the systemd unit is sound, hardened, and waits for the drain")
+@pytest.mark.promise("Operations", "the systemd unit is valid, hardened, and waits for the drain")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "penstock.service"
@@ -51,7 +51,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(
-    "Operations", "the container runs as nobody special, needs tokens, and is asked for its health"
+    "Operations", "the container runs as an unprivileged user, needs tokens, and has a health check"
 )
 def test_the_container_has_nothing_of_root_and_starts_the_server() -> None:
     text = containerfile()

@@ -11,7 +11,9 @@ from penstock.server.ops.reference_pages import http_reference, metrics_referenc
 from tests.paths import ROOT
 
 
-@pytest.mark.promise("Operations", "the references of metrics, routes and commands are printed, and fresh")
+@pytest.mark.promise(
+    "Operations", "the reference pages of metrics, routes and commands are generated and current"
+)
 def test_every_route_and_metric_is_in_its_reference() -> None:
     page = http_reference()
     assert all(f"## {route.method} `{route.path}`\n" in page for route in ROUTES)
@@ -19,7 +21,9 @@ def test_every_route_and_metric_is_in_its_reference() -> None:
     assert all(f"| `{metric.sample}` |" in page for metric in METRICS)
 
 
-@pytest.mark.promise("Operations", "the references of metrics, routes and commands are printed, and fresh")
+@pytest.mark.promise(
+    "Operations", "the reference pages of metrics, routes and commands are generated and current"
+)
 @pytest.mark.parametrize(
     ("name", "text"),
     [("http.md", http_reference()), ("metrics.md", metrics_reference()), ("cli.md", cli_reference())],

@@ -143,7 +143,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 # Relaying
 
 
-@pytest.mark.promise("The relay", "what comes is held, flushed once, forwarded and kept, byte for byte")
+@pytest.mark.promise("Relay", "messages are held, flushed once, forwarded and kept, byte for byte")
 def test_chunks_are_held_then_flushed_then_forwarded_byte_for_byte(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -156,7 +156,7 @@ def test_chunks_are_held_then_flushed_then_forwarded_byte_for_byte(start: Start)
     assert subscriber.receive() == [topic + later]
 
 
-@pytest.mark.promise("The relay", "what comes is held, flushed once, forwarded and kept, byte for byte")
+@pytest.mark.promise("Relay", "messages are held, flushed once, forwarded and kept, byte for byte")
 def test_blocks_pass_as_their_three_frames(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -167,7 +167,7 @@ def test_blocks_pass_as_their_three_frames(start: Start) -> None:
         assert subscriber.receive() == frames
 
 
-@pytest.mark.promise("The relay", "a chunk of 16, 32 or 64 bytes is a chunk (flaw 1)")
+@pytest.mark.promise("Relay", "a chunk of 16, 32 or 64 bytes is a chunk (flaw 1)")
 @pytest.mark.parametrize("size", [0, 16, 32, 64])
 def test_a_chunk_of_any_size_is_a_chunk(start: Start, size: int) -> None:
     """Sizes that other services take for a signature or a request to resume."""
@@ -179,7 +179,7 @@ def test_a_chunk_of_any_size_is_a_chunk(start: Start, size: int) -> None:
     assert subscriber.receive() == [publisher.topic + frame]
 
 
-@pytest.mark.promise("The relay", "only a whole topic hears something (flaws 5, 20)")
+@pytest.mark.promise("Relay", "only a subscription to a whole topic receives messages (flaws 5, 20)")
 def test_only_a_whole_topic_hears_something(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -211,7 +211,9 @@ def test_what_is_no_message_is_refused_and_counted(start: Start) -> None:
     assert subscriber.receive() == [publisher.topic + frame]
 
 
-@pytest.mark.promise("The relay", "its signer extends a topic, another takes nothing over (flaw 8)")
+@pytest.mark.promise(
+    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
+)
 def test_only_trusted_signers_register_and_nobody_takes_a_topic_over(start: Start) -> None:
     run = start()
     topic = peers.make_topic()
@@ -229,7 +231,7 @@ def test_only_trusted_signers_register_and_nobody_takes_a_topic_over(start: Star
     assert list(run.relay.topics) == [topic]
 
 
-@pytest.mark.promise("The relay", "bounds on bytes, topics and messages (flaw 17)")
+@pytest.mark.promise("Relay", "bytes, topics and messages are bounded (flaw 17)")
 def test_a_message_above_the_bound_is_dropped_and_a_flood_ends_its_connection(start: Start) -> None:
     run = start(limits=RelayLimits(message_max=1_000))
     publisher = run.publisher()
@@ -246,7 +248,7 @@ def test_a_message_above_the_bound_is_dropped_and_a_flood_ends_its_connection(st
 # Resume
 
 
-@pytest.mark.promise("The relay", "what is lost is counted, and a gone mark is told (flaws 13, 14)")
+@pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
 def test_resume_comes_in_where_publishers_push(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -262,7 +264,7 @@ def test_resume_comes_in_where_publishers_push(start: Start) -> None:
     assert [subscriber.receive() for _ in range(2)] == [[topic + frame] for frame in sent[1:]]
 
 
-@pytest.mark.promise("The relay", "what is lost is counted, and a gone mark is told (flaws 13, 14)")
+@pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
 def test_resume_comes_in_where_subscribers_are_and_a_gone_mark_is_told(start: Start) -> None:
     run = start(limits=RelayLimits(replay_interval_ms=1))
     publisher = run.publisher()
@@ -280,7 +282,7 @@ def test_resume_comes_in_where_subscribers_are_and_a_gone_mark_is_told(start: St
     run.wait(lambda: run.relay.totals.resumes == 2)
 
 
-@pytest.mark.promise("The relay", "what is lost is counted, and a gone mark is told (flaws 13, 14)")
+@pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
 def test_resume_may_be_a_message_of_a_raw_subscriber(start: Start) -> None:
     run = start()
     publisher = run.publisher()
@@ -300,7 +302,7 @@ def test_resume_may_be_a_message_of_a_raw_subscriber(start: Start) -> None:
     run.wait(lambda: run.refused("upstream"))
 
 
-@pytest.mark.promise("The relay", "a subscriber that is gone finds its stream again (flaws 2, 4)")
+@pytest.mark.promise("Relay", "a subscriber that left can resume its stream (flaws 2, 4)")
 def test_a_reconnected_subscriber_is_sent_what_it_missed(start: Start) -> None:
     run = start(limits=RelayLimits(replay_interval_ms=1))
     publisher = run.publisher()
@@ -331,7 +333,7 @@ def _connected(run: Running, topic: bytes) -> zmq.Socket[Any]:
     return socket
 
 
-@pytest.mark.promise("The relay", "only a whole topic hears something (flaws 5, 20)")
+@pytest.mark.promise("Relay", "only a subscription to a whole topic receives messages (flaws 5, 20)")
 def test_a_strangers_message_never_gives_it_anothers_topic(start: Start) -> None:
     """libzmq takes the reader of such a message for the next subscriber in line."""
     run = start()
@@ -390,7 +392,7 @@ def test_who_subscribes_beyond_the_bound_of_early_ones_is_not_let_in(start: Star
     assert forgotten.receive(SILENCE_S) is None
 
 
-@pytest.mark.promise("The relay", "a flood of subscriptions leaves time for messages (flaw 18)")
+@pytest.mark.promise("Relay", "a flood of subscriptions does not starve messages (flaw 18)")
 def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None:
     run = start()
     flood = run.context.socket(zmq.XSUB)
@@ -427,14 +429,14 @@ def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None
 # Where it is, and who reaches it
 
 
-@pytest.mark.promise("The relay", "a socket in the file system is a file of its owner")
+@pytest.mark.promise("Relay", "a Unix socket is accessible to its owner only")
 @pytest.mark.parametrize("endpoint", ["ipc://@everybody", "ipc://*"])
 def test_a_socket_that_is_nobodys_file_is_refused(start: Start, endpoint: str) -> None:
     with pytest.raises(EndpointError, match="keep other users out"):
         start(pull=endpoint)
 
 
-@pytest.mark.promise("The relay", "sockets are their owners' alone from the first moment (flaw 22)")
+@pytest.mark.promise("Relay", "Unix sockets are accessible to their owners only, from creation on (flaw 22)")
 def test_sockets_in_the_file_system_are_their_owners_alone(start: Start, tmp_path: Path) -> None:
     start()
     assert stat.S_IMODE((tmp_path / "p").stat().st_mode) == 0o700
@@ -445,7 +447,7 @@ def test_sockets_in_the_file_system_are_their_owners_alone(start: Start, tmp_pat
     assert before != 0o177
 
 
-@pytest.mark.promise("The relay", "sockets are their owners' alone from the first moment (flaw 22)")
+@pytest.mark.promise("Relay", "Unix sockets are accessible to their owners only, from creation on (flaw 22)")
 def test_a_long_path_has_a_short_one(start: Start, tmp_path: Path) -> None:
     run = start(pull=f"ipc://{tmp_path}/{'long' * 30}/push.sock")
     path = Path(run.pull.removeprefix("ipc://"))
@@ -454,7 +456,9 @@ def test_a_long_path_has_a_short_one(start: Start, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.promise("The relay", "CURVE with a list of keys; nothing for other machines without it (flaw 5)")
+@pytest.mark.promise(
+    "Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)"
+)
 @pytest.mark.parametrize(
     "endpoint", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "udp://x:1", "tcp://127.0.0.1"]
 )
@@ -465,7 +469,7 @@ def test_nothing_is_served_to_other_machines_without_keys(start: Start, endpoint
         start(pull=endpoint)
 
 
-@pytest.mark.promise("The relay", "sockets are their owners' alone from the first moment (flaw 22)")
+@pytest.mark.promise("Relay", "Unix sockets are accessible to their owners only, from creation on (flaw 22)")
 @pytest.mark.parametrize("endpoint", ["ipc://@penstock-test", "ipc://*"])
 def test_a_socket_without_a_file_has_no_owner_and_is_not_served(start: Start, endpoint: str) -> None:
     """Every user of the machine reaches a name that begins with `@`: it has no mode."""
@@ -475,7 +479,7 @@ def test_a_socket_without_a_file_has_no_owner_and_is_not_served(start: Start, en
         start(pull=endpoint)
 
 
-@pytest.mark.promise("The relay", "sockets are their owners' alone from the first moment (flaw 22)")
+@pytest.mark.promise("Relay", "Unix sockets are accessible to their owners only, from creation on (flaw 22)")
 def test_a_file_at_the_path_of_a_socket_is_left_alone(start: Start, tmp_path: Path) -> None:
     """libzmq removes whatever has the name of the socket that it makes."""
     letter = tmp_path / "letter.txt"
@@ -496,7 +500,9 @@ def _join(socket: zmq.Socket[Any], keys: tuple[bytes, bytes], server: bytes) -> 
     socket.curve_serverkey = server
 
 
-@pytest.mark.promise("The relay", "CURVE with a list of keys; nothing for other machines without it (flaw 5)")
+@pytest.mark.promise(
+    "Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)"
+)
 def test_curve_lets_in_who_is_listed_and_nobody_else(start: Start) -> None:
     server_public, server_secret = zmq.curve_keypair()
     friend, stranger = zmq.curve_keypair(), zmq.curve_keypair()
@@ -535,7 +541,7 @@ def test_curve_lets_in_who_is_listed_and_nobody_else(start: Start) -> None:
 # What it tells, and how it ends
 
 
-@pytest.mark.promise("The relay", "the end drains, and says what nobody took (flaw 23)")
+@pytest.mark.promise("Relay", "a stop drains and reports undelivered messages (flaw 23)")
 def test_terminate_drains_and_says_what_nobody_took(start: Start) -> None:
     run = start()
     heard, unheard = run.publisher(), run.publisher()
@@ -549,7 +555,7 @@ def test_terminate_drains_and_says_what_nobody_took(start: Start) -> None:
     assert all(subscriber.receive() for _ in range(5))
 
 
-@pytest.mark.promise("The relay", "rows and files never name a topic")
+@pytest.mark.promise("Relay", "rows and files never contain a topic")
 def test_what_is_told_never_names_a_topic(start: Start) -> None:
     run = start(limits=RelayLimits(compact_interval=0.01, detach_grace_ms=1))
     publisher = run.publisher()
@@ -574,7 +580,7 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
     assert topic.decode() not in repr(run.told)
 
 
-@pytest.mark.promise("The relay", "rows that keep messages have no topic")
+@pytest.mark.promise("Relay", "rows with messages contain no topic")
 def test_messages_are_told_whole_but_for_their_topic_where_they_are_to_be_kept(start: Start) -> None:
     run = start(journal="full")
     publisher = run.publisher()
@@ -593,7 +599,7 @@ def test_messages_are_told_whole_but_for_their_topic_where_they_are_to_be_kept(s
     assert [(each.seq, each.held) for each in passed] == [(1, True), (2, True)]
 
 
-@pytest.mark.promise("The relay", "registrations survive kill -9 of the relay and of the server")
+@pytest.mark.promise("Relay", "registrations survive kill -9 of the relay and of the server")
 def test_a_registration_of_an_earlier_run_counts_by_its_hash(start: Start) -> None:
     topic = peers.make_topic()
     expires_us = time.time_ns() // 1000 + 60_000_000
@@ -605,7 +611,7 @@ def test_a_registration_of_an_earlier_run_counts_by_its_hash(start: Start) -> No
     assert run.wait(lambda: [each.seq for each in run.told if isinstance(each, TopicCounts)]) == [8]
 
 
-@pytest.mark.promise("The relay", "links are checked where that is asked for (flaw 12)")
+@pytest.mark.promise("Relay", "links are checked if configured (flaw 12)")
 def test_links_are_checked_where_that_is_asked_for(start: Start) -> None:
     run = start(check_links=True)
     publisher = run.publisher()

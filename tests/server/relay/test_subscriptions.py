@@ -57,8 +57,8 @@ class Turns:
 
 
 @pytest.mark.promise(
-    "The relay",
-    "no subscriber keeps the relay from others, and readers that come back do not cut each other off",
+    "Relay",
+    "no subscriber blocks the relay for others, and reconnecting readers do not disconnect each other",
 )
 def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
     run = start()
@@ -85,8 +85,8 @@ def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
 
 
 @pytest.mark.promise(
-    "The relay",
-    "no subscriber keeps the relay from others, and readers that come back do not cut each other off",
+    "Relay",
+    "no subscriber blocks the relay for others, and reconnecting readers do not disconnect each other",
 )
 def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Start) -> None:
     """Each of them subscribes and asks for what it missed; asking must not look like a stranger's message."""

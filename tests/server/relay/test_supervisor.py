@@ -27,7 +27,7 @@ from penstock.server.relay.supervisor import (
 NO_RUNTIME = cast(Any, None)
 
 
-@pytest.mark.promise("The relay", "a relay whose process cannot be had is tried again")
+@pytest.mark.promise("Relay", "the server retries if it cannot start the relay's process")
 def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     monkeypatch.setattr(supervisor, "READY_S", 0.25)
@@ -42,7 +42,7 @@ def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch
     assert asyncio.run(start()) >= 2
 
 
-@pytest.mark.promise("Administration", "topics of token streams by their hashes, bounded")
+@pytest.mark.promise("Administration", "topics of token streams are listed by their hashes, within a bound")
 def test_the_busiest_topics_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
     async def ask() -> dict[str, Any]:
         relay = RelaySupervisor(RelaySection(), tmp_path, RelayMemory(), NO_RUNTIME, keeps_rows=False)

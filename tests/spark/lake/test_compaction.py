@@ -35,7 +35,9 @@ def entries(table):
     return len(list(table.log.path.iterdir()))
 
 
-@pytest.mark.promise("Spark: pipeline", "small files are merged within the bounds; readers do not notice")
+@pytest.mark.promise(
+    "Spark: pipeline", "compaction merges small files within bounds, without disturbing readers"
+)
 def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
@@ -151,7 +153,9 @@ def test_a_replaced_file_is_young_again(tmp_path):
     assert compaction.sweep(table, clock.now + SWEEP_AGE_S + 60)[0] == 1
 
 
-@pytest.mark.promise("Spark: pipeline", "small files are merged within the bounds; readers do not notice")
+@pytest.mark.promise(
+    "Spark: pipeline", "compaction merges small files within bounds, without disturbing readers"
+)
 def test_readers_do_not_notice(tmp_path):
     writer = LakeTable(tmp_path, NOTES)
     writer.append(notes(0, 1), {APP: Progress(0, 1)})

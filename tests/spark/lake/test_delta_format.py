@@ -59,7 +59,7 @@ def parquet(path):
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+    "`penstock_delta` supports time travel, append, merge and streams; columns are added and never retyped",
 )
 def test_a_table_is_read_with_exactly_its_columns(tmp_path):
     table = LakeTable(tmp_path, NOTES)
@@ -118,7 +118,7 @@ def test_small_files_share_a_task(tmp_path):
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+    "`penstock_delta` supports time travel, append, merge and streams; columns are added and never retyped",
 )
 def test_a_batch_is_written_appended_replaced_and_merged(tmp_path):
     path = tmp_path / "mine"
@@ -144,7 +144,7 @@ def test_an_aborted_write_leaves_nothing(tmp_path):
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+    "`penstock_delta` supports time travel, append, merge and streams; columns are added and never retyped",
 )
 def test_a_stream_writes_each_batch_once(tmp_path):
     path = tmp_path / "mine"
@@ -173,7 +173,7 @@ def test_a_long_stream_looks_after_its_table(tmp_path):
 
 @pytest.mark.promise(
     "Spark: source and sinks",
-    "`penstock_delta`: time travel, append, merge, streams, columns added and never retyped",
+    "`penstock_delta` supports time travel, append, merge and streams; columns are added and never retyped",
 )
 def test_columns_may_be_new_and_are_never_retyped(tmp_path):
     path = tmp_path / "mine"
@@ -234,7 +234,9 @@ def sealed(data, count):
         bronze.publish(table, "j1", 0, first + count)
 
 
-@pytest.mark.promise("Spark: source and sinks", "`penstock.spark.tables`, `penstock.spark.history`")
+@pytest.mark.promise(
+    "Spark: source and sinks", "`penstock.spark.tables` and `penstock.spark.history` open the tables"
+)
 def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     """One long visit, because starting each part costs Spark seconds."""
     lake = tmp_path / "lake"

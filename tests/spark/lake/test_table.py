@@ -31,7 +31,9 @@ def widened(table, *fields):
     return TableDefinition(table.name, schema, table.key, table.write, table.partition_by, table.newest)
 
 
-@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
+@pytest.mark.promise(
+    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
+)
 def test_a_replay_changes_nothing_even_of_number_zero(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     assert table.progress(APP) is None and table.fresh_from(APP) == 0
@@ -136,7 +138,7 @@ def test_overwriting_is_idempotent(tmp_path):
     assert offsets(table.rows()) == [5, 6]
 
 
-@pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")
+@pytest.mark.promise("Spark: pipeline", "a lake has one pipeline, a table one writer")
 def test_one_writer_at_a_time_over_threads_and_processes(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     script = (
@@ -192,7 +194,9 @@ writes = st.lists(
 )
 
 
-@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
+@pytest.mark.promise(
+    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
+)
 @settings(max_examples=15, deadline=None)
 @given(writes)
 def test_any_order_of_writes_and_replays_gives_each_row_once(steps):

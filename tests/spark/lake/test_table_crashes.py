@@ -63,7 +63,9 @@ def write(lake: Path, dies_at: int) -> int:
     ).returncode
 
 
-@pytest.mark.promise("Spark: pipeline", "progress in the table; writers killed lose and double nothing")
+@pytest.mark.promise(
+    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
+)
 def test_killed_writers_lose_nothing_and_double_nothing(tmp_path):
     dice = random.Random(7)
     for _ in range(ROUNDS):

@@ -40,7 +40,7 @@ def made(*members: ConversationEvent, members_max: int = 100) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.promise("Spark: pipeline", "`conversations`")
+@pytest.mark.promise("Spark: pipeline", "`conversations` groups envelopes by correlation")
 def test_a_question_its_parts_and_the_answer_are_a_tree_with_its_longest_path() -> None:
     ask = sent(0, "ask", to="agents/lead/inbox", agent="user")
     left = sent(2, "left", to="agents/left/inbox", agent="lead")
@@ -146,7 +146,7 @@ def test_the_path_is_a_chain_of_answers_in_time(steps: list[tuple[str, str, list
         assert parent in steps[child][2] or steps[parent][1] == steps[child][0]
 
 
-@pytest.mark.promise("Spark: pipeline", "`conversations`")
+@pytest.mark.promise("Spark: pipeline", "`conversations` groups envelopes by correlation")
 def test_batches_of_any_size_give_the_same_rows() -> None:
     """A conversation may begin in one batch and end in a later one."""
     members = [

@@ -58,7 +58,7 @@ def history() -> Journaled:
     return bench
 
 
-@pytest.mark.promise("Spark: pipeline", "silver: every envelope and every end is one row")
+@pytest.mark.promise("Spark: pipeline", "silver tables have one row for every envelope and every settle")
 def test_every_envelope_and_every_end_is_one_row(spark: SparkSession, history: Journaled) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 

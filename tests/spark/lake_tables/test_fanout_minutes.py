@@ -96,7 +96,7 @@ def framed(spark: SparkSession, rows: list[tuple[float, Row]]) -> DataFrame:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+    "every envelope of a space is a row of silver, whatever it contains; conversations span both protocols",
 )
 def test_an_envelope_of_a_space_is_read_with_what_no_column_has_in_extra() -> None:
     more = {"to": ["kim"], "correlation_id": ["a", "b"], "context": {"sub": 1}, "payload": {"text": "hi"}}
@@ -135,7 +135,7 @@ def test_single_texts_are_lists_of_one() -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+    "every envelope of a space is a row of silver, whatever it contains; conversations span both protocols",
 )
 @given(st.one_of(st.binary(), st.text().map(str.encode)))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
@@ -147,7 +147,8 @@ def test_no_bytes_make_it_raise(data: bytes) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "`frames` and `fanout_minutes`: what passed through a space, and what targets saved"
+    "Spark: pipeline",
+    "`frames` and `fanout_minutes` show the traffic of a space and the deliveries saved by targeting",
 )
 def test_frames_and_minutes_hold_what_passed_and_what_targeting_saved(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -234,7 +235,7 @@ def mixed() -> list[Row]:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "envelopes of a space are rows of silver, whatever is in them; conversations go over both doors",
+    "every envelope of a space is a row of silver, whatever it contains; conversations span both protocols",
 )
 def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_open(
     spark: SparkSession,

@@ -20,7 +20,7 @@ def picked(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-@pytest.mark.promise("Spark: pipeline", "`latest_per_agent`")
+@pytest.mark.promise("Spark: pipeline", "`latest_per_agent` has the newest envelope of each inbox")
 def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 

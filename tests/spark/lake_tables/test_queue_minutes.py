@@ -70,7 +70,7 @@ def picked(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-@pytest.mark.promise("Spark: pipeline", "gold: exact minutes, whatever the batches")
+@pytest.mark.promise("Spark: pipeline", "gold tables have exact minutes, however rows are batched")
 def test_a_minute_holds_what_happened_in_it(spark: SparkSession, history: Journaled) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -151,7 +151,7 @@ def test_a_gauge_that_comes_too_late_counts_where_it_stands(spark: SparkSession)
     }
 
 
-@pytest.mark.promise("Spark: pipeline", "gold: exact minutes, whatever the batches")
+@pytest.mark.promise("Spark: pipeline", "gold tables have exact minutes, however rows are batched")
 @pytest.mark.parametrize("where", ["anywhere", "before the gauges", "behind the gauges"])
 def test_any_way_to_cut_the_rows_ends_in_the_same_table(
     spark: SparkSession, history: Journaled, where: str

@@ -59,7 +59,7 @@ class Tale:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
 )
 def test_without_keys_a_stream_is_what_was_counted():
     tale = Tale()
@@ -91,7 +91,7 @@ def test_without_keys_a_stream_is_what_was_counted():
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
 )
 def test_another_registration_is_another_stream_and_one_that_ends_early_was_unregistered():
     tale = Tale()
@@ -145,7 +145,7 @@ def test_blocks_are_checked_too_and_the_first_end_counts():
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 @pytest.mark.parametrize("harm", ["flip", "other key", "other topic", "cut", "nothing"])
 def test_what_another_wrote_is_told_apart_and_left_out(harm):
@@ -169,7 +169,7 @@ def test_what_another_wrote_is_told_apart_and_left_out(harm):
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 def test_a_message_that_the_journal_lacks_is_a_break_and_one_that_came_twice_is_none():
     tale = Tale()
@@ -186,7 +186,7 @@ def test_a_message_that_the_journal_lacks_is_a_break_and_one_that_came_twice_is_
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 def test_messages_that_moved_are_seen():
     tale = Tale()
@@ -222,7 +222,7 @@ def tales(draw: st.DrawFn) -> Tale:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
 )
 @given(tales(), st.lists(st.integers(0, 25), max_size=4))
 def test_any_way_of_cutting_the_rows_gives_the_same_streams(tale, cuts):

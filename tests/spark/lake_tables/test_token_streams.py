@@ -64,7 +64,7 @@ def told(count: int) -> Tale:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams`, the same however the rows are cut"
+    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
 )
 def test_silver_has_a_row_for_each_message_and_each_count(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -88,7 +88,7 @@ def test_silver_has_a_row_for_each_message_and_each_count(spark: SparkSession) -
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 def test_an_audit_tells_whole_chains_from_others(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -112,7 +112,7 @@ def test_an_audit_tells_whole_chains_from_others(spark: SparkSession) -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "with keys: tokens, ends, and an audit of whole chains that sees what was forged, lost or moved",
+    "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 def test_a_pipeline_with_keys_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
     story = JournalBuilder(tmp_path)

@@ -53,7 +53,7 @@ SUMMARY = {
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "`trigger_minutes`: figures of each firing; batches without one close its minute, and cost nothing else",
+    "`trigger_minutes` counts each firing; batches without one close its minute at no other cost",
 )
 def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -168,7 +168,7 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "`trigger_minutes`: figures of each firing; batches without one close its minute, and cost nothing else",
+    "`trigger_minutes` counts each firing; batches without one close its minute at no other cost",
 )
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_a_batch_without_firings_closes_the_minutes_of_earlier_ones_and_asks_no_more(

@@ -141,7 +141,7 @@ def counted(rows: list[tuple[int, str]], from_us: int, until_us: int) -> list[Br
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
 )
 @given(arrivals, st.sets(st.integers(1, 39)))
 def test_episodes_are_the_same_however_the_rows_are_cut(rows: list[tuple[int, str]], cuts: set[int]) -> None:
@@ -201,7 +201,7 @@ def test_an_alert_that_was_told_too_soon_or_while_nobody_watched_ends_too() -> N
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
 )
 @given(
     st.lists(st.tuples(st.integers(0, 60_000), st.sampled_from(["sam", "sue", "kim"])), max_size=20),
@@ -254,7 +254,7 @@ def rows_of_minutes() -> pa.Table:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "alerts by rate, latency, dead letters, failing triggers and silence, the same however the rows come",
+    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
 )
 def test_minutes_that_break_a_rule_are_found_in_one_pass(spark: SparkSession) -> None:
     minutes = spark.createDataFrame(rows_of_minutes())

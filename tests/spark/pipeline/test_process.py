@@ -87,7 +87,7 @@ def recomputed(spark: SparkSession, data: Path, lake: Path) -> dict[str, Any]:
     return content(lake)
 
 
-@pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and the loop closes")
+@pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and alerts arrive as envelopes")
 def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ class RemoteEnd:
         return self._journal.end()
 
 
-@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
+@pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
 def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -187,7 +187,7 @@ def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
         server.kill()
 
 
-@pytest.mark.promise("Spark: pipeline", "one pipeline a lake, one writer a table")
+@pytest.mark.promise("Spark: pipeline", "a lake has one pipeline, a table one writer")
 def test_two_pipelines_of_one_lake_exclude_each_other(tmp_path: Path) -> None:
     from penstock.ipc.pipeline import PipelineSection, PipelineTask
     from penstock.spark.lake.locks import TableLock

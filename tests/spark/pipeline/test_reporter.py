@@ -18,7 +18,7 @@ from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, des
 from penstock.spark.source.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
 
 
-@pytest.mark.promise("Spark: pipeline", "data loss stops in a named state with its cure")
+@pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
 @pytest.mark.parametrize(
     ("error", "query", "code", "word"),
     [

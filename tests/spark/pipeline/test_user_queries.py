@@ -59,7 +59,7 @@ def test_a_query_is_started_once_with_its_place_and_its_checkpoint() -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 def test_one_that_fails_is_started_again_later_each_time() -> None:
     driver = QueryDriver()
@@ -77,7 +77,7 @@ def test_one_that_fails_is_started_again_later_each_time() -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 def test_why_it_does_not_run_is_told() -> None:
     driver = QueryDriver()
@@ -107,7 +107,7 @@ def test_one_that_ran_long_is_tried_again_soon() -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -139,7 +139,7 @@ def test_two_files_of_one_name_would_share_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_starting(tmp_path: Path) -> None:
     offsets = tmp_path / "own-x" / "offsets"
@@ -154,7 +154,7 @@ def test_what_an_interrupted_first_batch_left_does_not_keep_a_query_from_startin
 
 @pytest.mark.promise(
     "Spark: pipeline",
-    "queries of users' own run in the pipeline's session, and one that fails disturbs nobody",
+    "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
 def test_a_checkpoint_with_a_batch_is_left_as_it_is(tmp_path: Path) -> None:
     offsets = tmp_path / "own-x" / "offsets"

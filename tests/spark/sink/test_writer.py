@@ -122,7 +122,7 @@ def make(server: ServerProcess, app: str, **more: str) -> StreamSink:
     return writer
 
 
-@pytest.mark.promise("Spark: source and sinks", "speculative duplicates: only the winner counts")
+@pytest.mark.promise("Spark: source and sinks", "of speculative duplicates only the winner counts")
 def test_of_two_attempts_of_a_partition_only_the_winner_counts(server, app):
     writer = make(server, app)
     loser, winner = (writer.stage(rows(payload=["1", "2"]), 0, f"0.{attempt}") for attempt in (8, 9))
@@ -199,7 +199,7 @@ def run(frame: Any, checkpoint: Path, **options: str) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "the sink: exactly once into the queue, a replayed batch 0 too"
+    "Spark: source and sinks", "the sink writes to the queue exactly once, including a replayed batch 0"
 )
 def test_a_streaming_query_that_is_run_again_sends_each_row_once(spark, server, app, tmp_path):
     from pyspark.sql import functions as f

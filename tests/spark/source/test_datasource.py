@@ -21,7 +21,8 @@ from tests.spark.journals import (
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "found without registration; Arrow batches with exactly the declared schema"
+    "Spark: source and sinks",
+    "the source is found without registration and returns Arrow batches with exactly the declared schema",
 )
 def test_every_batch_has_exactly_the_declared_schema(written: Written) -> None:
     for columns in (None, "offset", "body,offset,recorded_at", "journal", "ref_at,meta"):
@@ -35,7 +36,9 @@ def test_every_batch_has_exactly_the_declared_schema(written: Written) -> None:
     assert declared(written.data, columns="seq,id").names == ["seq", "id"]
 
 
-@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
+@pytest.mark.promise(
+    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
+)
 def test_a_schema_of_ones_own_is_refused(tmp_path: Path) -> None:
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 

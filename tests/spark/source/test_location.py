@@ -51,7 +51,9 @@ def test_tokens_come_from_where_they_are_said_to_be_and_are_never_shown(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
+@pytest.mark.promise(
+    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
+)
 def test_places_that_hold_no_journal_say_what_to_name(tmp_path: Path, written: Written) -> None:
     for path, message in (
         (tmp_path / "none", "there is no directory"),
@@ -77,7 +79,7 @@ def test_a_copied_directory_is_the_same_journal(tmp_path: Path, written: Written
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "starting and ending by offset and time; the clock stepped back"
+    "Spark: source and sinks", "a query starts and ends by offset or time, even if the clock stepped back"
 )
 def test_a_clock_that_is_stepped_back_leaves_times_in_order(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")

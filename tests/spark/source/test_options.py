@@ -15,7 +15,9 @@ from tests.spark.journals import (
 )
 
 
-@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, rights and schemas say the cure")
+@pytest.mark.promise(
+    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
+)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,7 +20,7 @@ from tests.spark.journals import (
 )
 
 
-@pytest.mark.promise("Spark: source and sinks", "an empty batch")
+@pytest.mark.promise("Spark: source and sinks", "an empty batch has no partitions")
 def test_a_batch_of_no_rows_has_no_partitions(written: Written) -> None:
     reader = stream(written.data)
     assert reader.partitions(at(written, 7), at(written, 7)) == []
@@ -35,7 +35,7 @@ def test_a_batch_of_no_rows_has_no_partitions(written: Written) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "starting and ending by offset and time; the clock stepped back"
+    "Spark: source and sinks", "a query starts and ends by offset or time, even if the clock stepped back"
 )
 def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
     def read(**options: object) -> list[int]:

@@ -27,7 +27,7 @@ from tests.spark.journals import (
 )
 
 
-@pytest.mark.promise("Spark: source and sinks", "two journals in one query")
+@pytest.mark.promise("Spark: source and sinks", "one query can read two journals")
 def test_two_journals_are_read_as_one_and_share_the_limit(tmp_path: Path, written: Written) -> None:
     other = Written(tmp_path / "other", OTHER)
     other.add(10)
@@ -60,7 +60,8 @@ def test_a_journal_that_joins_a_query_is_read_from_its_oldest_row(tmp_path: Path
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+    "Spark: source and sinks",
+    "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
 def test_the_latest_offset_obeys_every_limit(written: Written) -> None:
     reader = stream(written.data, maxOffsetsPerTrigger=7)
@@ -74,7 +75,8 @@ def test_the_latest_offset_obeys_every_limit(written: Written) -> None:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+    "Spark: source and sinks",
+    "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     written: Written, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +100,8 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+    "Spark: source and sinks",
+    "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
 def test_available_now_never_passes_its_end(written: Written) -> None:
     reader = stream(written.data)
@@ -119,7 +122,8 @@ def test_shares_of_a_limit_follow_what_waits() -> None:
 
 
 @pytest.mark.promise(
-    "Spark: source and sinks", "admission control, AvailableNow, an idle query looks at the watermark alone"
+    "Spark: source and sinks",
+    "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
 def test_an_idle_query_looks_at_the_watermark_alone(
     written: Written, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +144,10 @@ def test_an_idle_query_looks_at_the_watermark_alone(
     assert reader.latestOffset(start, ALL) == at(written, 31)
 
 
-@pytest.mark.promise("Spark: source and sinks", "retention under a paused reader: named, held or left out")
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "rows lost to retention under a paused reader are reported, held or skipped, as configured",
+)
 def test_rows_under_a_paused_reader_are_named_held_or_left_out(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
     for _ in range(4):
@@ -173,7 +180,10 @@ def test_rows_under_a_paused_reader_are_named_held_or_left_out(tmp_path: Path) -
     assert offsets_of(table(once, once.partitions())) == list(range(30, 40)), "earliest is what there is"
 
 
-@pytest.mark.promise("Spark: source and sinks", "retention under a paused reader: named, held or left out")
+@pytest.mark.promise(
+    "Spark: source and sinks",
+    "rows lost to retention under a paused reader are reported, held or skipped, as configured",
+)
 def test_a_named_reader_holds_from_its_first_row(written: Written) -> None:
     reader = stream(written.data, reader="nightly", startingOffsets="earliest")
     disk = RealDisk(written.data / "journal")
@@ -183,7 +193,9 @@ def test_a_named_reader_holds_from_its_first_row(written: Written) -> None:
     assert [(one.name, one.offset) for one in named_readers.list_readers(disk)] == [("nightly", 12)]
 
 
-@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint, never restarts")
+@pytest.mark.promise(
+    "Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it"
+)
 def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Written) -> None:
     reader = stream(written.data)
     reader.latestOffset(at(written, 0), ALL)
@@ -203,7 +215,9 @@ def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Writ
         assert "new checkpoint" in text and "penstock pipeline reset" in text
 
 
-@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint, never restarts")
+@pytest.mark.promise(
+    "Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it"
+)
 def test_rows_that_a_crash_took_back_are_noticed(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data", sync="off")
     journal.add(10)

@@ -111,7 +111,8 @@ class TestNames:
 
 class TestEvolution:
     @pytest.mark.promise(
-        "Schemas, skills and seeing", "evolution: older and newer minor are taken, a newer major is refused"
+        "Schemas, skills and observability",
+        "older and newer minor versions are accepted, a newer major version is rejected",
     )
     @pytest.mark.parametrize(
         ("schema", "payload", "finding", "against"),
@@ -142,7 +143,8 @@ class TestEvolution:
         assert (verdict["message"] is None) is verdict["ok"]
 
     @pytest.mark.promise(
-        "Schemas, skills and seeing", "evolution: older and newer minor are taken, a newer major is refused"
+        "Schemas, skills and observability",
+        "older and newer minor versions are accepted, a newer major version is rejected",
     )
     def test_a_newer_minor_is_read_tolerantly_in_depth_too(self, registry: Registry) -> None:
         payload = {"rows": [{"n": 1, "later": True}]}
@@ -176,7 +178,9 @@ class TestModes:
         request = EnqueueRequest(stream, msgspec.Raw(body(payload, schema)))
         return enqueue(broker.machine, broker.now, ANONYMOUS, request, assign=False)
 
-    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
+    @pytest.mark.promise(
+        "Schemas, skills and observability", "`schemaMode: off`, `warn` and `enforce` apply to every protocol"
+    )
     @pytest.mark.parametrize(
         ("schema", "payload", "expected"),
         [
@@ -227,7 +231,9 @@ class TestModes:
 class TestWaysIn:
     """A misfit is refused wherever it comes in, and changes nothing."""
 
-    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
+    @pytest.mark.promise(
+        "Schemas, skills and observability", "`schemaMode: off`, `warn` and `enforce` apply to every protocol"
+    )
     def test_control_lines(self, broker: Broker) -> None:
         peer = broker.control()
         good = {**envelope("a"), "schema": "xeno/task@v1"}
@@ -241,7 +247,9 @@ class TestWaysIn:
         assert answers[3]["ref"] == "envelopes[1].payload"
         assert list(broker.machine.channels["strict"].live) == ["a", "c"]
 
-    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
+    @pytest.mark.promise(
+        "Schemas, skills and observability", "`schemaMode: off`, `warn` and `enforce` apply to every protocol"
+    )
     def test_send(self, broker: Broker) -> None:
         for schema, fits in ((None, False), ("xeno/task@v1", True)):
             request = SendRequest("strict", "note", msgspec.Raw(b'{"n":1}'), schema=schema)
@@ -250,7 +258,9 @@ class TestWaysIn:
         (record,) = broker.machine.channels["agents/strict/inbox"].live.values()
         assert msgspec.json.decode(record.body)["schema"] == "xeno/task@v1"
 
-    @pytest.mark.promise("Schemas, skills and seeing", "`schemaMode: off, warn, enforce`, on every way in")
+    @pytest.mark.promise(
+        "Schemas, skills and observability", "`schemaMode: off`, `warn` and `enforce` apply to every protocol"
+    )
     def test_staged_parts(self, broker: Broker) -> None:
         staging = Staging(broker.runtime)
         source = source_of("app", "1", ANONYMOUS)
@@ -275,7 +285,10 @@ class TestWaysIn:
 
 
 class TestAsking:
-    @pytest.mark.promise("Schemas, skills and seeing", "`schema.validate`, `/v1/schemas`, `penstock schema`")
+    @pytest.mark.promise(
+        "Schemas, skills and observability",
+        "`schema.validate`, `/v1/schemas` and `penstock schema` validate envelopes",
+    )
     def test_lists_and_validates_over_control(self, broker: Broker) -> None:
         peer = broker.control()
         (answer,) = peer.say(type_="schema.list", reqId=1)

@@ -82,8 +82,8 @@ NAMES = st.text("ab1-./~^:@{} ", min_size=1, max_size=6)
 
 
 @pytest.mark.promise(
-    "Schemas, skills and seeing",
-    "`git.diff` is confined: no way out of the root, no option, no program of a repository",
+    "Schemas, skills and observability",
+    "`git.diff` is confined: no path outside the root, no option, no program of a repository",
 )
 @given(base=NAMES, head=NAMES, path=NAMES)
 def test_no_text_of_a_request_becomes_an_option(base: str, head: str, path: str) -> None:

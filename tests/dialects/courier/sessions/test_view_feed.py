@@ -118,7 +118,7 @@ class TestSnapshot:
         rows = snapshot(broker, "latestPerAgent", addr="agents/j*")["rows"]
         assert [row["addr"] for row in rows] == [JEN]
 
-    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
+    @pytest.mark.promise("Views", "the views `inflight` and `metrics:streams` work")
     def test_of_inflight_says_who_holds_what(self) -> None:
         broker = Broker()
         put(broker, "jobs", "1", "2")
@@ -133,7 +133,7 @@ class TestSnapshot:
         broker.run()
         assert snapshot(broker, "inflight")["rows"] == []
 
-    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
+    @pytest.mark.promise("Views", "the views `inflight` and `metrics:streams` work")
     def test_of_metrics_has_the_figures_of_the_metrics(self) -> None:
         broker = Broker()
         put(broker, "jobs", "1", "2")
@@ -216,7 +216,7 @@ class TestFollowing:
         assert changes[1]["delta"]["prev"] == changes[0]["delta"]["version"]
         assert len(everything.heard()) == 5
 
-    @pytest.mark.promise("Views", "one encoding for equal followers")
+    @pytest.mark.promise("Views", "equal followers share one encoding")
     def test_equal_followers_share_the_very_bytes(self) -> None:
         broker = Broker()
         followers = [Follower(broker) for _ in range(5)]
@@ -243,7 +243,7 @@ class TestFollowing:
 
 
 class TestCredit:
-    @pytest.mark.promise("Views", "credits, and each row once to who comes late")
+    @pytest.mark.promise("Views", "followers use credits, and a late follower receives each row once")
     def test_at_zero_nothing_comes_and_then_each_row_once(self) -> None:
         broker = Broker()
         follower = Follower(broker, credit=0)
@@ -391,7 +391,7 @@ class TestMadeViews:
         broker.advance(600)
         assert [frame["delta"]["op"] for frame in follower.heard()] == ["remove"]
 
-    @pytest.mark.promise("Views", "`inflight`, `metrics:streams`")
+    @pytest.mark.promise("Views", "the views `inflight` and `metrics:streams` work")
     def test_streams_are_made_in_slices_and_all_get_their_turn(self) -> None:
         broker = Broker()
         count = SLICE + 20
@@ -543,7 +543,7 @@ STEP = st.tuples(
 )
 
 
-@pytest.mark.promise("Views", "snapshot and changes make the table, at any pace")
+@pytest.mark.promise("Views", "snapshot plus changes give the table, at any reading speed")
 @given(st.lists(STEP, max_size=40), st.integers(1, 4), st.integers(1, 3))
 def test_snapshot_and_changes_make_the_table_at_any_pace(
     steps: list[tuple[str, int]], rows_max: int, log_max: int

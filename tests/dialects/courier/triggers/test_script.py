@@ -62,7 +62,7 @@ def counts(broker: Broker, id_: str = "r") -> dict[str, int]:
 
 
 @pytest.mark.promise("The document's testing strategy", "Unit: trigger predicate and action")
-@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
+@pytest.mark.promise("Triggers", "the actions `notify`, `emit`, `route` and `enrich` work")
 def test_the_rule_of_the_document_tells_the_architect() -> None:
     broker = Broker(triggers=[SEED])
     enqueue(
@@ -92,7 +92,7 @@ def test_a_notice_has_a_title_and_a_reference_of_its_own() -> None:
     assert told(broker)[0]["corr"] == "a"
 
 
-@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
+@pytest.mark.promise("Triggers", "the actions `notify`, `emit`, `route` and `enrich` work")
 def test_emit_sends_what_it_says_and_templates_keep_their_types() -> None:
     emit = {"action": "emit", "to": "to/${env.from}", "type": "x.${env.type}", "tags": ["t"]}
     emit |= {"payload": {"n": "${env.payload.n}", "rule": "${rule.id}"}, "headers": {"h": "${env.payload}"}}
@@ -127,7 +127,7 @@ def test_route_copies_the_envelope_under_its_own_id() -> None:
     assert copy == {**kept, "to": "copy", "headers": {"k": 1, "x-courier-hops": 1, "x-courier-rules": "r"}}
 
 
-@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
+@pytest.mark.promise("Triggers", "the actions `notify`, `emit`, `route` and `enrich` work")
 def test_route_moves_an_envelope_before_anybody_gets_it() -> None:
     broker = Broker(triggers=[rule(do=[{"action": "route", "to": "there", "mode": "move"}])])
     consumer = broker.subscribe("s", credit=5)
@@ -147,7 +147,7 @@ def test_a_move_that_finds_no_room_leaves_the_envelope_where_it_is() -> None:
     assert counts(broker)["fail"] == 1
 
 
-@pytest.mark.promise("Triggers", "`notify`, `emit`, `route`, `enrich`")
+@pytest.mark.promise("Triggers", "the actions `notify`, `emit`, `route` and `enrich` work")
 def test_enrich_is_seen_by_consumers_and_by_the_rules_that_follow() -> None:
     enrich = {"action": "enrich", "headers": {"x-seen": "${now}"}, "payload": {"by": "${env.from}"}}
     broker = Broker(
@@ -187,7 +187,7 @@ def test_enrich_leaves_a_payload_alone_that_is_no_object() -> None:
 
 
 @pytest.mark.promise("The document's testing strategy", "Unit: trigger predicate and action")
-@pytest.mark.promise("Triggers", "predicates")
+@pytest.mark.promise("Triggers", "predicates select envelopes")
 @pytest.mark.parametrize(
     ("when", "fits"),
     [
@@ -221,7 +221,7 @@ def test_every_condition_must_hold(when: dict[str, Any], fits: bool) -> None:
     assert len(told(broker)) == fits
 
 
-@pytest.mark.promise("Triggers", "predicates")
+@pytest.mark.promise("Triggers", "predicates select envelopes")
 def test_an_absent_field_never_fits() -> None:
     whens = [{"from": "*"}, {"tags": "a"}, {"tagsAny": ["a"]}, {"headers": {"a": "b"}}]
     broker = Broker(triggers=[rule(f"r{number}", when=when) for number, when in enumerate(whens)])
@@ -248,7 +248,7 @@ def test_a_duplicate_sets_nothing_off() -> None:
     assert len(told(broker)) == 1
 
 
-@pytest.mark.promise("Triggers", "hooks `on_insert`, `on_ack`, `on_timeout`, `on_dead`")
+@pytest.mark.promise("Triggers", "the hooks `on_insert`, `on_ack`, `on_timeout` and `on_dead` fire")
 def test_hooks_fire_on_ack_on_timeout_and_on_death() -> None:
     hooks = ("on_ack", "on_timeout", "on_dead")
     broker = Broker(
@@ -282,7 +282,7 @@ def test_a_rule_on_death_knows_why() -> None:
     assert told(broker)[0]["payload"] == "no such order"
 
 
-@pytest.mark.promise("Triggers", "hooks `on_insert`, `on_ack`, `on_timeout`, `on_dead`")
+@pytest.mark.promise("Triggers", "the hooks `on_insert`, `on_ack`, `on_timeout` and `on_dead` fire")
 def test_dead_letters_fire_no_rules_of_insertion_and_nor_does_their_way_home() -> None:
     broker = Broker(triggers=[rule(when={"to": "*"})])
     consumer = broker.subscribe("s", credit=1)
@@ -304,7 +304,7 @@ def cooled(**limits: Any) -> Broker:
     return Broker(triggers=[rule(do=[emit], limits={"cooldownMs": 1_000, **limits})])
 
 
-@pytest.mark.promise("Triggers", "cooldown, counted, with a summary")
+@pytest.mark.promise("Triggers", "a cooldown suppresses, counts, and sends a summary")
 def test_a_cooldown_suppresses_and_counts_and_begins_with_the_firing() -> None:
     broker = cooled()
     enqueue(broker, "s", envelope("a"), envelope("b"))
@@ -316,7 +316,7 @@ def test_a_cooldown_suppresses_and_counts_and_begins_with_the_firing() -> None:
     assert counts(broker) == {"run": 2, "emitted": 2, "suppressed": 2}
 
 
-@pytest.mark.promise("Triggers", "cooldown, counted, with a summary")
+@pytest.mark.promise("Triggers", "a cooldown suppresses, counts, and sends a summary")
 def test_a_summary_follows_a_cooldown_that_suppressed_something() -> None:
     broker = cooled(trailing=True)
     enqueue(broker, "s", envelope("a"))
@@ -351,7 +351,7 @@ def test_the_oldest_cooldown_goes_when_there_are_too_many() -> None:
 # Guards
 
 
-@pytest.mark.promise("Triggers", "no circles, no avalanches")
+@pytest.mark.promise("Triggers", "triggers cannot form cycles or avalanches")
 def test_one_rule_that_matches_its_own_notices_sends_one() -> None:
     broker = Broker(triggers=[rule(when={"type": ["note", "notify"]})])
     enqueue(broker, "s", envelope("a"))
@@ -359,7 +359,7 @@ def test_one_rule_that_matches_its_own_notices_sends_one() -> None:
     assert counts(broker) == {"run": 1, "emitted": 1, "looped": 1}
 
 
-@pytest.mark.promise("Triggers", "no circles, no avalanches")
+@pytest.mark.promise("Triggers", "triggers cannot form cycles or avalanches")
 def test_no_chain_of_rules_is_longer_than_the_limit() -> None:
     """Each rule is set off by the one before it, so only the number of hops ends it."""
     chain = [
@@ -376,7 +376,7 @@ def test_no_chain_of_rules_is_longer_than_the_limit() -> None:
     assert counts(broker, "r8") == {"hops": 1}
 
 
-@pytest.mark.promise("Triggers", "no circles, no avalanches")
+@pytest.mark.promise("Triggers", "triggers cannot form cycles or avalanches")
 def test_one_envelope_causes_no_more_than_the_limit() -> None:
     """Twenty rules that all match all their notices would make more than there are atoms."""
     everything = [rule(f"r{n}", when={"to": "*"}) for n in range(20)]
@@ -394,7 +394,7 @@ def test_headers_that_count_hops_are_believed_only_as_far_as_they_make_sense() -
     assert counts(broker)["hops"] == 1
 
 
-@pytest.mark.promise("Triggers", "a failing rule fails nobody and rests")
+@pytest.mark.promise("Triggers", "a failing rule affects no other rule and is paused")
 def test_a_failing_rule_fails_nobody_else_and_rests() -> None:
     broker = Broker(
         triggers=[rule(), rule("q", do=[{"action": "notify", "to": "other"}])],
@@ -448,7 +448,9 @@ def test_an_envelope_too_large_to_send_is_a_failure() -> None:
 # The journal
 
 
-@pytest.mark.promise("Triggers", "an envelope and what it triggers are one commit, under crashes too")
+@pytest.mark.promise(
+    "Triggers", "an envelope and its triggered envelopes are one commit, even across crashes"
+)
 def test_an_envelope_and_what_it_triggers_are_one_append() -> None:
     journal = HandJournal()
     broker = Broker(triggers=[rule(), rule("q", when={"type": "notify"})], journal=journal)
@@ -467,7 +469,7 @@ def test_an_envelope_and_what_it_triggers_are_one_append() -> None:
     assert len(told(broker)) == 2
 
 
-@pytest.mark.promise("Triggers", "a refused commit undoes the firing")
+@pytest.mark.promise("Triggers", "a rejected commit undoes the firing")
 @pytest.mark.parametrize("refuse", [HandJournal.refuse, lambda journal: journal.commit("the disk is full")])
 def test_a_refused_commit_takes_everything_back_and_the_cooldown_with_it(refuse: Any) -> None:
     journal = HandJournal()
@@ -521,7 +523,7 @@ def test_an_ack_that_is_kept_without_its_notice_counts_as_a_failure() -> None:
 
 
 @pytest.mark.promise(
-    "Spark: pipeline", "a row `trigger` names its source's row, and says what the journal kept"
+    "Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept"
 )
 def test_a_journal_short_of_space_keeps_no_row_of_a_firing_whose_notice_it_refused() -> None:
     """The ack stays, its notice goes, and so does the row that says it was sent; a row that it failed follows."""
@@ -619,7 +621,7 @@ def test_only_who_administers_the_server_sees_and_changes_rules() -> None:
     assert list(broker.machine.triggers.rules) == ["r"]
 
 
-@pytest.mark.promise("Triggers", "explain, and try without effect")
+@pytest.mark.promise("Triggers", "explain gives the reasons, and try has no effect")
 def test_explain_says_what_happened_and_what_keeps_a_rule_quiet() -> None:
     broker = Broker(triggers=[rule(limits={"cooldownMs": 1_000})])
     outcome = admin.explained(broker.machine, broker.now, OPERATOR, "r")
@@ -632,7 +634,7 @@ def test_explain_says_what_happened_and_what_keeps_a_rule_quiet() -> None:
     assert [one["code"] for one in body["reasons"]] == ["suppressed"]
 
 
-@pytest.mark.promise("Triggers", "explain, and try without effect")
+@pytest.mark.promise("Triggers", "explain gives the reasons, and try has no effect")
 def test_trying_an_envelope_says_who_would_do_what_and_does_nothing() -> None:
     broker = Broker(triggers=[rule(), rule("q", when={"type": "other", "tags": ["x"]})])
     request = admin.TryRequest("s", msgspec.Raw(msgspec.json.encode(envelope("a"))))

@@ -225,7 +225,7 @@ class TestRefused:
             data = base[:-1] + b',"x":{"a":1,"a":1},"y":[%b]}' % b"1e%d" % pad
             assert code(data) == "InvalidJSON"
 
-    @pytest.mark.promise("Security", "size and depth caps before parsing")
+    @pytest.mark.promise("Security", "size and depth are checked before parsing")
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
     @pytest.mark.parametrize("levels", [64, 65, 1_000, 100_000])
     def test_nesting_beyond_the_bound(self, opening: bytes, levels: int) -> None:
@@ -340,7 +340,7 @@ values = st.recursive(
 )
 
 
-@pytest.mark.promise("Surface and speed", "codecs under hypothesis")
+@pytest.mark.promise("Benchmarks and robustness", "codecs hold under hypothesis")
 @given(
     extra=st.dictionaries(st.text(min_size=1).filter(lambda key: key not in GOOD), values, max_size=3),
     payload=values,
@@ -368,7 +368,7 @@ def test_whatever_is_accepted_keeps_its_bytes(
         assert answer.body == data
 
 
-@pytest.mark.promise("Surface and speed", "codecs under hypothesis")
+@pytest.mark.promise("Benchmarks and robustness", "codecs hold under hypothesis")
 @given(st.binary(max_size=200) | st.text().map(lambda text: text.encode(errors="replace")))
 @example(b"\xff")
 @example(b'{"id":"1","ts":"x"')

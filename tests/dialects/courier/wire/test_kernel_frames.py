@@ -29,7 +29,7 @@ def frame(metadata: Any, payload: bytes = b"") -> bytes:
     return struct.pack(">II", len(text), len(payload)) + text + payload
 
 
-@pytest.mark.promise("Stream Kernel", "pipe frames, byte by byte; numbered from 0 by each end")
+@pytest.mark.promise("Stream Kernel", "pipe frames match byte by byte; each end numbers from 0")
 def test_a_data_frame_is_these_bytes() -> None:
     encoder = FrameEncoder()
     metadata = b'{"type":"data","timestamp":1700000000000,"sequenceId":0}'
@@ -38,7 +38,7 @@ def test_a_data_frame_is_these_bytes() -> None:
     assert b'"sequenceId":1}' in encoder.data(1_700_000_000_000, b"{}\n")
 
 
-@pytest.mark.promise("Stream Kernel", "pipe frames, byte by byte; numbered from 0 by each end")
+@pytest.mark.promise("Stream Kernel", "pipe frames match byte by byte; each end numbers from 0")
 @pytest.mark.parametrize("kind", ["ping", "pong", "close"])
 def test_other_frames_have_neither_number_nor_payload(kind: Any) -> None:
     encoder = FrameEncoder()
@@ -65,7 +65,10 @@ def test_frames_that_are_understood(data: bytes, expected: PipeFrame) -> None:
     assert (decoder.failure, decoder.held, decoder.ignored) == (None, 0, 0)
 
 
-@pytest.mark.promise("Stream Kernel", "ping over TCP and WebSocket, close, unknown types")
+@pytest.mark.promise(
+    "Stream Kernel",
+    "a pipe skips ping, close and unknown frames over TCP, and accepts any split of frames over WebSocket",
+)
 def test_a_type_that_is_not_known_is_passed_over_and_counted() -> None:
     decoder = FrameDecoder()
     frames = decoder.feed(frame({"type": "resize", "cols": 80}, b"skip") + frame({"type": "data"}, b"on"))
@@ -73,7 +76,7 @@ def test_a_type_that_is_not_known_is_passed_over_and_counted() -> None:
     assert decoder.ignored == 1
 
 
-@pytest.mark.promise("Stream Kernel", "what is no frame is told, and ends its own pipe only")
+@pytest.mark.promise("Stream Kernel", "an invalid frame is reported and ends only its own pipe")
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -103,7 +106,7 @@ def test_what_is_no_frame_ends_the_pipe_with_a_reason(data: bytes, code: str) ->
     assert (decoder.held, decoder.feed(good)) == (0, []), "nobody knows where the next frame starts"
 
 
-@pytest.mark.promise("Stream Kernel", "both lengths are checked before anything is held")
+@pytest.mark.promise("Stream Kernel", "both lengths of a frame are checked before memory is allocated")
 def test_lengths_are_refused_with_the_eighth_byte_and_never_allocated() -> None:
     decoder = FrameDecoder()
     claim = struct.pack(">II", 20, 0x7FFFFFFF)
@@ -117,7 +120,7 @@ def test_lengths_are_refused_with_the_eighth_byte_and_never_allocated() -> None:
     assert peak < 64 * 1024
 
 
-@pytest.mark.promise("Stream Kernel", "both lengths are checked before anything is held")
+@pytest.mark.promise("Stream Kernel", "both lengths of a frame are checked before memory is allocated")
 def test_the_largest_frame_passes_both_ways_and_is_held_once() -> None:
     encoder, decoder = FrameEncoder(), FrameDecoder()
     payload = b"x" * PAYLOAD_MAX
@@ -134,7 +137,7 @@ def test_the_largest_frame_passes_both_ways_and_is_held_once() -> None:
 KINDS = st.sampled_from(["data", "ping", "pong", "close", "unknown"])
 
 
-@pytest.mark.promise("Stream Kernel", "chunks, frames and lines cut anywhere")
+@pytest.mark.promise("Stream Kernel", "chunks, frames and lines may be split anywhere")
 @given(
     st.lists(st.tuples(KINDS, st.binary(max_size=200)), max_size=12),
     st.lists(st.integers(0, 3_000), max_size=40),
@@ -157,7 +160,7 @@ def test_any_bytes_at_all_leave_the_decoder_in_order(chunks: list[bytes]) -> Non
         assert decoder.failure is None or decoder.failure.code in ("TooLarge", "InvalidRequest")
 
 
-@pytest.mark.promise("Stream Kernel", "chunks, frames and lines cut anywhere")
+@pytest.mark.promise("Stream Kernel", "chunks, frames and lines may be split anywhere")
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 40))
 def test_lines_are_whole_wherever_they_fit(chunks: list[bytes], limit: int) -> None:
     lines = WholeLines(limit)

@@ -32,7 +32,7 @@ def test_the_key_is_the_envelopes_own_or_that_of_its_headers(
     assert partition_key(encoded(**members)) == key
 
 
-@pytest.mark.promise("Streams", "a bad key is refused with its field")
+@pytest.mark.promise("Streams", "a bad key is rejected with its field")
 @pytest.mark.parametrize("key", ["", "x" * (KEY_MAX + 1), 0, 1.5, False, [], {}])
 @pytest.mark.parametrize("where", ["partitionKey", "headers.partitionKey"])
 def test_another_key_is_refused_with_its_field(key: object, where: str) -> None:

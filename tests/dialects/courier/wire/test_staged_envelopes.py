@@ -59,7 +59,7 @@ def test_the_envelope_is_whole_and_what_was_given_stays_as_it_was():
     )
 
 
-@pytest.mark.promise("Spark: source and sinks", "ids of application, batch and content")
+@pytest.mark.promise("Spark: source and sinks", "generated ids depend on application, batch and content")
 def test_ids_depend_on_application_batch_and_content_and_not_on_time_or_order_of_members():
     ids = [
         draft(line_of()).id,

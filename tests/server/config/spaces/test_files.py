@@ -119,7 +119,7 @@ Problems = Callable[..., list[str]]
 
 
 @pytest.mark.promise(
-    "Files of a space", "a real `space.yaml` loads, and keys for other programs are left alone"
+    "Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored"
 )
 def test_a_real_file_is_read_and_what_is_for_others_is_left_alone(read: Read) -> None:
     space = read(REAL)
@@ -145,7 +145,10 @@ def test_a_real_file_is_read_and_what_is_for_others_is_left_alone(read: Read) ->
     assert space.logging.capability_decisions.enabled
 
 
-@pytest.mark.promise("Files of a space", "the `streams:` block of the proposal, a target as a text or a list")
+@pytest.mark.promise(
+    "Configuration of a space",
+    "the `streams:` block of the proposal loads, with a target as a string or a list",
+)
 def test_streams_carry_their_request_and_their_targets_once(read: Read) -> None:
     streams = read(REAL).settings.streams
     assert streams["position"] == StreamSettings(
@@ -174,7 +177,7 @@ def test_what_is_left_out_has_its_default(read: Read) -> None:
 
 
 @pytest.mark.promise(
-    "Files of a space", "a real `space.yaml` loads, and keys for other programs are left alone"
+    "Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored"
 )
 def test_a_slip_is_told_and_a_foreign_key_is_not(read: Read) -> None:
     (notice,) = read("participants: {sam: {capabilites: [], auto_start: true, commands: x}}").notices
@@ -196,8 +199,8 @@ def test_names_that_nobody_has_are_told(read: Read) -> None:
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+    "Configuration of a space",
+    "an invalid file is rejected with every problem, its path and line, and no default replaces it",
 )
 @pytest.mark.parametrize(
     ("text", "problem"),
@@ -240,8 +243,8 @@ def test_a_mistake_is_named_with_its_path_and_line(problems: Problems, text: str
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "a wrong file is refused with every problem, its path and line, and no default takes its place",
+    "Configuration of a space",
+    "an invalid file is rejected with every problem, its path and line, and no default replaces it",
 )
 def test_all_problems_are_reported_at_once_and_nothing_is_written(problems: Problems, tmp_path: Path) -> None:
     found = problems("space: {id: 5}\nparticipants:\n  a: {tokens: [5]}\n  b: {capabilities: x}\nstreams: []")
@@ -255,7 +258,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_space(tmp_path / "nowhere.yaml", {})
 
 
-@pytest.mark.promise("Files of a space", "an id stays in its directory")
+@pytest.mark.promise("Configuration of a space", "an id cannot leave its directory")
 @given(st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> None:
@@ -269,8 +272,8 @@ def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> No
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "every source of a token counts, a missing one is made for good, none is shared or shown",
+    "Configuration of a space",
+    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
 )
 def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: Path) -> None:
     write_invited_token(tmp_path, "code-bot", "from-file")
@@ -283,8 +286,8 @@ def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: 
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "every source of a token counts, a missing one is made for good, none is shared or shown",
+    "Configuration of a space",
+    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
 )
 def test_whoever_has_no_token_is_given_one_for_good(read: Read, tmp_path: Path) -> None:
     text = "participants: {sam: {}, jen: {tokens: [x]}, lake: {type: pipeline}}"
@@ -312,8 +315,8 @@ def test_a_digest_may_stand_for_a_token(read: Read) -> None:
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "every source of a token counts, a missing one is made for good, none is shared or shown",
+    "Configuration of a space",
+    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
 )
 def test_two_cannot_have_the_same_token(problems: Problems, tmp_path: Path) -> None:
     (found,) = problems("participants: {a: {tokens: [x]}, b: {tokens: [y, x]}, c: {}}")
@@ -340,7 +343,7 @@ def test_a_file_that_holds_no_token_is_named_and_kept(
     assert found == "MEW_TOKEN_JEN: expected printable ASCII without spaces"
 
 
-@pytest.mark.promise("Files of a space", "an id stays in its directory")
+@pytest.mark.promise("Configuration of a space", "an id cannot leave its directory")
 def test_a_token_is_not_written_outside_its_directory(tmp_path: Path) -> None:
     for name in ("../sam", "a/b", "", "a\\b"):
         with pytest.raises(ValueError, match="is not a valid id"):
@@ -371,7 +374,9 @@ def config_of(folder: Path, text: str) -> Config:
 INLINE = "{space: {id: two}, participants: {jen: {tokens: [sesame], capabilities: [{kind: chat}]}, lake: {type: pipeline}}}"
 
 
-@pytest.mark.promise("Files of a space", "`spaces` in the config: paths or mappings, no id twice")
+@pytest.mark.promise(
+    "Configuration of a space", "`spaces` in the config accepts paths or mappings and rejects a repeated id"
+)
 def test_spaces_are_files_beside_the_config_or_mappings_in_it(tmp_path: Path) -> None:
     (tmp_path / "game").mkdir()
     (tmp_path / "game" / "space.yaml").write_text("space: {id: one}\nparticipants: {sam: {}}")
@@ -385,8 +390,8 @@ def test_spaces_are_files_beside_the_config_or_mappings_in_it(tmp_path: Path) ->
 
 
 @pytest.mark.promise(
-    "Files of a space",
-    "every source of a token counts, a missing one is made for good, none is shared or shown",
+    "Configuration of a space",
+    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
 )
 def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"spaces: [{INLINE}]")
@@ -398,7 +403,9 @@ def test_the_effective_config_shows_no_token_and_loads_again(tmp_path: Path) -> 
     assert config_of(tmp_path, shown.replace("********", "sesame")).spaces == config.spaces
 
 
-@pytest.mark.promise("Files of a space", "`spaces` in the config: paths or mappings, no id twice")
+@pytest.mark.promise(
+    "Configuration of a space", "`spaces` in the config accepts paths or mappings and rejects a repeated id"
+)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

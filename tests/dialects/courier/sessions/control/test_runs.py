@@ -207,7 +207,7 @@ class TestChunks:
         assert journal.appended == [100]
 
 
-@pytest.mark.promise("Ground", "answers in request order")
+@pytest.mark.promise("Foundations", "answers keep the order of the requests")
 def test_answers_keep_the_order_of_requests_whatever_they_wait_for() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)

@@ -17,7 +17,7 @@ SAM = Principal("sam", agent="sam", scopes=require(["streams:agents/*:*"]))
 
 
 class TestHello:
-    @pytest.mark.promise("Doors", "Control v1, byte for byte as the gateway speaks it")
+    @pytest.mark.promise("Queue protocols", "Control v1 matches the gateway's conversation byte for byte")
     def test_answers_under_the_literal_hello(self) -> None:
         peer = Broker().control()
         (answer,) = peer.say(type_="hello", version="v1", features=[])
@@ -188,7 +188,7 @@ class TestSubscribe:
         assert codes(peer.say(type_="subscribe", stream="a", subId="s1", reqId=4)) == [(4, "InvalidRequest")]
 
     @pytest.mark.promise("The document's testing strategy", "Unit: subscribe")
-    @pytest.mark.promise("Delivery", "leases with ids, `attempt` on every delivery")
+    @pytest.mark.promise("Delivery", "every lease has an id, and every delivery its `attempt`")
     def test_the_delivery_frame(self) -> None:
         broker = Broker(Policy(lease_us=5_000_000))
         peer = broker.control()
@@ -351,7 +351,7 @@ class TestSettles:
         assert codes(peer.say(type_="ack", id="1")) == [("req", "AlreadyAcked")]
         assert codes(peer.say(type_="nack", id="1", reqId=4)) == [(4, "AlreadyAcked")]
 
-    @pytest.mark.promise("Delivery", "batched delivery and batched ack")
+    @pytest.mark.promise("Delivery", "deliveries and acks can be batched")
     def test_an_array_of_acks(self) -> None:
         peer = self.peer("1", "2", "3")
         assert peer.say(type_="ack", id=["1", "2"], reqId=1)[0]["result"] == {"id": ["1", "2"]}
